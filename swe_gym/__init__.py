@@ -1,0 +1,3 @@
+"""Software-engineering tasks as Gymnasium environments."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,29 @@
+"""Where tasks come from: a table of sources, and one function that opens any of them."""
+
+from typing import Any
+
+from ..registry import Registry
+from .base import TaskSource
+
+__all__ = ["SOURCES", "TaskSource", "load_source"]
+
+SOURCES = Registry(
+    "task source",
+    {
+        "toy": "swe_gym.tasks.toy:ToySource",
+        "file": "swe_gym.tasks.file:FileSource",
+        "local": "swe_gym.tasks.local:LocalSource",
+    },
+    group="swe_gym.sources",
+)
+
+
+def load_source(name: str, **arguments: Any) -> TaskSource:
+    """The task source of that name, built with its own keyword arguments.
+
+    Raises:
+        UsageError: No such source, or it does not take these arguments.
+        TaskError: The source's data are broken.
+    """
+    source: TaskSource = SOURCES.load(name)(**arguments)
+    return source

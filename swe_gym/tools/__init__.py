@@ -1,0 +1,1 @@
+"""What a policy may do: the tools, the presets of them, and one function that makes either."""
