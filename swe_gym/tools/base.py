@@ -46,6 +46,8 @@ class Tool(abc.ABC):
     description: ClassVar[str]
     parameters: ClassVar[Mapping[str, Any]]
     """A JSON schema of type "object"; arguments are converted and checked by it before `run`."""
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Arguments of harmless, deterministic calls: what `action_space.sample()` draws from."""
 
     @property
     def spec(self) -> ToolSpec:
