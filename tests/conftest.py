@@ -1,0 +1,40 @@
+"""Fixtures that most tests use."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.types import FolderWorkspace
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests build their caches in a folder of their own, never in the user's."""
+    patch = pytest.MonkeyPatch()
+    if "SWE_GYM_TEST_CACHE" not in __import__("os").environ:
+        patch.setenv("SWE_GYM_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture
+def sandbox_factory(tmp_path: Path) -> Iterator[Callable[..., Sandbox]]:
+    """Opens local sandboxes over a folder of `files` (path -> text or bytes); closes them after the test."""
+    opened: list[Sandbox] = []
+
+    def make(files: dict[str, str | bytes] | None = None, backend: str = "local", **fields: object) -> Sandbox:
+        folder = tmp_path / f"workspace{len(opened)}"
+        folder.mkdir()
+        for name, content in (files or {}).items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        spec = SandboxSpec.model_validate({"workspace": FolderWorkspace(path=str(folder)), **fields})
+        opened.append(open_sandbox(spec, backend))
+        return opened[-1]
+
+    yield make
+    for sandbox in opened:
+        sandbox.close()
