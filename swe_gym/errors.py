@@ -14,6 +14,7 @@ SweGymError
 │   └── FileError (OSError)               a file operation failed inside the sandbox
 ├── GradingError                          the judge could not judge: no reward, not reward 0
 └── TaskError                             the task itself is broken
+    └── MissingInterpreter                this machine lacks the Python that the task needs
 """
 
 import difflib
@@ -117,6 +118,10 @@ class GradingError(SweGymError):
 
 class TaskError(SweGymError):
     """The task itself is broken: a bad row, a gold patch that does not apply, no interpreter."""
+
+
+class MissingInterpreter(TaskError):
+    """The task needs a version of Python that is not installed here: it can be skipped, it has not failed."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:

@@ -1,0 +1,256 @@
+"""The Python package index, as the user's own pip is configured to reach it: source releases, found and fetched.
+
+pip itself cannot fetch a source release without running its build code, so only the question *where* goes
+to pip (configuration files, environment variables, default); the pages (PEP 503 and PEP 691) are read here.
+"""
+
+import ast
+import base64
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
+
+from .cache import build_once, digest
+from .commands import run_command, tail
+from .errors import MissingDependency, SandboxStartError, TaskError
+
+_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+_SDIST = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)\.(?:tar\.gz|tar\.bz2|tgz|zip)")
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Sdist:
+    """A source release as an index lists it.
+
+    Attributes:
+        name: The project, normalised: "charset-normalizer".
+        version: As the file's name has it.
+        filename: "charset_normalizer-3.4.0.tar.gz".
+        url: Where it can be had; without credentials.
+        sha256: As the index states it; empty where it does not.
+    """
+
+    name: str
+    version: str
+    filename: str
+    url: str
+    sha256: str
+
+
+def pip_command() -> list[str]:
+    """How to run pip: the one beside the running Python, else the one that Python's `ensurepip` carries.
+
+    Raises:
+        MissingDependency: There is neither.
+    """
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    ensurepip = importlib.util.find_spec("ensurepip")
+    folder = Path(ensurepip.origin).parent if ensurepip and ensurepip.origin else Path("/nonexistent")
+    for wheel in sorted(folder.glob("_bundled/pip-*.whl")):
+        return [sys.executable, str(wheel / "pip")]
+    raise MissingDependency(f"pip is needed, and {sys.executable} has none: install it with your system's tools")
+
+
+def find_sdists(name: str, *, timeout: float) -> list[Sdist]:
+    """All source releases of a project, in the order of the index.
+
+    Raises:
+        TaskError: No configured index knows the project.
+        SandboxStartError: No configured index could be asked.
+    """
+    deadline = time.monotonic() + timeout
+    return _find(_Indexes.of_pip(deadline), name, deadline)
+
+
+def download_sdist(name: str, filename: str, sha256: str, *, timeout: float) -> Path:
+    """The path of a source release on this machine, fetched unless it was before.
+
+    Raises:
+        TaskError: No configured index has the file, or it is not the one that `sha256` means.
+        SandboxStartError: No configured index could be asked, or the transfer failed.
+    """
+    deadline = time.monotonic() + timeout
+
+    def fetch(folder: Path) -> None:
+        indexes = _Indexes.of_pip(deadline)
+        found = {sdist.filename: sdist for sdist in _find(indexes, name, deadline)}
+        if filename not in found:
+            shown = ", ".join(list(found)[-10:]) or "none"
+            raise TaskError(f"the package index has no file {filename!r} for {name!r}; it has, newest last: {shown}")
+        data = indexes.get(found[filename].url, deadline)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise TaskError(f"{filename} from the package index has SHA-256 {hashlib.sha256(data).hexdigest()}, "
+                            f"not {sha256}: the file was replaced, or the task is wrong")  # fmt: skip
+        (folder / filename).write_bytes(data)
+
+    return build_once("sdists", digest(filename, sha256), fetch, deadline=deadline) / filename
+
+
+def normalised(name: str) -> str:
+    """A project's name in the one spelling that indexes use."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _find(indexes: "_Indexes", name: str, deadline: float) -> list[Sdist]:
+    problems = []
+    known = False
+    found: dict[str, Sdist] = {}
+    for base in indexes.urls:
+        page_url = f"{base.rstrip('/')}/{normalised(name)}/"
+        try:
+            page = indexes.get(page_url, deadline)
+        except OSError as error:
+            if not _is_absent(error):
+                problems.append(f"{_public(base)}: {error}")
+            continue
+        known = True
+        for sdist in _sdists(page, page_url, normalised(name)):
+            found.setdefault(sdist.filename, sdist)
+    if problems and not found:
+        raise SandboxStartError(
+            f"the package index cannot be reached to look up {name!r}",
+            reason="setup",
+            retryable=True,
+            detail="\n".join(problems),
+        )
+    if not known:
+        raise TaskError(f"no package index that pip is configured for knows {name!r}")
+    return list(found.values())
+
+
+def _is_absent(error: OSError) -> bool:
+    """Whether the index was reached and says that there is no such project."""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code in (404, 410)
+    return isinstance(getattr(error, "reason", error), FileNotFoundError)
+
+
+@dataclass(frozen=True)
+class _Indexes:
+    """The indexes of pip's configuration, and how to talk to them."""
+
+    urls: tuple[str, ...]
+    cert: str
+
+    @classmethod
+    def of_pip(cls, deadline: float) -> "_Indexes":
+        settings = _pip_settings(deadline)
+        main = settings.get("index-url") or _pip_default_index(deadline)
+        return cls((main, *settings.get("extra-index-url", "").split()), settings.get("cert", ""))
+
+    def get(self, url: str, deadline: float) -> bytes:
+        """The body behind `url`. Credentials of an index go to its own host only.
+
+        Raises:
+            OSError: Whatever went wrong.
+        """
+        parts = urlsplit(url)
+        if parts.scheme == "file" and url.endswith("/"):
+            url += "index.html"
+        request = urllib.request.Request(_public(url), headers={"Accept": _ACCEPT, "User-Agent": "swe-gym"})
+        for index in (url, *self.urls):
+            owner = urlsplit(index)
+            if owner.username and owner.hostname == parts.hostname:
+                secret = f"{unquote(owner.username)}:{unquote(owner.password or '')}".encode()
+                request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(secret).decode())
+                break
+        context = ssl.create_default_context(cafile=self.cert or None)
+        chunks = []
+        with urllib.request.urlopen(request, timeout=_left(deadline), context=context) as answer:
+            while chunk := answer.read(_CHUNK):
+                _left(deadline)
+                chunks.append(chunk)
+        return b"".join(chunks)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the package index did not answer in time")
+    return left
+
+
+def _public(url: str) -> str:
+    """The address without the user and password that may stand in it."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+# --- pip's configuration --------------------------------------------------------------------------------
+
+
+def _pip(arguments: list[str], deadline: float) -> str:
+    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "COLUMNS": "4000"}
+    result = run_command([*pip_command(), *arguments], deadline=deadline, env=environment)
+    if result.returncode:
+        raise TaskError(f"pip {' '.join(arguments)} failed:\n{tail(result)}")
+    return result.stdout.decode("utf-8", "replace")
+
+
+def _pip_settings(deadline: float) -> dict[str, str]:
+    """What holds for `pip download`: its own section over the global one, environment variables over both."""
+    found: dict[str, dict[str, str]] = {}
+    for line in _pip(["config", "list"], deadline).splitlines():
+        key, _, value = line.partition("=")
+        section, _, option = key.rpartition(".")
+        found.setdefault(section, {})[option] = str(ast.literal_eval(value))
+    return {**found.get("global", {}), **found.get("download", {}), **found.get(":env:", {})}
+
+
+def _pip_default_index(deadline: float) -> str:
+    """The index that pip uses when nobody chose one: its help text names it."""
+    match = re.search(r"--index-url <url>[^(]*\(default\s+(\S+?)\)", _pip(["download", "--help"], deadline))
+    if not match:
+        raise TaskError("cannot tell which package index pip uses: set PIP_INDEX_URL")
+    return match[1]
+
+
+# --- index pages ----------------------------------------------------------------------------------------
+
+
+def _sdists(page: bytes, page_url: str, project: str) -> Iterator[Sdist]:
+    for filename, link, sha256 in _files(page):
+        match = _SDIST.fullmatch(filename)
+        if match and normalised(match["name"]) == project:
+            yield Sdist(project, match["version"], filename, urljoin(_public(page_url), link), sha256)
+
+
+def _files(page: bytes) -> Iterator[tuple[str, str, str]]:
+    """File name, link and SHA-256 of all that a project's page lists, be it JSON or HTML."""
+    if page.lstrip()[:1] == b"{":
+        for file in json.loads(page)["files"]:
+            yield file["filename"], file["url"], file.get("hashes", {}).get("sha256", "")
+        return
+    parser = _Links()
+    parser.feed(page.decode("utf-8", "replace"))
+    for href in parser.hrefs:
+        link, fragment = urldefrag(href)
+        sha256 = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
+        yield unquote(urlsplit(link).path.rpartition("/")[2]), link, sha256
+
+
+class _Links(HTMLParser):
+    """Collects the targets of all links of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hrefs: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        target = dict(attrs).get("href")
+        if tag == "a" and target:
+            self.hrefs.append(target)

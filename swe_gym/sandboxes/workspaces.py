@@ -1,0 +1,387 @@
+"""From a task's workspace to a folder on disk: complete, under git with one commit, never written to again.
+
+The folder holds the workspace's files byte for byte. What differs from machine to machine without meaning
+anything is made equal: permission bits are 0o755 or 0o644, as git knows them, and all times are one fixed
+date, so that what a policy sees of a workspace is the same everywhere.
+"""
+
+import contextlib
+import os
+import shutil
+import stat
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ..cache import build_once, digest
+from ..commands import run_command, tail
+from ..errors import MissingDependency, SandboxStartError, TaskError
+from ..index import download_sdist
+from ..types import FolderWorkspace, GitWorkspace, SdistWorkspace, TarWorkspace, Workspace
+
+DATE = 1577836800
+"""The time of every file and of the commit: 2020-01-01 00:00:00 UTC."""
+
+LEFT_OUT = frozenset(
+    (".git", ".hg", ".svn", ".bzr", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox")
+)
+"""Names that are left out of a `FolderWorkspace` wherever they stand: version control and caches.
+Virtual environments (folders with a `pyvenv.cfg`) are left out too."""
+
+_ATTEMPTS = 3
+_EXACT_BYTES = "* -text -eol -filter -ident -working-tree-encoding -export-ignore -export-subst\n"
+_GIT_CONFIG = """\
+[user]
+\tname = swe_gym
+\temail = swe_gym@localhost
+[core]
+\tautocrlf = false
+\tsafecrlf = false
+\tprotectNTFS = false
+\tprotectHFS = false
+\tcheckStat = minimal
+\ttrustctime = false
+[gc]
+\tauto = 0
+[maintenance]
+\tauto = false
+[advice]
+\tdetachedHead = false
+"""
+
+Fill = Callable[[Path, float], None]
+"""Fills an empty folder with a workspace's files by a deadline (of `time.monotonic`)."""
+
+
+def prepare_workspace(workspace: Workspace, *, timeout: float) -> Path:
+    """The absolute path of a folder with the workspace's files and a fresh `.git` of exactly one commit.
+
+    The folder lies in the cache and is never written to again: mount it read-only or copy it. The commit's
+    hash depends on the files alone. All files are in it, ignored ones too; nothing of a `.git` that the source
+    had is (no remotes, no reflogs, no later commits). Submodules of a git workspace are empty folders.
+
+    Args:
+        workspace: Where the files come from. A folder that changed since gives a new snapshot.
+        timeout: Seconds that building it may take.
+
+    Raises:
+        TaskError: The workspace does not exist, is broken, or holds what it must not.
+        SandboxStartError: The network or the file system failed, or time was up.
+    """
+    deadline = time.monotonic() + timeout
+    if isinstance(workspace, FolderWorkspace):
+        return _folder(Path(workspace.path).expanduser().absolute(), deadline)
+    if isinstance(workspace, TarWorkspace):
+        return _tar(Path(workspace.path).expanduser().absolute(), workspace.strip, deadline)
+    if isinstance(workspace, GitWorkspace):
+        return _git(workspace, deadline)
+    return _sdist(workspace, deadline)
+
+
+# --- the four kinds ---------------------------------------------------------------------------------------
+
+
+def _folder(root: Path, deadline: float) -> Path:
+    """A snapshot, keyed by what the file system says of every file. Taken again where files change meanwhile."""
+    if not root.is_dir():
+        raise TaskError(f"workspace {root} is not a folder")
+    for _ in range(_ATTEMPTS):
+        try:
+            entries = _scan(root, deadline)
+        except FileNotFoundError:
+            continue
+        key = digest(str(root), [entry.fingerprint for entry in entries])
+
+        def fill(tree: Path, deadline: float, entries: list[_Entry] = entries) -> None:
+            try:
+                _copy(root, entries, tree, deadline)
+                if _scan(root, deadline) != entries:
+                    raise _Changed
+            except FileNotFoundError as error:
+                raise _Changed from error
+
+        with contextlib.suppress(_Changed):
+            return _prepare(f"folder-{key}", f"workspace {root}", fill, deadline)
+    raise TaskError(f"workspace {root} keeps changing while it is copied: stop what writes to it")
+
+
+def _tar(path: Path, strip: int, deadline: float) -> Path:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise TaskError(f"workspace {path} does not exist") from None
+    key = digest(str(path), strip, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return _prepare(
+        f"tar-{key}", f"workspace {path}", lambda tree, deadline: _untar(path, tree, strip, deadline), deadline
+    )
+
+
+def _git(workspace: GitWorkspace, deadline: float) -> Path:
+    """The files of a commit. In a local repository a reference is looked up each time, elsewhere once."""
+    local = Path(workspace.url).expanduser().absolute()
+    url, ref = workspace.url, workspace.ref
+    if local.exists():
+        url, ref = str(local), _commit_of(local, ref, deadline)
+
+    def fill(tree: Path, deadline: float) -> None:
+        _export_commit(url, ref, tree, deadline)
+
+    return _prepare(f"git-{digest(url, ref)}", f"workspace {workspace.url} at {workspace.ref}", fill, deadline)
+
+
+def _sdist(workspace: SdistWorkspace, deadline: float) -> Path:
+    def fill(tree: Path, deadline: float) -> None:
+        archive = download_sdist(
+            workspace.name, workspace.filename, workspace.sha256, timeout=deadline - time.monotonic()
+        )
+        unpack_sdist(archive, tree, deadline=deadline)
+
+    key = digest(workspace.filename, workspace.sha256)
+    return _prepare(f"sdist-{key}", f"workspace {workspace.filename}", fill, deadline)
+
+
+def unpack_sdist(archive: Path, tree: Path, *, deadline: float) -> None:
+    """Unpack a source release into an existing folder, without the release's own top folder.
+
+    Raises:
+        TaskError: It is no archive, or leads out of the folder.
+    """
+    unpack = _unzip if archive.suffix == ".zip" else _untar
+    unpack(archive, tree, 1, deadline)
+
+
+# --- from files to a complete folder ----------------------------------------------------------------------
+
+
+def _prepare(key: str, what: str, fill: Fill, deadline: float) -> Path:
+    def build(tree: Path) -> None:
+        fill(tree, deadline)
+        _make_equal(tree, DATE, modes=True)
+        _commit(tree, what, deadline)
+        _make_equal(tree / ".git", DATE + 86400)  # later than the files: git need not read them to trust its index
+        os.utime(tree, (DATE, DATE))
+
+    return build_once("workspaces", key, build, deadline=deadline)
+
+
+def _make_equal(root: Path, date: int, *, modes: bool = False) -> None:
+    """Give everything below `root`, and `root`, the same time and, if asked, git's permission bits."""
+    for folder, _, files in os.walk(root, topdown=False):
+        for name in files:
+            path = os.path.join(folder, name)
+            if modes and not os.path.islink(path):
+                os.chmod(path, 0o755 if os.stat(path).st_mode & stat.S_IXUSR else 0o644)
+            os.utime(path, (date, date), follow_symlinks=False)
+        if modes:
+            os.chmod(folder, 0o755)
+        os.utime(folder, (date, date))
+
+
+def _commit(tree: Path, what: str, deadline: float) -> None:
+    def git(*arguments: str) -> None:
+        result = run_command([git_program(), *arguments], deadline=deadline, cwd=tree, env=_git_env())
+        if result.returncode:
+            raise TaskError(f"{what} cannot be put under git: git {arguments[0]} says:\n{tail(result)}")
+
+    git("-c", "init.defaultBranch=main", "init", "--quiet", "--template=", ".")
+    with (tree / ".git" / "config").open("a") as config:
+        config.write(_GIT_CONFIG)
+    (tree / ".git" / "info").mkdir(exist_ok=True)
+    (tree / ".git" / "info" / "attributes").write_text(_EXACT_BYTES)
+    git("add", "--all", "--force", ".")
+    git("commit", "--quiet", "--allow-empty", "--no-verify", "--message=base")
+    git("repack", "-a", "-d", "--quiet")
+
+
+def git_program() -> str:
+    """The path of git.
+
+    Raises:
+        MissingDependency: It is not installed.
+    """
+    program = shutil.which("git")
+    if program is None:
+        raise MissingDependency("git is needed and is not on the PATH: install it, as in 'apt-get install git'")
+    return program
+
+
+def _git_env() -> dict[str, str]:
+    """An environment in which git's behaviour depends on nothing of the user's."""
+    date = f"{DATE} +0000"
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": "/nonexistent",
+        "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_AUTHOR_DATE": date,
+        "GIT_COMMITTER_DATE": date,
+    }
+
+
+# --- folders ----------------------------------------------------------------------------------------------
+
+
+class _Changed(Exception):
+    """The folder changed while it was copied."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One file, link or folder below the root, as the file system describes it."""
+
+    path: str
+    mode: int
+    size: int
+    mtime_ns: int
+    link: str | None = None
+
+    @property
+    def fingerprint(self) -> tuple[str, int, int, int, str | None]:
+        return self.path, self.mode, self.size, self.mtime_ns, self.link
+
+
+def _scan(root: Path, deadline: float) -> list[_Entry]:
+    """All entries that belong to the workspace, parents first, in a fixed order."""
+    found: list[_Entry] = []
+    waiting = [""]
+    while waiting:
+        if time.monotonic() > deadline:
+            raise SandboxStartError(f"workspace {root} could not be read in time", reason="timeout", retryable=True)
+        entries = list(_list(root, waiting.pop()))
+        found += entries
+        waiting += [entry.path for entry in entries if stat.S_ISDIR(entry.mode)]
+    return sorted(found, key=lambda entry: entry.path)
+
+
+def _list(root: Path, folder: str) -> Iterator[_Entry]:
+    try:
+        with os.scandir(root / folder) as entries:
+            for entry in entries:
+                if entry.name not in LEFT_OUT and (described := _describe(entry, f"{folder}{entry.name}")):
+                    yield described
+    except PermissionError as error:
+        raise TaskError(f"workspace {root} cannot be read: {error}") from error
+
+
+def _describe(entry: os.DirEntry[str], path: str) -> _Entry | None:
+    """The entry; None for what is left out: virtual environments, sockets, pipes, devices."""
+    status = entry.stat(follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
+        return _Entry(path, status.st_mode, 0, 0, os.readlink(entry.path))
+    if stat.S_ISDIR(status.st_mode):
+        is_venv = os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
+        return None if is_venv else _Entry(path + "/", status.st_mode, 0, 0)
+    if stat.S_ISREG(status.st_mode):
+        return _Entry(path, status.st_mode, status.st_size, status.st_mtime_ns)
+    return None
+
+
+def _copy(root: Path, entries: list[_Entry], tree: Path, deadline: float) -> None:
+    for entry in entries:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"workspace {root} could not be copied in time")
+        target = tree / entry.path
+        if entry.link is not None:
+            target.symlink_to(entry.link)
+        elif stat.S_ISDIR(entry.mode):
+            target.mkdir()
+        else:
+            _copy_file(root / entry.path, target)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    try:
+        shutil.copy(source, target)
+    except PermissionError as error:
+        raise TaskError(f"workspace file {source} cannot be read: {error}") from error
+
+
+# --- archives ---------------------------------------------------------------------------------------------
+
+
+def _untar(archive: Path, tree: Path, strip: int, deadline: float) -> None:
+    """Unpack a tar archive of any compression. Nothing gets out of `tree`; devices and the like are refused."""
+
+    def stripped(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{archive} could not be unpacked in time")
+        name = _strip(member.name, strip)
+        if name is None:
+            return None
+        changes = {"name": name}
+        if member.islnk():
+            changes["linkname"] = _strip(member.linkname, strip) or member.linkname
+        return tarfile.data_filter(member.replace(**changes), folder)  # type: ignore[arg-type]  # the stub lists the fields one by one
+
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(tree, filter=stripped)
+    except (tarfile.TarError, EOFError, KeyError) as error:
+        raise TaskError(f"workspace {archive} cannot be unpacked: {error}") from error
+
+
+def _unzip(archive: Path, tree: Path, strip: int, deadline: float) -> None:
+    """Unpack a zip archive; `zipfile` itself keeps its members inside `tree`."""
+    try:
+        with zipfile.ZipFile(archive) as zipped:
+            for member in zipped.infolist():
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{archive} could not be unpacked in time")
+                name = _strip(member.filename, strip)
+                if name is not None:
+                    mode = member.external_attr >> 16
+                    member.filename = name + "/" * member.is_dir()
+                    path = zipped.extract(member, tree)
+                    os.chmod(path, 0o755 if member.is_dir() or mode & stat.S_IXUSR else 0o644)
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise TaskError(f"workspace {archive} cannot be unpacked: {error}") from error
+
+
+def _strip(name: str, count: int) -> str | None:
+    """A member's path without its first `count` parts; None where nothing is left or it belongs to a `.git`."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise TaskError(f"the archive's member {name!r} leads out of the workspace")
+    parts = path.parts[count:]
+    return None if not parts or ".git" in parts else "/".join(parts)
+
+
+# --- git --------------------------------------------------------------------------------------------------
+
+
+def _commit_of(repository: Path, ref: str, deadline: float) -> str:
+    """The full hash that a reference means in a local repository."""
+    if len(ref) == 40 and not ref.strip("0123456789abcdef"):
+        return ref
+    result = run_command(
+        [git_program(), "-C", repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"],
+        deadline=deadline,
+    )
+    if result.returncode:
+        raise TaskError(f"{repository} has no commit {ref!r}, or is no git repository. {tail(result)}".rstrip())
+    return result.stdout.decode().strip()
+
+
+def _export_commit(url: str, ref: str, tree: Path, deadline: float) -> None:
+    """Fetch one commit into a repository of our own, where our attributes rule, and unpack its files."""
+    scratch = tree.parent / "fetched.git"
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+
+    def git(*arguments: str) -> None:
+        result = run_command([git_program(), *arguments], deadline=deadline, env=environment)
+        if result.returncode:
+            raise TaskError(f"cannot fetch {ref!r} of {url} (a hash must be given in full):\n{tail(result)}")
+
+    git("init", "--quiet", "--bare", "--template=", str(scratch))
+    (scratch / "info").mkdir()
+    (scratch / "info" / "attributes").write_text(_EXACT_BYTES)
+    git("-C", str(scratch), "fetch", "--quiet", "--depth=1", "--no-tags", "--", url, ref)
+    archive = tree.parent / "fetched.tar"
+    git("-C", str(scratch), "archive", "--format=tar", f"--output={archive}", "FETCH_HEAD")
+    _untar(archive, tree, 0, deadline)
+    shutil.rmtree(scratch)
+    archive.unlink()
