@@ -1,0 +1,177 @@
+"""From a task's Python environment to a virtual environment in the cache, installed once, read-only from then on."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..cache import build_once, digest
+from ..commands import run_command, tail
+from ..errors import MissingInterpreter, TaskError
+from ..index import pip_command
+from ..types import PythonEnv
+
+_PROBE = """\
+import importlib.util, json, sys
+print(json.dumps({
+    "executable": getattr(sys, "_base_executable", None) or sys.executable,
+    "base_prefix": sys.base_prefix,
+    "version": "%d.%d.%d" % sys.version_info[:3],
+    "has_ensurepip": importlib.util.find_spec("ensurepip") is not None,
+}))
+"""
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class PreparedPython:
+    """A Python environment on this machine, complete and byte-compiled.
+
+    Attributes:
+        prefix: The virtual environment; its `bin` goes first on the PATH. A sandbox must see it at this very path.
+        base_prefix: The installation that it stands on, which a sandbox must see too.
+        version: Of the interpreter, as in "3.9.18".
+    """
+
+    prefix: Path
+    base_prefix: Path
+    version: str
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python installation that was asked what it is."""
+
+    executable: str
+    base_prefix: str
+    version: str
+    has_ensurepip: bool
+
+
+def prepare_python(env: PythonEnv, *, timeout: float) -> PreparedPython:
+    """The virtual environment for `env`, made and filled by pip unless it was before.
+
+    Equal requirements on the same interpreter share one. With no requirements it is empty, without pip even.
+    Installing a requirement from source runs that package's build code on this machine, outside any sandbox.
+
+    Args:
+        env: The version of Python, and what to install.
+        timeout: Seconds that it may take.
+
+    Raises:
+        MissingInterpreter: That version of Python is not installed here.
+        TaskError: pip cannot install the requirements; the message ends with what pip said.
+        SandboxStartError: Time was up, or the file system failed.
+    """
+    deadline = time.monotonic() + timeout
+    interpreter = find_interpreter(env.version, timeout=timeout)
+    key = digest(os.path.realpath(interpreter.executable), interpreter.version, env.requirements, env.no_deps)
+
+    def build(prefix: Path) -> None:
+        _make_venv(interpreter, prefix, with_pip=bool(env.requirements), deadline=deadline)
+        if env.requirements:
+            _install(interpreter, prefix, env, deadline)
+
+    prefix = build_once("pythons", key, build, deadline=deadline)
+    return PreparedPython(prefix, Path(interpreter.base_prefix), interpreter.version)
+
+
+def find_interpreter(version: str, *, timeout: float) -> Interpreter:
+    """An installed Python: the running one if it fits, else from the PATH, pyenv's or uv's folders.
+
+    Args:
+        version: "3.9" or "3.9.18"; empty is the one that runs swe_gym.
+        timeout: Seconds that looking may take.
+
+    Raises:
+        MissingInterpreter: There is none.
+        SandboxStartError: Time was up, or the file system failed.
+    """
+    if version and not _VERSION.fullmatch(version):
+        raise TaskError(f"{version!r} is no version of Python: write it as in '3.9' or '3.9.18'")
+    deadline = time.monotonic() + timeout
+    for candidate in _candidates(version):
+        interpreter = _probe(candidate, deadline)
+        if interpreter and (interpreter.version + ".").startswith(f"{version}." if version else ""):
+            return interpreter
+    raise MissingInterpreter(
+        f"needs Python {version}, which is not installed: looked for python{_minor(version)} on the PATH "
+        f"and in the folders of pyenv and uv. 'pyenv install {version}' or 'uv python install {version}' brings it"
+    )
+
+
+def _candidates(version: str) -> Iterator[str]:
+    running = "{}.{}.{}".format(*sys.version_info)
+    if (running + ".").startswith(f"{version}." if version else ""):
+        yield sys.executable
+    if not version:
+        return
+    name = f"python{_minor(version)}"
+    for folder in os.get_exec_path():
+        # pyenv's shims stand for every version that pyenv has, whether they work or not.
+        found = None if folder.endswith("/shims") else shutil.which(name, path=folder)
+        if found:
+            yield found
+    pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser() / "versions"
+    uv = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or "~/.local/share/uv/python").expanduser()
+    for pattern, parent in ((f"{version}*", pyenv), (f"cpython-{version}*", uv)):
+        for installation in sorted(parent.glob(pattern), reverse=True):
+            yield str(installation / "bin" / name)
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _probe(candidate: str, deadline: float) -> Interpreter | None:
+    """Ask an executable what it is, once: the answer is kept for as long as the file stays as it is."""
+    try:
+        real = os.path.realpath(candidate)
+        status = os.stat(real)
+    except FileNotFoundError:
+        return None
+
+    def ask(folder: Path) -> None:
+        result = run_command([candidate, "-I", "-c", _PROBE], deadline=deadline)
+        (folder / "answer.json").write_bytes(b"null" if result.returncode else result.stdout)
+
+    key = digest(candidate, real, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    answer = json.loads((build_once("interpreters", key, ask, deadline=deadline) / "answer.json").read_text())
+    return Interpreter(**answer) if answer and os.path.exists(answer["executable"]) else None
+
+
+# --- making one -----------------------------------------------------------------------------------------
+
+
+def _make_venv(interpreter: Interpreter, prefix: Path, *, with_pip: bool, deadline: float) -> None:
+    """A virtual environment as `python -m venv` makes it; with that interpreter's own pip where it has one."""
+    own_pip = with_pip and interpreter.has_ensurepip
+    arguments = ["-I", "-m", "venv", *([] if own_pip else ["--without-pip"]), str(prefix)]
+    result = run_command([interpreter.executable, *arguments], deadline=deadline, env=_environment())
+    if result.returncode:
+        raise TaskError(f"Python {interpreter.version} cannot make a virtual environment:\n{tail(result)}")
+
+
+def _install(interpreter: Interpreter, prefix: Path, env: PythonEnv, deadline: float) -> None:
+    requirements = prefix / "requirements.txt"
+    requirements.write_text("".join(f"{line}\n" for line in env.requirements), encoding="utf-8")
+    python = str(prefix / "bin" / "python")
+    pip = [python, "-I", "-m", "pip"] if interpreter.has_ensurepip else [*pip_command(), "--python", python]
+    options = ["--quiet", "--compile", "--progress-bar=off", *(["--no-deps"] if env.no_deps else [])]
+    result = run_command(
+        [*pip, "install", *options, "--requirement", str(requirements)], deadline=deadline, env=_environment()
+    )
+    if result.returncode:
+        raise TaskError(f"cannot install the requirements for Python {interpreter.version}; pip says:\n{tail(result)}")
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the user's pip configuration, without what would lead an install elsewhere."""
+    misleading = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_PYTHON"}
+    kept = {name: value for name, value in os.environ.items() if name not in misleading}
+    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_REQUIRE_VIRTUALENV": "0"}
