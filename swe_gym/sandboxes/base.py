@@ -10,11 +10,11 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from ..errors import SandboxClosed, SandboxError, UsageError
+from ..errors import SandboxClosed, SandboxError, SandboxLost, UsageError
 from ..types import Capabilities, ExecResult, FileEntry, Frozen, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
@@ -32,8 +32,13 @@ CLEAN_ENV: Mapping[str, str] = {
     "GIT_PAGER": "cat",
     "MANPAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_COUNT": "1",  # the workspace may belong to another user than the commands run as
+    "GIT_CONFIG_KEY_0": "safe.directory",
+    "GIT_CONFIG_VALUE_0": "*",
     "PYTHONIOENCODING": "utf-8",
     "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",  # what a program prints of a set is the same in every run
 }
 """What every command's environment starts from; nothing of the host's is inherited."""
 
@@ -76,6 +81,24 @@ class SandboxSpec(Frozen):
     min_isolation: Literal["none", "process", "landlock", "namespace", "container", "vm"] = "none"
     labels: dict[str, str] = {}
     options: dict[str, Any] = {}
+
+
+Options = TypeVar("Options", bound=Frozen)
+
+
+def parse_options(model: type[Options], options: Mapping[str, Any], backend: str) -> Options:
+    """A backend's own options, checked.
+
+    Raises:
+        UsageError: A name is unknown (the message lists the known) or a value makes no sense.
+    """
+    for name in options:
+        if name not in model.model_fields:
+            raise unknown_name(f"option of backend {backend!r}:", name, model.model_fields)
+    try:
+        return model.model_validate(dict(options))
+    except ValidationError as error:
+        raise UsageError(f"backend {backend!r}: {error}") from error
 
 
 class Pty(abc.ABC):
@@ -144,6 +167,7 @@ class Sandbox(abc.ABC):
         self.spec = spec
         self._state: Literal["new", "starting", "open", "closed"] = "new"
         self._lock = threading.Lock()
+        self._loss: SandboxLost | None = None
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -352,15 +376,18 @@ class Sandbox(abc.ABC):
 
     @contextlib.contextmanager
     def _call(self) -> Iterator[None]:
-        """Refuse when closed; a call that fails because of a concurrent close says so."""
+        """Refuse when closed; a call that fails because of a concurrent close says so; close what is lost."""
         self._check_open()
         try:
             yield
         except SandboxClosed:
             raise
         except SandboxError as error:
-            if self.closed and not isinstance(error, OSError):
+            if self.closed and self._loss is None and not isinstance(error, OSError):
                 raise SandboxClosed(f"{self} was closed during the call") from error
+            if isinstance(error, SandboxLost):
+                self._loss = error
+                self.close()
             raise
 
     def _check_open(self) -> None:

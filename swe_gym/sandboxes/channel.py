@@ -1,0 +1,227 @@
+"""The host's end of a runner: blocking requests over one byte stream, from any number of threads.
+
+There is no reader thread. Of the callers that wait, one reads for all, and hands the reading on when its own reply
+has come; so a live sandbox costs no thread, and a reply no hop between threads.
+"""
+
+import copy
+import itertools
+import os
+import select
+import threading
+import time
+from typing import Any, Protocol
+
+from ..errors import SandboxClosed, SandboxLost
+from .protocol import Decoder, ProtocolError, encode
+
+
+class ByteStream(Protocol):
+    """Both directions of a runner's standard streams. What a backend hands to `Channel`."""
+
+    def read(self, timeout: float) -> bytes:
+        """Some bytes; `b""` at the end. Raises TimeoutError after `timeout` seconds, OSError when broken."""
+        ...
+
+    def write(self, data: bytes, timeout: float) -> None:
+        """Send all of `data`. Raises TimeoutError after `timeout` seconds, OSError when broken."""
+        ...
+
+    def close(self) -> None:
+        """Close both directions; a `read` in another thread returns. Idempotent."""
+        ...
+
+
+class PipeStream:
+    """A `ByteStream` over two file descriptors, which it owns."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        self._source, self._sink = source, sink
+        self._wake, self._waker = os.pipe()
+        self._lock = threading.Lock()
+        self._users = 0
+        self._closed = False
+        os.set_blocking(source, False)
+        os.set_blocking(sink, False)
+
+    def read(self, timeout: float) -> bytes:
+        with _Use(self):
+            self._wait(self._source, select.POLLIN, timeout)
+            return os.read(self._source, 1 << 20)
+
+    def write(self, data: bytes, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        view = memoryview(data)
+        with _Use(self):
+            while view:
+                try:
+                    view = view[os.write(self._sink, view[: 1 << 20]) :]
+                except BlockingIOError:
+                    self._wait(self._sink, select.POLLOUT, deadline - time.monotonic())
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            os.close(self._waker)  # the other end hangs up, which every poll notices
+            last = self._users == 0
+        if last:
+            self._free()
+
+    def _wait(self, fd: int, events: int, timeout: float) -> None:
+        poll = select.poll()
+        poll.register(fd, events)
+        poll.register(self._wake, select.POLLIN)
+        ready = dict(poll.poll(max(0, timeout) * 1000))
+        if self._wake in ready:
+            raise OSError("the stream was closed")
+        if not ready:
+            raise TimeoutError
+
+    def _free(self) -> None:
+        for fd in {self._source, self._sink, self._wake}:
+            os.close(fd)
+
+
+class _Use:
+    """Counts who is inside a `PipeStream`, so that the last one out closes the descriptors.
+
+    A descriptor closed under a thread that polls it could by then be somebody else's file.
+    """
+
+    def __init__(self, stream: PipeStream) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        with self._stream._lock:
+            if self._stream._closed:
+                raise OSError("the stream is closed")
+            self._stream._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._stream._lock:
+            self._stream._users -= 1
+            last = self._stream._closed and self._stream._users == 0
+        if last:
+            self._stream._free()
+
+
+class Channel:
+    """Sends requests and waits for their replies, each by its own deadline.
+
+    Any failure of the stream, and any reply that does not come in time, breaks the channel for good: every
+    waiting and every later request raises `SandboxLost`, or `SandboxClosed` after `close`.
+    """
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._decoder = Decoder()
+        self._ids = itertools.count(1)
+        self._sending = threading.Lock()
+        self._turn = threading.Condition()
+        self._reading = False
+        self._waiting: set[int] = set()
+        self._replies: dict[int, tuple[dict[str, Any], bytes]] = {}
+        self._failure: SandboxLost | SandboxClosed | None = None
+        self._expired = False
+
+    def request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> tuple[dict[str, Any], bytes]:
+        """Send one request and return its reply.
+
+        Raises:
+            SandboxLost: The stream broke, or no reply came within `timeout` seconds.
+            SandboxClosed: `close` was called.
+        """
+        deadline = time.monotonic() + timeout
+        number = next(self._ids)
+        with self._turn:
+            self._raise_failure()
+            self._waiting.add(number)
+        try:
+            self._send(encode({"id": number, "op": op, **fields}, payload), deadline)
+            return self._receive(number, deadline)
+        finally:
+            with self._turn:
+                self._waiting.discard(number)
+                self._replies.pop(number, None)
+
+    def close(self) -> None:
+        """Close the stream; whoever waits gets `SandboxClosed`."""
+        self._fail(SandboxClosed("the sandbox was closed"))
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        if not self._sending.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            self._fail(SandboxLost("the sandbox does not take requests", reason="unresponsive"))
+            self._raise_failure()
+        try:
+            self._stream.write(data, deadline - time.monotonic())
+        except TimeoutError:
+            self._fail(SandboxLost("the sandbox does not take requests", reason="unresponsive"))
+            self._raise_failure()
+        except OSError as error:
+            self._fail(self._end(f"the sandbox is gone: {error}"))
+            self._raise_failure()
+        except BaseException:
+            self._fail(SandboxLost("interrupted while a request was being sent", reason="protocol"))
+            raise
+        finally:
+            self._sending.release()
+
+    def _receive(self, number: int, deadline: float) -> tuple[dict[str, Any], bytes]:
+        """Wait for a reply: read if nobody does, else wait for whoever reads."""
+        while True:
+            with self._turn:
+                while self._reading and number not in self._replies and self._failure is None:
+                    if not self._turn.wait(deadline - time.monotonic()):
+                        break
+                if number in self._replies:
+                    return self._replies.pop(number)
+                self._raise_failure()
+                if time.monotonic() >= deadline:
+                    break
+                self._reading = True
+            try:
+                self._read_frames(deadline)
+            finally:
+                with self._turn:
+                    self._reading = False
+                    self._turn.notify_all()
+        self._fail(SandboxLost("the sandbox did not answer in time", reason="unresponsive"))
+        self._raise_failure()
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def _read_frames(self, deadline: float) -> None:
+        try:
+            data = self._stream.read(deadline - time.monotonic())
+            frames = self._decoder.feed(data)
+        except TimeoutError:
+            return
+        except ProtocolError as error:
+            self._fail(SandboxLost("the sandbox sent what is no frame", reason="protocol", detail=str(error)))
+            return
+        except OSError as error:
+            self._fail(self._end(f"the sandbox is gone: {error}"))
+            return
+        if not data:
+            self._fail(self._end("the sandbox is gone: its runner ended"))
+        with self._turn:
+            for message, payload in frames:
+                if message.get("event") == "expired":
+                    self._expired = True
+                elif message.get("id") in self._waiting:  # a late reply of a given-up request finds no one
+                    self._replies[message["id"]] = message, payload
+
+    def _end(self, message: str) -> SandboxLost:
+        return SandboxLost(message, reason="expired" if self._expired else "killed")
+
+    def _fail(self, failure: SandboxLost | SandboxClosed) -> None:
+        with self._turn:
+            if self._failure is None:
+                self._failure = failure
+            self._turn.notify_all()
+        self._stream.close()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise copy.copy(self._failure)  # every thread gets one of its own: a traceback grows with each raise

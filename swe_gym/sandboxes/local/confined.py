@@ -1,0 +1,118 @@
+"""The tiers without a root of their own: a supervisor, a runner below it, and Landlock rules where asked.
+
+The supervisor is a "subreaper": whatever the sandbox leaves running becomes its child, so it can find and kill it all,
+and it removes the sandbox's folder in the end.
+"""
+
+import os
+import shutil
+import signal
+import struct
+import sys
+
+import runner
+
+SYS_CREATE_RULESET, SYS_ADD_RULE, SYS_RESTRICT_SELF = 444, 445, 446
+CREATE_RULESET_VERSION, RULE_PATH_BENEATH = 1, 1
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
+MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 << bit for bit in range(6, 13))
+REFER, TRUNCATE, IOCTL_DEV = (1 << bit for bit in range(13, 16))
+READ = EXECUTE | READ_FILE | READ_DIR
+DEVICE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
+NET_ALL = 0b11  # bind and connect of TCP
+SCOPE_ALL = 0b11  # abstract unix sockets, signals
+READABLE = "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /proc /sys/devices/system/cpu".split()
+READABLE_ETC = (
+    "passwd group hosts hostname ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf mime.types services protocols "
+    "bash.bashrc alternatives ssl/certs ca-certificates terminfo fonts magic resolv.conf"
+).split()
+DEVICES = "null zero full random urandom tty ptmx pts fd".split()
+
+
+def enter(config):
+    """Become the runner of a new sandbox. Returns in the new process only."""
+    on_linux = sys.platform == "linux"
+    if on_linux:
+        from linux import PR_SET_CHILD_SUBREAPER, die_with_parent, prctl
+
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        supervise(child, config["root"])
+    if on_linux:
+        die_with_parent(parent)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    if config["tier"] == "landlock":
+        confine(config)
+
+
+def supervise(child, root):
+    """Wait for the runner, kill what it left, remove the sandbox's folder, end."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
+    for fd in (0, 1, 2):
+        os.close(fd)
+    while os.waitpid(-1, 0)[0] != child:
+        pass  # something that the sandbox orphaned after its runner was killed
+    for _ in range(1000):
+        left = runner.descendants(runner.processes(), [os.getpid()]) - {os.getpid()}
+        runner.send_signal(left, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            break
+    shutil.rmtree(root, onerror=make_removable)
+    os._exit(0)
+
+
+def make_removable(function, path, _):
+    """The sandbox took away the permission to remove something: give it back and try once more."""
+    try:
+        os.chmod(os.path.dirname(path), 0o700)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.chmod(path, 0o700)
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            function(path)
+    except OSError:
+        pass
+
+
+def confine(config):
+    """Apply Landlock to this process and all that it starts."""
+    from linux import check, drop_privileges, libc
+
+    def syscall(number, *arguments):
+        return check(libc.syscall(number, *arguments), "landlock")
+
+    version = syscall(SYS_CREATE_RULESET, None, 0, CREATE_RULESET_VERSION)
+    handled = (1 << 13) - 1
+    handled |= (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0) | (IOCTL_DEV if version >= 5 else 0)
+    network = NET_ALL if version >= 4 and not config["network"] else 0
+    attributes = struct.pack("QQQ", handled, network, SCOPE_ALL if version >= 6 else 0)
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    ruleset = syscall(SYS_CREATE_RULESET, attributes, size, 0)
+    files_only = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+    for path, rights in rules(config):
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            continue  # this system has no such place
+        rights &= handled if os.path.isdir(path) else handled & files_only
+        syscall(SYS_ADD_RULE, ruleset, RULE_PATH_BENEATH, struct.pack("=Qi", rights, fd), 0)
+        os.close(fd)
+    drop_privileges(kept=())
+    syscall(SYS_RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
+
+
+def rules(config):
+    """(path, rights) of all that the sandbox may reach."""
+    everything = (1 << 16) - 1
+    yield config["root"], everything & ~(MAKE_CHAR | MAKE_BLOCK)
+    for path in (*READABLE, *config["read_only"]):
+        yield path, READ
+    for name in READABLE_ETC:
+        yield "/etc/" + name, READ
+    for name in DEVICES:
+        yield "/dev/" + name, DEVICE | READ_DIR

@@ -1,0 +1,39 @@
+"""The few calls of the kernel that Python has no function for."""
+
+import ctypes
+import os
+import signal
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def check(result, what):
+    """The result of a C call, or OSError with `what` where it failed."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def prctl(option, value):
+    """prctl(2) with one argument."""
+    check(libc.prctl(option, value, 0, 0, 0), f"prctl({option}, {value})")
+
+
+def die_with_parent(parent):
+    """Be killed when the parent ends, also when it ended before this call. The parent must have one thread only."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() not in (parent, 0):  # 0: the parent is outside of our PID namespace
+        os._exit(1)
+
+
+def drop_privileges(kept):
+    """From here on no program that is started can gain a capability but `kept`, or look into this process."""
+    if os.geteuid() == 0:
+        last = int(open("/proc/sys/kernel/cap_last_cap").read())
+        for capability in set(range(last + 1)) - set(kept):
+            prctl(PR_CAPBSET_DROP, capability)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_DUMPABLE, 0)

@@ -1,0 +1,252 @@
+"""A root file system of its own in namespaces of its own, without root and without any program but Python.
+
+Runs in a fresh, single-threaded process that becomes the sandbox; `launcher` is its caller. Everything is made on a
+tmpfs that only this mount namespace sees, so nothing of it outlives the last process in it.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import socket
+import struct
+
+from linux import check, die_with_parent, drop_privileges, libc
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
+MS_REC, MS_PRIVATE = 16384, 1 << 18
+MNT_DETACH = 2
+SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
+SYS_MOUNT_SETATTR = 442
+AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
+KEPT_CAPABILITIES = {0, 1, 3, 4, 5, 6, 7, 10}
+"""CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, NET_BIND_SERVICE: what root of a container is used to,
+none of which reaches beyond the sandbox."""
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+ETC_FILES = (
+    "ld.so.cache ld.so.conf nsswitch.conf mime.types services protocols bash.bashrc "
+    "gai.conf debian_version os-release locale.alias magic"
+).split()
+ETC_FOLDERS = (
+    "alternatives ld.so.conf.d ssl/certs ca-certificates pki/tls/certs pki/ca-trust/extracted terminfo fonts"
+).split()
+MASKED = ("sysrq-trigger", "kcore", "keys", "timer_list", "sched_debug", "latency_stats", "kmsg", "interrupts")
+READ_ONLY_PROC = ("sys", "bus", "fs", "irq", "acpi", "scsi")
+
+libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+
+
+def mount(source, target, kind="", flags=0, data=""):
+    """mount(2); raises OSError that names the target."""
+    arguments = [os.fsencode(text) if text else None for text in (source, target, kind)]
+    check(libc.mount(*arguments, flags, os.fsencode(data) if data else None), f"mount {kind or 'bind'} on {target}")
+
+
+def separate(network):
+    """Enter new namespaces and map our user to root in them; the next fork is PID 1."""
+    user, group = os.geteuid(), os.getegid()
+    flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
+    check(libc.unshare(flags | (0 if network else CLONE_NEWNET)), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+class Root:
+    """The new root while it is being built, on a tmpfs over `/tmp` that only we see."""
+
+    def __init__(self, disk_mb):
+        mount("", "/", flags=MS_REC | MS_PRIVATE)
+        self.sources = {}
+        self.base = "/tmp"
+        self.disk_mb = disk_mb
+        self.layers = 0
+
+    def hold(self, *paths):
+        """Open folders and files before the tmpfs covers them; `source` names them from then on."""
+        for path in paths:
+            self.sources[path] = os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+    def source(self, path):
+        return f"/proc/self/fd/{self.sources[path]}" if path in self.sources else path
+
+    def begin(self):
+        mount("tmpfs", self.base, "tmpfs", MS_NOSUID | MS_NODEV, f"size={self.disk_mb}m,mode=755")
+        self.layer_root = self.base + "/.layers"
+        self.root = self.base + "/root"
+        os.mkdir(self.layer_root)
+        os.mkdir(self.root)
+
+    def folder(self, path, mode=0o755):
+        target = self.root + path
+        os.makedirs(target, exist_ok=True)
+        os.chmod(target, mode)
+        return target
+
+    def bind(self, path, target=None):
+        """Show a host file or folder, read-only, at `target` (default: at the same path)."""
+        source, target = self.source(path), self.root + (target or path)
+        if os.path.isdir(source):
+            os.makedirs(target, exist_ok=True)
+        else:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            open(target, "a").close()
+        mount(source, target, flags=MS_BIND | MS_REC)
+        make_read_only(target)
+
+    def overlay(self, path, target=None):
+        """Show a host folder that may be written to without the host's files changing."""
+        target = self.folder(target or path)
+        self.layers += 1
+        upper, work = (f"{self.layer_root}/{self.layers}{name}" for name in ("u", "w"))
+        os.mkdir(upper)
+        os.mkdir(work)
+        options = f"lowerdir={self.source(path)},upperdir={upper},workdir={work},userxattr"
+        mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
+
+    def write(self, path, text):
+        self.folder(os.path.dirname(path))
+        with open(self.root + path, "w") as file:
+            file.write(text)
+
+    def enter(self):
+        """Make it the root of this mount namespace and let go of the host's."""
+        mount(self.root, self.root, flags=MS_BIND | MS_REC)
+        os.chdir(self.root)
+        number = SYS_PIVOT_ROOT.get(os.uname().machine)
+        if number is None:
+            raise OSError(errno.ENOSYS, f"pivot_root is not known on {os.uname().machine}")
+        check(libc.syscall(number, b".", b"."), "pivot_root")
+        check(libc.umount2(b".", MNT_DETACH), "umount of the host's root")
+        os.chdir("/")
+        for fd in self.sources.values():
+            os.close(fd)
+
+
+def make_read_only(target):
+    """Make a mount and the mounts below it read-only, or raise."""
+    attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
+    path = os.fsencode(target)
+    if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, attributes, len(attributes)) == 0:
+        return
+    flags = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # these are locked and must be repeated
+    mount("", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | flags)
+
+
+def build(config):
+    """Build the root that `config` describes, and enter it. We are PID 1 of the new namespaces."""
+    root = Root(config["disk_mb"])
+    shown = [path for path in config["read_only"] if not path.startswith("/usr/")]
+    root.hold(*shown, *([config["workspace"]] if config["workspace"] else []))
+    root.begin()
+    system_folders(root)
+    for path in shown:
+        root.bind(path)
+    if config["workspace"]:
+        root.overlay(config["workspace"], config["workdir"])
+    root.folder(config["workdir"])
+    etc(root, config["network"])
+    devices(root)
+    root.folder("/proc")
+    mount("proc", root.root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    root.enter()
+    limit_processes(config["pids"])
+    protect_proc()
+    socket.sethostname("sandbox")
+    if not config["network"]:
+        raise_loopback()
+
+
+def system_folders(root):
+    """/usr with copy-on-write, what other systems keep beside it, and empty places to work in."""
+    try:
+        root.overlay("/usr")
+    except OSError:  # not every file system can be a lower layer, another overlay for one
+        root.bind("/usr")
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        if os.path.islink("/" + name):
+            os.symlink(os.readlink("/" + name), f"{root.root}/{name}")
+        elif os.path.isdir("/" + name):
+            root.bind("/" + name)
+    for path in ("/root", "/home", "/run", "/var/lib", "/var/log", "/var/cache", "/opt", "/srv", "/mnt"):
+        root.folder(path)
+    for path in ("/tmp", "/var/tmp", "/dev/shm"):
+        root.folder(path, 0o1777)
+
+
+def etc(root, network):
+    """An /etc of harmless, public files; the host's accounts, keys and service settings stay out."""
+    root.write("/etc/passwd", "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n")
+    root.write("/etc/group", "root:x:0:\nnogroup:x:65534:\n")
+    root.write("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n")
+    root.write("/etc/hostname", "sandbox\n")
+    files = [*ETC_FILES, "resolv.conf"] if network else ETC_FILES
+    for name in [*files, *ETC_FOLDERS]:
+        if os.path.exists("/etc/" + name):
+            root.bind("/etc/" + name)
+
+
+def devices(root):
+    """The harmless device nodes (writing to one needs no writable mount) and a pseudo-terminal file system."""
+    for name in DEVICES:
+        root.bind("/dev/" + name)
+    for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        os.symlink("/proc/self/" + target, f"{root.root}/dev/{name}")
+    mount("devpts", root.folder("/dev/pts"), "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
+    os.symlink("pts/ptmx", root.root + "/dev/ptmx")
+
+
+def limit_processes(pids):
+    """Cap the PID namespace, where the kernel can (Linux 6.14), for RLIMIT_NPROC does not bind a host's root."""
+    for name, value in (("user/max_user_namespaces", 0), ("kernel/pid_max", max(301, pids))):
+        try:
+            with open("/proc/sys/" + name, "w") as file:
+                file.write(str(value))
+        except OSError:
+            pass  # an older kernel; `capabilities.notes` says what that means
+
+
+def protect_proc():
+    """Hide or freeze what in /proc reaches the host, for the host's root is root of this one."""
+    for name in READ_ONLY_PROC:
+        if os.path.exists("/proc/" + name):
+            mount("/proc/" + name, "/proc/" + name, flags=MS_BIND | MS_REC)
+            make_read_only("/proc/" + name)
+    for name in MASKED:
+        if os.path.exists("/proc/" + name):
+            mount("/dev/null", "/proc/" + name, flags=MS_BIND)
+
+
+def raise_loopback():
+    """Bring up `lo`, so that tests may talk to themselves."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        request = struct.pack("16sh14x", b"lo", 1 | 64)  # IFF_UP | IFF_RUNNING
+        fcntl.ioctl(sock, 0x8914, request)  # SIOCSIFFLAGS
+
+
+def supervise(child):
+    """Wait for PID 1 and end as it does; SIGTERM kills it, and with it the whole namespace."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
+    for fd in (0, 1, 2):
+        os.close(fd)
+    while True:
+        try:
+            _, status = os.waitpid(child, 0)
+        except InterruptedError:
+            continue
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def enter(config):
+    """Become PID 1 of a new sandbox. Returns in the new process only."""
+    separate(config["network"])
+    outside = os.getpid()
+    child = os.fork()
+    if child:
+        supervise(child)
+    die_with_parent(outside)
+    build(config)
+    drop_privileges(KEPT_CAPABILITIES)

@@ -1,0 +1,73 @@
+"""What each tier of the local backend isolates and what it does not, in words that a user can act on."""
+
+import dataclasses
+from typing import Literal
+
+from ...types import Capabilities
+
+
+@dataclasses.dataclass(frozen=True)
+class Tier:
+    """One way to isolate a process on this machine.
+
+    Attributes:
+        isolates: What it keeps apart, one sentence.
+        gaps: What it does not, one sentence each.
+        closes_network: Whether `network="none"` really means none.
+    """
+
+    isolates: str
+    gaps: tuple[str, ...]
+    closes_network: bool
+
+    def capabilities(self, name: str, network: Literal["none", "egress"]) -> Capabilities:
+        """What a sandbox of this tier offers."""
+        return Capabilities(
+            backend="local",
+            isolation=name,
+            network=network if self.closes_network else "open",
+            notes=self.gaps,
+        )
+
+
+TIERS = {
+    "namespace": Tier(
+        isolates=(
+            "A root file system of its own (copy-on-write, the host's home, accounts, keys and sockets are not in it), "
+            "processes, IPC, network and user of its own."
+        ),
+        gaps=(
+            "It shares the host's kernel: it does not stop an exploit of the kernel.",
+            "Memory is capped per process (memory_mb), not in total, and CPU is not capped.",
+            "The host's /usr and the Python installation in use can be read.",
+            "Where the host's user is root, the process count is capped on Linux 6.14 and later only, "
+            "and never below 301.",
+        ),
+        closes_network=True,
+    ),
+    "landlock": Tier(
+        isolates=(
+            "Writes go to the sandbox's own folder only; reads to it, the system and the Python in use; "
+            "TCP is refused; other processes cannot be signalled (Linux 6.12) or inspected."
+        ),
+        gaps=(
+            "The workspace lies in a temporary folder of the host, not at the task's workdir.",
+            "UDP and unix sockets are not closed; loopback TCP is closed too.",
+            "Processes of the host can be seen, and what a sandbox leaves running is found by parentage only.",
+            "Disk is capped per file, memory per process; process count and CPU are not capped.",
+            "/tmp and /dev/shm cannot be written to; TMPDIR points to the sandbox's own folder.",
+            "Modes and times of files that your user owns can be changed, though their content cannot.",
+        ),
+        closes_network=False,
+    ),
+    "process": Tier(
+        isolates="Nothing but the working folder: commands run as you. For code that you trust.",
+        gaps=(
+            "It isolates nothing: commands can read, write and signal whatever you can.",
+            "The workspace lies in a temporary folder of the host, not at the task's workdir.",
+            "The network is open.",
+            "Disk is capped per file, memory per process; process count and CPU are not capped.",
+        ),
+        closes_network=False,
+    ),
+}

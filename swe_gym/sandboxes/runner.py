@@ -1,0 +1,762 @@
+"""The program inside every sandbox: runs commands, reads and writes files, holds terminals.
+
+It speaks the frames of `protocol` over its standard input and output, is a single thread around one poll loop, and
+needs nothing but Python >= 3.6. Standard input at its end is the order to die: whatever runs is killed first.
+"""
+
+import collections
+import errno
+import fcntl
+import fnmatch
+import hashlib
+import io
+import os
+import pty
+import resource
+import select
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import termios
+import time
+
+from protocol import Decoder, encode
+
+CHUNK = 1 << 16
+PTY_KEEP = 1 << 20
+TICKS = os.sysconf("SC_CLK_TCK")
+CLOCK_BOOTTIME = 7  # time.CLOCK_BOOTTIME came with Python 3.7
+MOVE_FLAG = ".swe-gym-write"
+
+
+def boot_ticks():
+    """Now, in the unit in which /proc gives the start of a process."""
+    try:
+        return int(time.clock_gettime(CLOCK_BOOTTIME) * TICKS)
+    except OSError:
+        return 0
+
+
+def processes():
+    """pid -> (parent, start in ticks) of every process that /proc shows, zombies left out."""
+    table = {}
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return table
+    for name in names:
+        if not name.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % name, "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if fields[0] not in (b"Z", b"X"):
+            table[int(name)] = (int(fields[1]), int(fields[19]))
+    return table
+
+
+def descendants(table, roots):
+    """All of `roots` and what they started, as far as parents tell."""
+    children = collections.defaultdict(list)
+    for pid, (parent, _) in table.items():
+        children[parent].append(pid)
+    found, todo = set(), [pid for pid in roots if pid in table]
+    while todo:
+        pid = todo.pop()
+        if pid not in found:
+            found.add(pid)
+            todo.extend(children[pid])
+    return found
+
+
+def send_signal(pids, number):
+    """Signal each; those that are gone do not matter."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            pass
+
+
+class Capture:
+    """The head and the tail of a stream, at most `limit` bytes, and how much was cut between them."""
+
+    def __init__(self, limit):
+        self.head_limit = limit // 4
+        self.tail_limit = limit - self.head_limit
+        self.head = bytearray()
+        self.tail = bytearray()
+        self.total = 0
+
+    def add(self, data):
+        self.total += len(data)
+        room = self.head_limit - len(self.head)
+        if room > 0:
+            self.head += data[:room]
+            data = data[room:]
+        self.tail += data
+        if len(self.tail) > 2 * self.tail_limit + CHUNK:  # cut rarely, so that a flood costs little
+            del self.tail[: len(self.tail) - self.tail_limit]
+
+    def result(self):
+        tail = bytes(self.tail[max(0, len(self.tail) - self.tail_limit) :])
+        data = bytes(self.head) + tail
+        return data, self.total - len(data)
+
+
+class Command:
+    """One running command: its leader, its pipes, its deadline."""
+
+    def __init__(self, request, stdin):
+        limit = request["max_output"]
+        self.id = request["id"]
+        self.grace = request["grace"]
+        self.started = time.monotonic()
+        self.started_ticks = boot_ticks()
+        self.deadline = self.started + request["limit"]
+        self.timed_out = False
+        self.kill_at = None
+        self.status = None
+        merge = request["merge"]
+        self.process = subprocess.Popen(
+            request["argv"],
+            cwd=request["cwd"],
+            env=request["env"],
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merge else subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
+        self.pid = self.process.pid
+        self.stdin = memoryview(stdin)
+        self.captures = {self.process.stdout.fileno(): Capture(limit)}
+        if not merge:
+            self.captures[self.process.stderr.fileno()] = Capture(limit)
+        for fd in list(self.captures) + ([self.process.stdin.fileno()] if stdin else []):
+            os.set_blocking(fd, False)
+
+
+class Terminal:
+    """One process on a pseudo-terminal, what it printed, and who waits for more of it."""
+
+    def __init__(self, pid, fd):
+        self.pid = pid
+        self.fd = fd
+        self.buffer = bytearray()
+        self.pending = bytearray()
+        self.searched = 0
+        self.status = None
+        self.ended = False
+        self.waiting = None  # (request id, marker, deadline)
+
+
+class Runner:
+    """The poll loop and the operations."""
+
+    def __init__(self, source, sink):
+        self.source = source
+        self.sink = sink
+        self.decoder = Decoder()
+        self.outgoing = bytearray()
+        self.poll = select.poll()
+        self.handlers = {}
+        self.commands = {}
+        self.terminals = {}
+        self.expires = None
+        self.alive = True
+        wake_read, wake_write = os.pipe()
+        for fd in (source, sink, wake_read, wake_write):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write)
+        self.watch(source, select.POLLIN, self.on_request_bytes)
+        self.watch(wake_read, select.POLLIN, self.on_child)
+
+    # --- the loop -------------------------------------------------------------------------------------
+
+    def run(self):
+        while self.alive:
+            for fd, _ in self.poll.poll(self.next_timer()):
+                handler = self.handlers.get(fd)
+                if handler:
+                    handler(fd)
+            self.on_timers()
+
+    def watch(self, fd, events, handler):
+        self.handlers[fd] = handler
+        self.poll.register(fd, events)
+
+    def unwatch(self, fd):
+        if self.handlers.pop(fd, None):
+            self.poll.unregister(fd)
+
+    def next_timer(self):
+        times = [command.kill_at or command.deadline for command in self.commands.values()]
+        times += [terminal.waiting[2] for terminal in self.terminals.values() if terminal.waiting]
+        if self.expires:
+            times.append(self.expires)
+        return int(max(0, min(times) - time.monotonic()) * 1000) + 1 if times else None
+
+    def on_timers(self):
+        now = time.monotonic()
+        for command in list(self.commands.values()):
+            if command.pid not in self.commands:
+                continue  # ended while another one was killed
+            if command.kill_at is not None and now >= command.kill_at:
+                self.kill(command)
+                self.finish(command)
+            elif command.kill_at is None and now >= command.deadline:
+                command.timed_out = True
+                command.kill_at = now + command.grace
+                victims = self.victims(command)
+                send_signal(victims, signal.SIGTERM)
+                send_signal(victims, signal.SIGCONT)
+        for terminal in self.terminals.values():
+            if terminal.waiting and now >= terminal.waiting[2]:
+                self.answer_read(terminal, found=False)
+        if self.expires and now >= self.expires:
+            self.send({"event": "expired"})
+            self.alive = False
+
+    # --- frames -----------------------------------------------------------------------------------------
+
+    def on_request_bytes(self, fd):
+        try:
+            data = os.read(fd, 1 << 20)
+        except BlockingIOError:
+            return
+        if not data:
+            self.alive = False
+            return
+        for request, payload in self.decoder.feed(data):
+            self.serve(request, payload)
+
+    def serve(self, request, payload):
+        try:
+            getattr(self, "op_" + request["op"])(request, payload)
+        except OSError as error:
+            name = errno.errorcode.get(error.errno, "EIO")
+            self.reply(request, {"error": [name, "%s" % (error.strerror or error)]})
+        except Exception as error:  # noqa: BLE001  a bad request must not end the sandbox
+            self.reply(request, {"error": ["BadRequest", "%s: %s" % (type(error).__name__, error)]})
+
+    def reply(self, request, message, payload=b""):
+        message["id"] = request["id"]
+        self.send(message, payload)
+
+    def send(self, message, payload=b""):
+        self.outgoing += encode(message, payload)
+        self.flush()
+
+    def flush(self, _=None):
+        try:
+            while self.outgoing:
+                sent = os.write(self.sink, self.outgoing[: 1 << 20])
+                del self.outgoing[:sent]
+        except BlockingIOError:
+            if self.sink not in self.handlers:
+                self.watch(self.sink, select.POLLOUT, self.flush)
+            return
+        except OSError:
+            self.alive = False  # nobody listens any more
+        self.unwatch(self.sink)
+
+    # --- commands -----------------------------------------------------------------------------------------
+
+    def op_hello(self, request, _):
+        """Set limits and the time to live; say who we are."""
+        for name, value in request["limits"].items():
+            kind = getattr(resource, name)
+            hard = resource.getrlimit(kind)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (value, value))
+        self.expires = time.monotonic() + request["ttl"]
+        self.reply(request, {"python": "%d.%d.%d" % sys.version_info[:3]})
+
+    def op_exec(self, request, payload):
+        try:
+            command = self.spawn(request, payload)
+        except (OSError, ValueError) as error:
+            self.reply_not_started(request, error)
+            return
+        self.commands[command.pid] = command
+        for fd in command.captures:
+            self.watch(fd, select.POLLIN, lambda fd: self.on_output(command, fd))
+        if command.process.stdin:
+            self.watch(command.process.stdin.fileno(), select.POLLOUT, lambda fd: self.on_input(command))
+
+    def spawn(self, request, payload):
+        try:
+            return Command(request, payload)
+        except BlockingIOError:  # no process left: what earlier commands left behind makes room
+            self.kill_all(self.strays)
+            return Command(request, payload)
+
+    def reply_not_started(self, request, error):
+        """A command that cannot be started is a result, with the exit code that a shell would give."""
+        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        what = request["argv"][0]
+        if missing and not os.path.isdir(request["cwd"]):
+            what = request["cwd"]
+        reason = getattr(error, "strerror", None) or str(error)
+        text = ("%s: %s\n" % (what, reason)).encode("utf-8", "replace")
+        message = {"exit_code": 127 if missing else 126, "signal": None, "timed_out": False, "duration": 0.0}
+        if request["merge"]:
+            message.update(stdout=len(text), stdout_dropped=0, stderr_dropped=0)
+        else:
+            message.update(stdout=0, stdout_dropped=0, stderr_dropped=0)
+        self.reply(request, message, text)
+
+    def on_output(self, command, fd):
+        try:
+            data = os.read(fd, CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            command.captures[fd].add(data)
+        else:
+            self.close_pipe(command, fd)
+
+    def close_pipe(self, command, fd):
+        self.unwatch(fd)
+        for pipe in (command.process.stdout, command.process.stderr, command.process.stdin):
+            if pipe and not pipe.closed and pipe.fileno() == fd:
+                pipe.close()
+
+    def on_input(self, command):
+        fd = command.process.stdin.fileno()
+        try:
+            sent = os.write(fd, command.stdin[:CHUNK])
+            command.stdin = command.stdin[sent:]
+        except BlockingIOError:
+            return
+        except OSError:
+            command.stdin = command.stdin[:0]  # the command closed its end
+        if not command.stdin:
+            self.close_pipe(command, fd)
+
+    def on_child(self, fd):
+        try:
+            os.read(fd, CHUNK)
+        except BlockingIOError:
+            pass
+        self.reap()
+
+    def reap(self, being_killed=None):
+        """Collect every child that ended (leaders, terminals, orphans handed to us); return whether one did."""
+        found = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return found
+            if pid == 0:
+                return found
+            found = True
+            self.note_dead(pid, status, being_killed)
+
+    def finish(self, command):
+        """Reply with what came until now; keep draining pipes that background processes hold."""
+        del self.commands[command.pid]
+        payload, dropped = [], []
+        for fd, capture in command.captures.items():
+            self.drain(fd, capture)
+            data, cut = capture.result()
+            payload.append(data)
+            dropped.append(cut)
+            if fd in self.handlers:
+                self.watch(fd, select.POLLIN, lambda fd: self.discard(command, fd))
+        if command.process.stdin and not command.process.stdin.closed:
+            self.close_pipe(command, command.process.stdin.fileno())
+        status = command.status
+        signaled = status is None or os.WIFSIGNALED(status)
+        number = signal.SIGKILL if status is None else os.WTERMSIG(status)
+        self.send(
+            {
+                "id": command.id,
+                "exit_code": None if signaled else os.WEXITSTATUS(status),
+                "signal": int(number) if signaled else None,
+                "timed_out": command.timed_out,
+                "duration": time.monotonic() - command.started,
+                "stdout": len(payload[0]),
+                "stdout_dropped": dropped[0],
+                "stderr_dropped": dropped[1] if len(dropped) > 1 else 0,
+            },
+            b"".join(payload),
+        )
+
+    def drain(self, fd, capture):
+        """Take what already lies in the pipe, and no more than it can hold, for a child may go on writing."""
+        if fd not in self.handlers:
+            return
+        for _ in range(64):
+            try:
+                data = os.read(fd, CHUNK)
+            except OSError:
+                return
+            if not data:
+                return
+            capture.add(data)
+
+    def discard(self, command, fd):
+        try:
+            if os.read(fd, CHUNK):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self.close_pipe(command, fd)
+
+    # --- killing --------------------------------------------------------------------------------------------
+
+    def victims(self, command):
+        """The command's tree, with what it daemonised.
+
+        A process that cut every tie to its command was handed to us as an orphan. So everything below us counts
+        that started after the command, except the trees of what else is running.
+        """
+        table = processes()
+        others = [other.pid for other in self.commands.values() if other is not command]
+        others += [terminal.pid for terminal in self.terminals.values()]
+        own = descendants(table, [command.pid])
+        spared = descendants(table, others) - own
+        below = descendants(table, [os.getpid()]) - {os.getpid()} - spared
+        return own | {pid for pid in below if table[pid][1] >= command.started_ticks}
+
+    def strays(self):
+        """Everything below us that belongs to nothing that is running."""
+        table = processes()
+        busy = [command.pid for command in self.commands.values()]
+        busy += [terminal.pid for terminal in self.terminals.values()]
+        return descendants(table, [os.getpid()]) - {os.getpid()} - descendants(table, busy)
+
+    def kill(self, command):
+        """Kill the command's tree until nothing of it is left; it may fork while we look."""
+        try:
+            os.killpg(command.pid, signal.SIGKILL)
+        except OSError:
+            pass
+        self.kill_all(lambda: self.victims(command), command)
+
+    def everything(self):
+        return descendants(processes(), [os.getpid()]) - {os.getpid()}
+
+    def kill_all(self, find, command=None):
+        """Kill what `find` finds, again and again, until it finds nothing or the kernel holds them for good."""
+        for _ in range(200):
+            victims = find()
+            if not victims:
+                return
+            send_signal(victims, signal.SIGSTOP)  # a stopped tree cannot outrun us
+            send_signal(victims, signal.SIGKILL)
+            if not self.reap(command):
+                time.sleep(0.001)  # they were told to die: give the kernel the moment it needs
+
+    def note_dead(self, pid, status, being_killed=None):
+        """A child ended: reply for a leader, unless its killer does that."""
+        command = self.commands.get(pid)
+        if command:
+            command.status = status
+            command.process.returncode = 0  # reaped here, so Popen must not wait for it
+            if command is not being_killed:
+                if command.timed_out:
+                    self.kill(command)
+                self.finish(command)
+        for terminal in self.terminals.values():
+            if terminal.pid == pid:
+                self.on_terminal_end(terminal, status)
+
+    # --- files ------------------------------------------------------------------------------------------------
+
+    def op_read(self, request, _):
+        fd = os.open(request["path"], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise IsADirectoryError(errno.EISDIR, "not a regular file")
+            data = file.read(request["max_bytes"] + 1)
+        if len(data) > request["max_bytes"]:
+            raise OSError(errno.EFBIG, "larger than %d bytes" % request["max_bytes"])
+        self.reply(request, {}, data)
+
+    def op_write(self, request, payload):
+        path = os.path.realpath(request["path"])
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, "is a directory")
+        folder = os.path.dirname(path)
+        os.makedirs(folder, exist_ok=True)
+        mode = request["mode"]
+        if mode is None:
+            mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else 0o644
+        if os.path.exists(path) and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        temporary = os.path.join(folder, "%s.%d" % (MOVE_FLAG, request["id"]))
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(payload)
+                os.fchmod(file.fileno(), mode)
+            os.rename(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        self.reply(request, {})
+
+    def op_put_tar(self, request, payload):
+        root = os.path.realpath(request["path"])
+        try:
+            archive = tarfile.open(fileobj=io.BytesIO(payload), mode="r:*")
+        except tarfile.TarError as error:
+            raise OSError(errno.EINVAL, "not a tar archive: %s" % error)
+        with archive:
+            members = archive.getmembers()
+            links = set()
+            for member in members:
+                self.check_member(root, member, links)
+            os.makedirs(root, exist_ok=True)
+            archive.extractall(root, members=members, **self.tar_options())
+        self.reply(request, {})
+
+    @staticmethod
+    def tar_options():
+        """Members were checked; newer Pythons want to hear that we mean it."""
+        return {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+
+    @staticmethod
+    def check_member(root, member, links):
+        """Refuse what could write outside of `root` or make a device."""
+        name = os.path.normpath(member.name)
+        inside = not os.path.isabs(name) and name.split("/")[0] != ".."
+        parts = name.split("/")
+        through_link = any("/".join(parts[:count]) in links for count in range(1, len(parts)))
+        kind = member.isreg() or member.isdir() or member.issym() or member.islnk()
+        if member.issym() or member.islnk():
+            base = "" if member.islnk() else os.path.dirname(name)
+            target = os.path.normpath(os.path.join(base, member.linkname))
+            inside = inside and not os.path.isabs(target) and target.split("/")[0] != ".."
+            links.add(name)
+        real = os.path.realpath(os.path.join(root, os.path.dirname(name)))
+        inside = inside and (real + "/").startswith(root.rstrip("/") + "/")
+        if not inside or through_link or not kind:
+            raise OSError(errno.EINVAL, "refused member %r: it leads out of the folder or is a device" % member.name)
+
+    def op_get_tar(self, request, _):
+        root = request["path"]
+        if not os.path.isdir(root):
+            raise NotADirectoryError(errno.ENOTDIR if os.path.exists(root) else errno.ENOENT, "not a directory")
+        buffer = io.BytesIO()
+        total = 0
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for folder, folders, files in os.walk(root):
+                folders.sort()
+                for name in sorted(folders) + sorted(files):
+                    path = os.path.join(folder, name)
+                    info = archive.gettarinfo(path, os.path.relpath(path, root))
+                    if info is None:
+                        continue
+                    total += info.size
+                    if total > request["max_bytes"]:
+                        raise OSError(errno.EFBIG, "larger than %d bytes" % request["max_bytes"])
+                    if info.isreg():
+                        with open(path, "rb") as file:
+                            archive.addfile(info, file)
+                    else:
+                        archive.addfile(info)
+        self.reply(request, {}, buffer.getvalue())
+
+    def op_manifest(self, request, _):
+        root = request["path"]
+        if not os.path.isdir(root):
+            raise NotADirectoryError(errno.ENOTDIR if os.path.exists(root) else errno.ENOENT, "not a directory")
+        entries = {}
+        todo = [root]
+        while todo:
+            for entry in sorted(os.scandir(todo.pop()), key=lambda entry: entry.name):
+                if any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in request["exclude"]):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(entry.path)
+                    continue
+                row = self.describe(entry)
+                if row:
+                    entries[os.path.relpath(entry.path, root)] = row
+                if len(entries) > request["max_files"]:
+                    raise OSError(errno.EFBIG, "more than %d files" % request["max_files"])
+        self.reply(request, {"entries": entries})
+
+    @staticmethod
+    def describe(entry):
+        """[mode, size, digest, link target or None], or None for what is neither file nor link."""
+        info = entry.stat(follow_symlinks=False)
+        mode = stat.S_IMODE(info.st_mode)
+        if entry.is_symlink():
+            target = os.readlink(entry.path)
+            return [mode, info.st_size, hashlib.sha256(os.fsencode(target)).hexdigest(), target]
+        if not entry.is_file(follow_symlinks=False):
+            return None
+        digest = hashlib.sha256()
+        try:
+            with open(entry.path, "rb") as file:
+                for chunk in iter(lambda: file.read(1 << 20), b""):
+                    digest.update(chunk)
+        except PermissionError:
+            return [mode, info.st_size, "unreadable", None]
+        return [mode, info.st_size, digest.hexdigest(), None]
+
+    # --- terminals ------------------------------------------------------------------------------------------
+
+    def op_pty_open(self, request, _):
+        if not os.path.isdir(request["cwd"]) or not shutil.which(request["argv"][0], path=request["env"].get("PATH")):
+            raise FileNotFoundError(errno.ENOENT, "no such directory or command")
+        pid, fd = pty.fork()
+        if pid == 0:
+            self.become_terminal_process(request)
+        os.set_blocking(fd, False)
+        terminal = Terminal(pid, fd)
+        self.terminals[request["id"]] = terminal
+        self.watch(fd, select.POLLIN, lambda fd: self.on_terminal(terminal))
+        self.reply(request, {})
+
+    @staticmethod
+    def become_terminal_process(request):
+        try:
+            attributes = termios.tcgetattr(0)
+            attributes[3] &= ~termios.ECHO
+            termios.tcsetattr(0, termios.TCSANOW, attributes)
+            size = b"".join(number.to_bytes(2, sys.byteorder) for number in (request["rows"], request["columns"], 0, 0))
+            fcntl.ioctl(0, termios.TIOCSWINSZ, size)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for name in ("SIGPIPE", "SIGXFSZ"):
+                signal.signal(getattr(signal, name), signal.SIG_DFL)
+            os.chdir(request["cwd"])
+            os.execvpe(request["argv"][0], request["argv"], request["env"])
+        finally:
+            os._exit(127)
+
+    def on_terminal(self, terminal):
+        try:
+            data = os.read(terminal.fd, CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.unwatch(terminal.fd)
+            self.reap()  # the end of the output and the end of the process come in either order
+        terminal.buffer += data
+        if len(terminal.buffer) > 2 * PTY_KEEP:
+            cut = len(terminal.buffer) - PTY_KEEP
+            del terminal.buffer[:cut]
+            terminal.searched = max(0, terminal.searched - cut)
+        self.check_terminal(terminal)
+
+    def on_terminal_end(self, terminal, status):
+        terminal.status = status
+        try:
+            while True:
+                data = os.read(terminal.fd, CHUNK)
+                if not data:
+                    break
+                terminal.buffer += data
+                if len(terminal.buffer) > 4 * PTY_KEEP:
+                    break
+        except OSError:
+            pass
+        terminal.ended = True
+        self.check_terminal(terminal)
+
+    def check_terminal(self, terminal):
+        """Answer a waiting read when its marker came or nothing more will come."""
+        if not terminal.waiting:
+            return
+        marker = terminal.waiting[1]
+        start = max(0, terminal.searched - len(marker) + 1)
+        position = terminal.buffer.find(marker, start)
+        if position >= 0:
+            self.answer_read(terminal, found=True, end=position + len(marker))
+        elif terminal.ended:
+            self.answer_read(terminal, found=False)
+        else:
+            terminal.searched = len(terminal.buffer)
+
+    def answer_read(self, terminal, found, end=None):
+        identifier = terminal.waiting[0]
+        terminal.waiting = None
+        end = len(terminal.buffer) if end is None else end
+        data = bytes(terminal.buffer[max(0, end - PTY_KEEP) : end])
+        del terminal.buffer[:end]
+        terminal.searched = 0
+        self.send({"id": identifier, "found": found, "exit_code": self.exit_code(terminal)}, data)
+
+    @staticmethod
+    def exit_code(terminal):
+        status = terminal.status
+        if status is None:
+            return None
+        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    def op_pty_read(self, request, payload):
+        terminal = self.terminals[request["pty"]]
+        terminal.waiting = (request["id"], payload, time.monotonic() + request["limit"])
+        terminal.searched = 0
+        self.check_terminal(terminal)
+
+    def op_pty_write(self, request, payload):
+        terminal = self.terminals[request["pty"]]
+        terminal.pending += payload
+        self.feed_terminal(terminal)
+        self.reply(request, {})
+
+    def feed_terminal(self, terminal):
+        try:
+            while terminal.pending and not terminal.ended:
+                sent = os.write(terminal.fd, terminal.pending[:1024])
+                del terminal.pending[:sent]
+        except BlockingIOError:
+            self.watch(terminal.fd, select.POLLIN | select.POLLOUT, lambda fd: self.on_terminal_ready(terminal))
+            return
+        except OSError:
+            terminal.pending.clear()
+        if not terminal.ended:
+            self.watch(terminal.fd, select.POLLIN, lambda fd: self.on_terminal(terminal))
+
+    def on_terminal_ready(self, terminal):
+        self.on_terminal(terminal)
+        self.feed_terminal(terminal)
+
+    def op_pty_signal(self, request, _):
+        terminal = self.terminals[request["pty"]]
+        if terminal.status is None:
+            os.killpg(os.tcgetpgrp(terminal.fd), request["signal"])
+        self.reply(request, {})
+
+    def op_pty_close(self, request, _):
+        terminal = self.terminals.pop(request["pty"], None)
+        if terminal:
+            self.unwatch(terminal.fd)
+            os.close(terminal.fd)
+            if terminal.status is None:
+                self.kill_all(lambda: descendants(processes(), [terminal.pid]))
+        self.reply(request, {})
+
+
+def serve_standard_streams():
+    """Move the stream to descriptors that no command inherits, and serve it to its end."""
+    source, sink = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+    runner = Runner(source, sink)
+    try:
+        runner.run()
+    finally:
+        runner.kill_all(runner.everything)
