@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError
 
-from ..errors import SandboxClosed, SandboxError, SandboxLost, UsageError
+from ..errors import SandboxClosed, SandboxError, SandboxLost, UsageError, unknown_name
 from ..types import Capabilities, ExecResult, FileEntry, Frozen, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")

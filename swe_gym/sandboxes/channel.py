@@ -45,11 +45,13 @@ class PipeStream:
         os.set_blocking(sink, False)
 
     def read(self, timeout: float) -> bytes:
+        """See `ByteStream.read`."""
         with _Use(self):
             self._wait(self._source, select.POLLIN, timeout)
             return os.read(self._source, 1 << 20)
 
     def write(self, data: bytes, timeout: float) -> None:
+        """See `ByteStream.write`."""
         deadline = time.monotonic() + timeout
         view = memoryview(data)
         with _Use(self):
@@ -60,6 +62,7 @@ class PipeStream:
                     self._wait(self._sink, select.POLLOUT, deadline - time.monotonic())
 
     def close(self) -> None:
+        """See `ByteStream.close`."""
         with self._lock:
             if self._closed:
                 return

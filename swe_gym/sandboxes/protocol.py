@@ -11,6 +11,10 @@ in front of it.
 import json
 import struct
 
+MYPY = False
+if MYPY:  # the sandbox need not load `typing`: annotations here are strings
+    from typing import Any
+
 MAGIC = b"SWE1"
 HEADER = struct.Struct(">4sII")
 MAX_OBJECT = 64 << 20
@@ -21,7 +25,7 @@ class ProtocolError(Exception):
     """The bytes are no frame. The stream cannot be used any further."""
 
 
-def encode(message, payload=b""):
+def encode(message: "dict[str, Any]", payload: bytes = b"") -> bytes:
     """The bytes of one frame."""
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
     return b"".join((HEADER.pack(MAGIC, len(body), len(payload)), body, payload))
@@ -30,24 +34,24 @@ def encode(message, payload=b""):
 class Decoder:
     """Turns received bytes, in pieces of any size, into frames."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data):
+    def feed(self, data: bytes) -> "list[tuple[dict[str, Any], bytes]]":
         """Take bytes; return the list of (message, payload) that they complete.
 
         Raises:
             ProtocolError: The bytes are no frame, or announce one that is too large.
         """
         self._buffer += data
-        frames = []
+        frames = []  # type: list[tuple[dict[str, Any], bytes]]
         while True:
             frame = self._next()
             if frame is None:
                 return frames
             frames.append(frame)
 
-    def _next(self):
+    def _next(self) -> "tuple[dict[str, Any], bytes] | None":
         if len(self._buffer) < HEADER.size:
             if not MAGIC.startswith(bytes(self._buffer[:4])):
                 raise ProtocolError("not a frame: {!r}".format(bytes(self._buffer[:64])))

@@ -748,6 +748,18 @@ class Runner:
         self.reply(request, {})
 
 
+def adopt_orphans():
+    """Become the parent of what commands daemonise, as PID 1 is anyway, so that it can be found and killed."""
+    if os.getpid() == 1:
+        return
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    except (ImportError, OSError, AttributeError):
+        pass  # not Linux: process groups must do
+
+
 def serve_standard_streams():
     """Move the stream to descriptors that no command inherits, and serve it to its end."""
     source, sink = os.dup(0), os.dup(1)
@@ -755,6 +767,7 @@ def serve_standard_streams():
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
+    adopt_orphans()
     runner = Runner(source, sink)
     try:
         runner.run()

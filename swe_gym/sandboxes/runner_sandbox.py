@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
-from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxError
+from ..errors import FileError, MissingFile, NoPermission, NotAFile
 from ..types import ExecResult, FileEntry
 from .base import Pty, Sandbox, SandboxSpec
 from .channel import ByteStream, Channel
@@ -70,15 +70,11 @@ class RunnerSandbox(Sandbox):
     def _request(
         self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
     ) -> tuple[dict[str, Any], bytes]:
-        """One request to the runner, `slack` added to its deadline; a lost sandbox is closed at once."""
+        """One request to the runner, `slack` added to its deadline."""
         assert self._channel is not None
         if path:
             fields["path"] = path
-        try:
-            reply, data = self._channel.request(op, payload, timeout=timeout + self.slack, **fields)
-        except SandboxError:
-            self.close()
-            raise
+        reply, data = self._channel.request(op, payload, timeout=timeout + self.slack, **fields)
         if "error" in reply:
             self._raise_reply(path, *reply["error"])
         return reply, data

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import json
 import os
-import select
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from ...errors import SandboxError, SandboxStartError, Unsupported
 from ...types import Capabilities, Frozen, PythonEnv
@@ -136,10 +135,7 @@ class LocalSandbox(RunnerSandbox):
             start_new_session=True,  # Ctrl-C in our terminal is not for the sandbox
             bufsize=0,
         )
-        assert self._process.stdin and self._process.stdout
-        stream = PipeStream(os.dup(self._process.stdout.fileno()), os.dup(self._process.stdin.fileno()))
-        self._process.stdin.close()
-        self._process.stdout.close()
+        stream = PipeStream(_take(self._process.stdout), _take(self._process.stdin))
         try:
             stream.write(json.dumps(config).encode() + b"\n", deadline - time.monotonic())
             self._await_start(deadline)
@@ -150,18 +146,17 @@ class LocalSandbox(RunnerSandbox):
 
     def _await_start(self, deadline: float) -> None:
         """Read standard error to its end: the launcher closes it when it is ready, or ends and says why."""
-        assert self._process and self._process.stderr
-        said = bytearray()
-        with self._process.stderr as pipe:
-            poll = select.poll()
-            poll.register(pipe, select.POLLIN)
-            while True:
-                if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                    raise SandboxStartError("the local sandbox did not start in time", reason="timeout", retryable=True)
-                data = os.read(pipe.fileno(), 1 << 16)
-                if not data:
-                    break
+        assert self._process is not None
+        stderr = PipeStream(_take(self._process.stderr), os.open(os.devnull, os.O_WRONLY))
+        said = b""
+        try:
+            while data := stderr.read(deadline - time.monotonic()):
                 said += data
+        except TimeoutError as error:
+            text = "the local sandbox did not start in time"
+            raise SandboxStartError(text, reason="timeout", retryable=True) from error
+        finally:
+            stderr.close()
         if said:
             detail = said.decode("utf-8", "replace").strip()
             raise SandboxStartError(
@@ -195,6 +190,13 @@ class LocalSandbox(RunnerSandbox):
         path = f"{self._python.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
         env = {"PATH": path, "HOME": f"{self._root}/root", "VIRTUAL_ENV": str(self._python.prefix)}
         return env | {"TMPDIR": f"{self._root}/tmp"} if self._root else env
+
+
+def _take(pipe: IO[bytes] | None) -> int:
+    """The descriptor of a pipe, for keeps."""
+    assert pipe is not None
+    with pipe:
+        return os.dup(pipe.fileno())
 
 
 @functools.cache

@@ -42,7 +42,6 @@ def enter(config):
         supervise(child, config["root"])
     if on_linux:
         die_with_parent(parent)
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
     if config["tier"] == "landlock":
         confine(config)
 
