@@ -32,7 +32,7 @@ LEFT_OUT = frozenset(
 Virtual environments (folders with a `pyvenv.cfg`) are left out too."""
 
 _ATTEMPTS = 3
-_EXACT_BYTES = "* -text -eol -filter -ident -working-tree-encoding -export-ignore -export-subst\n"
+_EXACT_BYTES = "* -text -eol -filter -ident -working-tree-encoding\n"
 _GIT_CONFIG = """\
 [user]
 \tname = swe_gym
@@ -367,21 +367,25 @@ def _commit_of(repository: Path, ref: str, deadline: float) -> str:
 
 
 def _export_commit(url: str, ref: str, tree: Path, deadline: float) -> None:
-    """Fetch one commit into a repository of our own, where our attributes rule, and unpack its files."""
+    """Fetch one commit into a repository of our own, where our attributes rule, and check its files out."""
     scratch = tree.parent / "fetched.git"
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    environment = {
+        **os.environ,
+        "GIT_DIR": str(scratch),
+        "GIT_WORK_TREE": str(tree),
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+    }
 
     def git(*arguments: str) -> None:
         result = run_command([git_program(), *arguments], deadline=deadline, env=environment)
         if result.returncode:
             raise TaskError(f"cannot fetch {ref!r} of {url} (a hash must be given in full):\n{tail(result)}")
 
-    git("init", "--quiet", "--bare", "--template=", str(scratch))
-    (scratch / "info").mkdir()
+    git("init", "--quiet", "--template=")
+    (scratch / "info").mkdir(exist_ok=True)
     (scratch / "info" / "attributes").write_text(_EXACT_BYTES)
-    git("-C", str(scratch), "fetch", "--quiet", "--depth=1", "--no-tags", "--", url, ref)
-    archive = tree.parent / "fetched.tar"
-    git("-C", str(scratch), "archive", "--format=tar", f"--output={archive}", "FETCH_HEAD")
-    _untar(archive, tree, 0, deadline)
+    git("fetch", "--quiet", "--depth=1", "--no-tags", "--", url, ref)
+    git("read-tree", "FETCH_HEAD")
+    git("checkout-index", "--all")
     shutil.rmtree(scratch)
-    archive.unlink()

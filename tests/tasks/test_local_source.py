@@ -1,0 +1,56 @@
+"""A user's own folder and test command as a task."""
+
+from pathlib import Path
+
+import pytest
+
+from swe_gym.errors import UsageError
+from swe_gym.tasks import TaskSource, load_source
+from swe_gym.tasks.local import LocalSource
+from swe_gym.types import FolderWorkspace, PythonEnv
+
+
+def test_a_folder_and_a_command_are_a_task(tmp_path: Path) -> None:
+    folder = tmp_path / "my project"
+    folder.mkdir()
+    source = load_source("local", path=str(folder), test_cmd="python -m unittest", test_paths=["tests/*"])
+    assert isinstance(source, TaskSource)
+    assert list(source.ids()) == ["my-project"]
+    task = source.get("my-project")
+    assert task.workspace == FolderWorkspace(path=str(folder))
+    assert task.python == PythonEnv(no_deps=False)
+    assert "python -m unittest" in task.problem_statement
+    assert task.eval_cmd == task.oracle.test_cmd == "python -m unittest"
+    assert task.oracle.grader == "exit_code"
+    assert task.oracle.test_paths == ("tests/*",)
+
+
+def test_everything_about_the_task_can_be_chosen(tmp_path: Path) -> None:
+    source = LocalSource(
+        str(tmp_path),
+        "make check",
+        "Repair the parser.",
+        python="3.12",
+        requirements=["pytest"],
+        env={"MODE": "test"},
+        timeout=7,
+    )
+    task = source.get(source.ids()[0])
+    assert task.problem_statement == "Repair the parser."
+    assert task.python == PythonEnv(version="3.12", requirements=("pytest",), no_deps=False)
+    assert task.env == {"MODE": "test"}
+    assert task.eval_timeout == task.oracle.timeout == 7
+
+
+def test_a_folder_of_only_odd_characters_still_has_an_id(tmp_path: Path) -> None:
+    (tmp_path / "...").mkdir()
+    assert list(LocalSource(str(tmp_path / "..."), "true").ids()) == ["local"]
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no folder"):
+        LocalSource(str(tmp_path / "missing"), "true")
+    with pytest.raises(UsageError, match="test_cmd is empty"):
+        LocalSource(str(tmp_path), " ")
+    with pytest.raises(UsageError, match="unknown task 'other'"):
+        LocalSource(str(tmp_path), "true").get("other")

@@ -1,0 +1,144 @@
+"""Source releases are found where the user's pip is configured to look, and checked."""
+
+import base64
+import functools
+import hashlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from swe_gym.errors import SandboxStartError, TaskError
+from swe_gym.index import download_sdist, find_sdists, pip_command
+
+DATA = b"the release"
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serves a folder to those who know the password."""
+
+    expected = "Basic " + base64.b64encode(b"me:p@ss").decode()
+
+    def do_GET(self) -> None:
+        if self.headers["Authorization"] == self.expected:
+            super().do_GET()
+        else:
+            self.send_error(401)
+
+    def log_message(self, *_: object) -> None:
+        """Be quiet."""
+
+
+@pytest.fixture(autouse=True)
+def _own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWE_GYM_CACHE", str(tmp_path / "cache"))
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An index on disk that pip is configured for, with one project."""
+    root = tmp_path / "simple"
+    (root / "my-pkg").mkdir(parents=True)
+    (root / "my-pkg" / "index.html").write_text(
+        f"<a href='../../files/my_pkg-1.0.tar.gz#sha256={SHA256}'>my_pkg-1.0.tar.gz</a>"
+        "<a href='../../files/my_pkg-1.0-py3-none-any.whl'>x</a><a name=here>y</a>"
+        "<a href='../../files/My.Pkg-1.1%2Blocal.zip'>z</a>"
+        "<a href='../../files/my-pkg-extra-2.0.tar.gz'>other</a>"
+    )
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "my_pkg-1.0.tar.gz").write_bytes(DATA)
+    monkeypatch.setenv("PIP_INDEX_URL", root.as_uri())
+    return root
+
+
+def download(**changes: str) -> Path:
+    wanted = {"name": "My_Pkg", "filename": "my_pkg-1.0.tar.gz", "sha256": SHA256, **changes}
+    return download_sdist(**wanted, timeout=60)
+
+
+def test_source_releases_are_told_from_wheels_and_other_projects(index: Path) -> None:
+    found = find_sdists("My_Pkg", timeout=60)
+    assert [(sdist.filename, sdist.version, sdist.sha256) for sdist in found] == [
+        ("my_pkg-1.0.tar.gz", "1.0", SHA256),
+        ("My.Pkg-1.1+local.zip", "1.1+local", ""),
+    ]
+    assert found[0].url == f"{index.parent.as_uri()}/files/my_pkg-1.0.tar.gz"
+
+
+def test_a_release_is_fetched_once(index: Path) -> None:
+    path = download()
+    assert path.read_bytes() == DATA
+    (index / "my-pkg" / "index.html").unlink()
+    assert download() == path
+
+
+@pytest.mark.usefixtures("index")
+def test_another_file_than_the_one_meant_is_refused() -> None:
+    with pytest.raises(TaskError, match=f"has SHA-256 {SHA256}, not {'0' * 64}"):
+        download(sha256="0" * 64)
+    with pytest.raises(TaskError, match=r"has no file 'my_pkg-9.tar.gz'.*my_pkg-1.0.tar.gz"):
+        download(filename="my_pkg-9.tar.gz")
+
+
+@pytest.mark.usefixtures("index")
+def test_an_unknown_project_is_a_broken_task() -> None:
+    with pytest.raises(TaskError, match="no package index that pip is configured for knows 'other'"):
+        find_sdists("other", timeout=60)
+
+
+def test_an_index_that_does_not_answer_is_the_worlds_doing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple")
+    with pytest.raises(SandboxStartError, match="cannot be reached") as caught:
+        find_sdists("my-pkg", timeout=60)
+    assert caught.value.retryable
+    assert "secret" not in str(caught.value)
+
+
+@pytest.fixture
+def server(index: Path) -> Iterator[str]:
+    """The same index over HTTP, behind a password, its page in JSON; gives its address."""
+    page = {"files": [{"filename": "my_pkg-1.0.tar.gz", "url": "/files/my_pkg-1.0.tar.gz", "hashes": {"sha256": "f"}}]}
+    (index / "my-pkg" / "index.html").write_text(json.dumps(page))
+    handler = functools.partial(Handler, directory=str(index.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
+        thread = threading.Thread(target=served.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{served.server_port}/simple/"
+        served.shutdown()
+        thread.join()
+
+
+def test_json_pages_passwords_and_further_indexes(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "empty").as_uri())
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", f"http://me:p%40ss@{server}")
+    assert [sdist.sha256 for sdist in find_sdists("my-pkg", timeout=60)] == ["f"]
+    assert download(filename="my_pkg-1.0.tar.gz").read_bytes() == DATA
+
+
+def test_a_refused_password_is_not_an_unknown_project(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://{server}")
+    with pytest.raises(SandboxStartError, match="401"):
+        find_sdists("my-pkg", timeout=60)
+
+
+def test_a_configuration_file_of_pip_counts(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_INDEX_URL")
+    (tmp_path / "pip.conf").write_text(
+        f"[global]\nindex-url = file:///nowhere\n[download]\nindex-url = {index.as_uri()}\n"
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    assert len(find_sdists("my-pkg", timeout=60)) == 2
+
+
+def test_pip_is_found() -> None:
+    assert pip_command()[0] == sys.executable
