@@ -1,0 +1,12 @@
+"""From a policy's text to one tool call, and back.
+
+`parse_action` reads an action in one of `FORMATS`, `render_call` writes one, and `describe_tools` is the part of a
+prompt that teaches a model its tools and the format. The formats, what is read leniently and what is refused
+stand in `docs/tools/actions.md`.
+"""
+
+from .parse import parse_action
+from .render import describe_tools, render_call
+from .scan import FORMATS
+
+__all__ = ["FORMATS", "describe_tools", "parse_action", "render_call"]

@@ -1,0 +1,259 @@
+"""A call's arguments, checked and converted by the tool's JSON schema and by nothing else.
+
+Of JSON Schema it knows `type` (also a list of types), `anyOf`, `enum`, `properties`, `required`,
+`additionalProperties`, `items`, `minimum` and `maximum`; other keywords are ignored. Unlike in JSON Schema, parameters
+that the schema does not name are refused unless `additionalProperties` allows them: they are typing errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..errors import ActionError
+from ..types import ToolSpec
+from .scan import read_json
+
+MAX_DEPTH = 64
+"""Levels of nesting that an argument may have, so that every call can be written as JSON again."""
+
+MAX_ITEMS = 10_000
+"""Items of a list that are looked at one by one."""
+
+SHELL_TOOLS = ("bash", "execute_bash")
+"""The names under which the tool that runs shell commands is looked for."""
+
+
+def shell_tool(tools: Iterable[ToolSpec]) -> tuple[ToolSpec, str] | None:
+    """The tool that fenced bash runs and its one required string parameter; None where there is no such tool."""
+    by_name = {spec.name: spec for spec in tools}
+    for name in SHELL_TOOLS:
+        spec = by_name.get(name)
+        required = required_of(spec.parameters) if spec else []
+        if spec and len(required) == 1 and types_of(properties_of(spec.parameters).get(required[0])) == ("string",):
+            return spec, required[0]
+    return None
+
+
+def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The named parameters of a schema of type "object"."""
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def required_of(schema: Mapping[str, Any]) -> Sequence[str]:
+    """The names of the parameters that must be given."""
+    return list(schema.get("required") or ())
+
+
+def convert_arguments(spec: ToolSpec, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that the tool is called with.
+
+    A string becomes a number, a boolean, a list or an object only where the schema asks for that and not for a string.
+    A null, and for such parameters also the text "null" or "None", means that an optional parameter is left out; a
+    required one that may be null is then passed as None.
+
+    Raises:
+        ActionError: A parameter is missing, unknown or does not fit; the message names it.
+    """
+    converted = _members(arguments, spec.parameters, spec.name + ":")
+    _check_text(spec.name, converted)
+    return converted
+
+
+def _members(given: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The members of an object, by its schema."""
+    known, required = properties_of(schema), required_of(schema)
+    further = schema.get("additionalProperties", False)
+    converted: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in known and (further is False or further is None):
+            raise ActionError(f"{where} there is no parameter {key[:60]!r}.{nearest(key, known)}")
+        member = known.get(key) if key in known else further
+        if _is_null(value, member):
+            if key not in required:
+                continue
+            value = None
+        converted[key] = _convert(value, member, f"{where} the parameter {key[:60]!r}")
+    for key in required:
+        if key not in converted and "null" in types_of(known.get(key)):
+            converted[key] = None
+    missing = [repr(key) for key in required if key not in converted]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise ActionError(f"{where} {', '.join(missing)} {verb} required and missing.")
+    return converted
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a name that does not exist: the nearest, or all there are."""
+    names = list(known)
+    near = difflib.get_close_matches(name[:60], names, n=1)
+    if near:
+        return f" Did you mean {near[0]!r}?"
+    listed = ", ".join(names)
+    return f" There are: {listed[:200]}{'...' if len(listed) > 200 else ''}." if names else " There are none."
+
+
+def _is_null(value: Any, schema: Any) -> bool:
+    if value is None:
+        return True
+    types = types_of(schema)
+    if not isinstance(value, str) or not types or "string" in types:
+        return False
+    return value.strip().lower() in ("null", "none")
+
+
+# --- one value ------------------------------------------------------------------------------------------
+
+_PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+_NAMES = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a JSON list",
+    "object": "a JSON object",
+    "null": "null",
+}
+
+
+def types_of(schema: Any) -> tuple[str, ...]:
+    """The types that a schema allows; empty where it does not say."""
+    if not isinstance(schema, Mapping):
+        return ()
+    if isinstance(options := schema.get("anyOf"), list):
+        each = [types_of(option) for option in options]
+        return tuple(dict.fromkeys(name for names in each for name in names)) if all(each) else ()
+    named = schema.get("type")
+    names = named if isinstance(named, (list, tuple)) else [named]
+    return tuple(name for name in names if isinstance(name, str) and name in _PYTHON_TYPES)
+
+
+def _has_type(value: Any, name: str) -> bool:
+    if isinstance(value, bool):
+        return name == "boolean"
+    if name == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _PYTHON_TYPES[name])
+
+
+def _convert(value: Any, schema: Any, where: str) -> Any:
+    if not isinstance(schema, Mapping):
+        return value
+    types = types_of(schema)
+    if isinstance(value, str) and types and "string" not in types:
+        value = _from_text(value, types)
+    if types and not any(_has_type(value, name) for name in types):
+        wanted = " or ".join(_NAMES[name] for name in types)
+        raise ActionError(f"{where} must be {wanted}, not {_shown(value)}.")
+    if isinstance(value, float) and "integer" in types and "number" not in types:
+        value = int(value)
+    for option in schema.get("anyOf") or ():
+        if any(_has_type(value, name) for name in types_of(option)):
+            return _convert(value, option, where)
+    return _constrained(value, schema, where)
+
+
+def _from_text(text: str, types: Sequence[str]) -> Any:
+    """The value of the first type that the text can be read as; the text itself where there is none."""
+    stripped = text.strip()
+    for name in types:
+        found: Any = None
+        if name == "boolean":
+            found = {"true": True, "false": False}.get(stripped.lower())
+        elif name in ("integer", "number"):
+            found = _number(stripped)
+        elif stripped[:1] in ("[", "{"):
+            value, flaw = read_json(stripped)
+            found = None if flaw else value
+        if found is not None and _has_type(found, name):
+            return found
+    return text
+
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,100}(\.[0-9]{0,100})?([eE][+-]?[0-9]{1,3})?")
+
+
+def _number(text: str) -> int | float | None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    if match.group(1) is None and match.group(2) is None:
+        return int(text)
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _constrained(value: Any, schema: Mapping[str, Any], where: str) -> Any:
+    """The value, if it also fits what the schema says beside the type."""
+    allowed = schema.get("enum")
+    if isinstance(allowed, (list, tuple)):
+        if isinstance(value, str) and value not in allowed:
+            value = value.strip()  # text formats put blanks around a word
+        if not any(type(value) is type(one) and value == one for one in allowed):
+            listed = ", ".join(str(one) for one in allowed)[:200]
+            raise ActionError(f"{where} must be one of {listed}; not {_shown(value)}.")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if (least := schema.get("minimum")) is not None and value < least:
+            raise ActionError(f"{where} must be at least {least}, not {_shown(value)}.")
+        if (most := schema.get("maximum")) is not None and value > most:
+            raise ActionError(f"{where} must be at most {most}, not {_shown(value)}.")
+    if isinstance(value, list) and "items" in schema:
+        if len(value) > MAX_ITEMS:
+            raise ActionError(f"{where} must have at most {MAX_ITEMS} items, not {len(value)}.")
+        return [_convert(one, schema["items"], f"{where}, item {number},") for number, one in enumerate(value, 1)]
+    if isinstance(value, dict) and properties_of(schema):
+        return _members(value, schema, where + ":")
+    return value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return f"the text {value[:60]!r}{'...' if len(value) > 60 else ''}"
+    if isinstance(value, (list, dict)):
+        return "a JSON list" if isinstance(value, list) else "a JSON object"
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)[:60]
+
+
+def _check_text(tool: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse what cannot be written as UTF-8 or nests deeper than `MAX_DEPTH`."""
+    level: list[Any] = [arguments]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                below += value
+                below += value.values()
+            elif isinstance(value, list):
+                below += value
+            elif isinstance(value, str) and not _is_text(value):
+                raise ActionError(
+                    f"{tool}: an argument holds half of a surrogate pair (\\ud800 to \\udfff), which is no character. "
+                    "Write the character itself."
+                )
+        if not below:
+            return
+        level = below
+    raise ActionError(f"{tool}: the arguments are nested deeper than {MAX_DEPTH} levels.")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

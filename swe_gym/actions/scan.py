@@ -1,0 +1,473 @@
+"""Finds what looks like a tool call in a text, in one pass from left to right.
+
+A call is skipped as a whole once it is found, so nothing inside an argument is ever taken for a call, a fence or a
+thought. Every step moves forward and the number of steps is bounded: the pass is linear in the text's length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+FORMATS: tuple[str, ...] = ("openai", "hermes", "r2e", "graph_planner", "json", "bash")
+"""The formats, in the order in which `format="auto"` prefers them where a text holds calls of several."""
+
+MAX_MARKERS = 10_000
+"""A text with more places that could begin a call than this is not read to its end."""
+
+_BAD_JSON_COST = 40  # markers: the decoder counts the lines before an error, which reads the text from its start
+
+
+class TooManyCalls(Exception):
+    """The text holds more than `MAX_MARKERS` places that could begin a call."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """Something in an action that is a call, or was meant to be one.
+
+    Attributes:
+        format: The format that it is written in.
+        start: Where it begins in the text, with its wrapping tags or fence.
+        end: Where it ends.
+        name: Of the tool.
+        arguments: As written: any JSON values, or text where the format knows only text.
+        call_id: Where the format carries one.
+        flaw: Why it is not a call, as a sentence; empty where it is one.
+    """
+
+    format: str
+    start: int = 0
+    end: int = 0
+    name: str = ""
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    call_id: str | None = None
+    flaw: str = ""
+
+
+@dataclasses.dataclass(slots=True)
+class Scan:
+    """What a pass found.
+
+    Attributes:
+        found: The calls outside of thinking, in the order of the text.
+        open_think: The text ends inside a `<think>` block.
+    """
+
+    found: list[Found] = dataclasses.field(default_factory=list)
+    open_think: bool = False
+
+
+# --- the pass -------------------------------------------------------------------------------------------
+
+_TAG = r"<tool_call>"
+_FUNCTION = r"<function="
+_OBJECT = (
+    r"\{\s*+[\"'](?:name|arguments|parameters|tool_calls|function_call|function|role|content|id|call_id|type|index)"
+    r"[\"']\s*+:"
+)
+_FENCE = r"^[ \t]*+```(?:bash|sh|shell)[ \t]*+\r?\n"
+_MARKERS = {
+    "openai": _OBJECT,
+    "hermes": _TAG,
+    "r2e": _FUNCTION,
+    "graph_planner": _FUNCTION,
+    "json": _OBJECT,
+    "bash": _FENCE,
+}
+
+
+def find_calls(text: str, formats: Iterable[str]) -> Scan:
+    """Find every call in `text` that is written in one of `formats`.
+
+    Calls between `<think>` and `</think>` do not count, nor does anything before a `</think>` that was never opened:
+    chat templates often put the opening tag into the prompt.
+
+    Raises:
+        TooManyCalls: More than `MAX_MARKERS` places could begin a call.
+    """
+    wanted = [name for name in FORMATS if name in set(formats)]
+    marker = re.compile("|".join(["</?think>", *dict.fromkeys(_MARKERS[name] for name in wanted)]), re.MULTILINE)
+    scan, position, budget = Scan(), 0, MAX_MARKERS
+    while match := marker.search(text, position):
+        opening = match.group()
+        if opening == "</think>":
+            scan.found.clear()
+            position = match.end()
+        elif opening == "<think>":
+            closing = text.find("</think>", match.end())
+            scan.open_think = closing < 0
+            position = len(text) if closing < 0 else closing + len("</think>")
+        else:
+            found, position, cost = _reader(opening)(text, match)
+            scan.found += [one for one in found if one.format in wanted]
+            budget -= cost
+        if budget < 0:
+            raise TooManyCalls
+    return scan
+
+
+_Read = tuple[list[Found], int, int]
+"""What a reader gives back: what it found, where to go on, and what that cost."""
+
+
+def _reader(opening: str) -> Callable[[str, re.Match[str]], _Read]:
+    if opening == _TAG:
+        return _read_tagged
+    if opening == _FUNCTION:
+        return _read_function
+    return _read_fence if "```" in opening else _read_bare
+
+
+def _shown(text: str, position: int) -> str:
+    """The next few characters, for a message."""
+    piece = text[position : position + 30].strip()
+    return repr(piece) if piece else "the end of the action"
+
+
+# --- JSON -----------------------------------------------------------------------------------------------
+
+
+class _Json:
+    """A JSON decoder that accepts raw line breaks in strings and notes what a call must not hold.
+
+    What it notes does not stop it, so that the end of the object is known.
+    """
+
+    def __init__(self) -> None:
+        self.flaw = ""
+        self._decoder = json.JSONDecoder(
+            strict=False,
+            object_pairs_hook=self._object,
+            parse_constant=self._constant,
+            parse_int=self._int,
+            parse_float=self._float,
+        )
+
+    def decode(self, text: str, start: int = 0) -> tuple[Any, int]:
+        """The value that begins at `start`, and where it ends."""
+        return self._decoder.raw_decode(text, start)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            seen: set[str] = set()
+            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # add returns None: falsy
+            self.flaw = f"The key {twice[:60]!r} stands twice in one JSON object."
+        return found
+
+    def _constant(self, name: str) -> float:
+        self.flaw = f"{name} is not JSON."
+        return 0.0
+
+    def _int(self, digits: str) -> int:
+        if len(digits) > 100:
+            self.flaw = f"A number of {len(digits)} digits is too long."
+            return 0
+        return int(digits)
+
+    def _float(self, digits: str) -> float:
+        value = float(digits) if len(digits) <= 400 else math.inf
+        if not math.isfinite(value):
+            self.flaw = f"The number {digits[:30]} is too large."
+            return 0.0
+        return value
+
+
+def read_json(text: str) -> tuple[Any, str]:
+    """The JSON value that `text` consists of, and what is wrong with it (empty where nothing is)."""
+    decoder = _Json()
+    try:
+        value, end = decoder.decode(text, len(text) - len(text.lstrip()))
+    except json.JSONDecodeError as error:
+        return None, _json_flaw(text, 0, error)
+    except RecursionError:
+        return None, "It is nested too deeply."
+    if text[end:].strip():
+        return None, f"After the JSON value stands {_shown(text, end)}."
+    return value, decoder.flaw
+
+
+def _json_flaw(text: str, start: int, error: json.JSONDecodeError) -> str:
+    return (
+        f"It is not valid JSON: {error.msg} at character {error.pos - start}, near {_shown(text, error.pos)}. "
+        'Inside a JSON string write \\" for a double quote, \\\\ for a backslash and \\n for a line break.'
+    )
+
+
+_BESIDE = frozenset({"name", "arguments", "parameters", "id", "call_id", "type", "index"})
+
+
+def calls_in(value: Mapping[str, Any]) -> list[Found]:
+    """The calls of a JSON object: an OpenAI message, one OpenAI tool call, or `{"name", "arguments"}`."""
+    many = value.get("tool_calls")
+    if isinstance(many, list):
+        return [_openai_call(one) for one in many]
+    legacy = value.get("function_call")
+    if isinstance(legacy, dict):
+        return [_openai_call(legacy)]
+    if isinstance(value.get("function"), dict) or value.get("type") == "function_call":
+        return [_openai_call(value)]
+    if "name" in value and ("arguments" in value or "parameters" in value):
+        return [_plain_call(value, "json")]
+    return []
+
+
+def _openai_call(value: Any) -> Found:
+    if not isinstance(value, dict):
+        return Found("openai", flaw="An entry of tool_calls must be a JSON object.")
+    function = value.get("function", value)
+    if not isinstance(function, dict):
+        return Found("openai", flaw='"function" must be a JSON object with "name" and "arguments".')
+    return _named_call(function, "openai", _call_id(value))
+
+
+def _plain_call(value: Mapping[str, Any], format: str) -> Found:
+    found = _named_call(value, format, _call_id(value))
+    astray = next((key for key in value if key not in _BESIDE), None)
+    if found.flaw or astray is None:
+        return found
+    flaw = f'The key {astray[:60]!r} stands beside "arguments": every parameter belongs inside it.'
+    return dataclasses.replace(found, flaw=flaw)
+
+
+def _named_call(value: Mapping[str, Any], format: str, call_id: str | None) -> Found:
+    name = value.get("name")
+    if not isinstance(name, str) or not name.strip():
+        return Found(format, flaw='"name" must be a string that names a tool.')
+    arguments = value.get("arguments", value.get("parameters"))
+    flaw = ""
+    if isinstance(arguments, str):  # the OpenAI API writes the arguments as JSON inside a string
+        arguments, flaw = read_json(arguments) if arguments.strip() else ({}, "")
+        flaw = f'"arguments" is a string. {flaw}' if flaw else ""
+    if arguments is None:
+        arguments = {}
+    if not flaw and not isinstance(arguments, dict):
+        kind = {str: "a string", list: "a list", bool: "true or false"}.get(type(arguments), "a number")
+        flaw = f'"arguments" must be a JSON object, {{"parameter": value}}, not {kind}.'
+    return Found(format, name=name.strip(), arguments={} if flaw else arguments, call_id=call_id, flaw=flaw)
+
+
+def _call_id(value: Mapping[str, Any]) -> str | None:
+    given = value.get("call_id") or value.get("id")
+    return given if isinstance(given, str) else None
+
+
+_STRAY_CLOSINGS = re.compile(r"(?:\s*+</(?:tool_call|function|function_invocation)>)++")
+_FENCE_BEFORE = re.compile(r"```(?:json)?\s*\Z")
+_FENCE_AFTER = re.compile(r"\s*+```")
+_MEANT_AS_CALL = re.compile(
+    r"\{\s*+(?:[\"'](?:tool_calls|function_call|function)[\"']|"
+    r"[\"']name[\"']\s*+:\s*+[\"'][^\"'\n]{0,200}[\"']\s*+,\s*+[\"'](?:arguments|parameters)[\"'])"
+)
+
+
+def _read_bare(text: str, match: re.Match[str]) -> _Read:
+    """A JSON object in the open, perhaps in a fence of its own."""
+    start, decoder = match.start(), _Json()
+    try:
+        value, end = decoder.decode(text, start)
+    except (json.JSONDecodeError, RecursionError) as error:
+        at = error.pos if isinstance(error, json.JSONDecodeError) else match.end()
+        if not _MEANT_AS_CALL.match(text, start):
+            return [], max(at, match.end()), _BAD_JSON_COST
+        flaw = _json_flaw(text, start, error) if isinstance(error, json.JSONDecodeError) else "It is nested too deeply."
+        return [Found("json", start, min(len(text), at + 40), flaw=flaw)], max(at, match.end()), _BAD_JSON_COST
+    found = calls_in(value)
+    if not found:
+        return [], end, 1
+    outer_start, outer_end = start, end
+    if (before := _FENCE_BEFORE.search(text, max(0, start - 40), start)) and (after := _FENCE_AFTER.match(text, end)):
+        outer_start, outer_end = before.start(), after.end()
+    elif closings := _STRAY_CLOSINGS.match(text, end):
+        outer_end = closings.end()
+    placed = [_place(one, outer_start, outer_end, decoder.flaw) for one in found]
+    return placed, outer_end, 1
+
+
+def _place(found: Found, start: int, end: int, flaw: str) -> Found:
+    return dataclasses.replace(found, start=start, end=end, flaw=found.flaw or flaw)
+
+
+# --- <tool_call> ----------------------------------------------------------------------------------------
+
+_BLANK = re.compile(r"\s*+")
+_NEXT_TAG = re.compile(r"</?tool_call>")
+_CLOSING = "</tool_call>"
+
+
+def _read_tagged(text: str, match: re.Match[str]) -> _Read:
+    """`<tool_call>`, one JSON object or several, `</tool_call>`."""
+    start = match.start()
+    position = _skip_blank(text, match.end())
+    if text.startswith("<function=", position):
+        return [], position, 1  # the tag only wraps it
+    if not text.startswith("{", position):
+        tag = _NEXT_TAG.search(text, position)
+        if tag is None or tag.group() != _CLOSING:
+            return [], match.end(), 1  # the text talks about the tag
+        flaw = "Between <tool_call> and </tool_call> stands no JSON object."
+        return [Found("hermes", start, tag.end(), flaw=flaw)], tag.end(), 1
+    found: list[Found] = []
+    while text.startswith("{", position):
+        one, position = _read_tagged_object(text, start, position)
+        found.append(one)
+        start = position
+        position = _skip_blank(text, position)
+        if one.flaw:
+            break
+    if closings := _STRAY_CLOSINGS.match(text, start):
+        found[-1] = dataclasses.replace(found[-1], end=closings.end())
+    return found, found[-1].end, _BAD_JSON_COST if found[-1].flaw else len(found)
+
+
+def _read_tagged_object(text: str, start: int, position: int) -> tuple[Found, int]:
+    decoder = _Json()
+    try:
+        value, end = _decode_closed(decoder, text, position)
+    except json.JSONDecodeError as error:
+        return _flawed_tag(text, start, error.pos, _json_flaw(text, position, error))
+    except RecursionError:
+        return _flawed_tag(text, start, position + 1, "It is nested too deeply.")
+    after = _skip_blank(text, end)
+    if after < len(text) and not text.startswith((_CLOSING, _TAG, "{"), after):
+        return _flawed_tag(text, start, end, f"After the JSON object stands {_shown(text, after)}, not </tool_call>.")
+    if "name" not in value:
+        return Found("hermes", start, end, flaw='The JSON object has no "name".'), end
+    return _place(_plain_call(value, "hermes"), start, end, decoder.flaw), end
+
+
+def _decode_closed(decoder: _Json, text: str, position: int) -> tuple[Any, int]:
+    """Decode an object; one that lacks only its last brace, right before the closing tag, is read as whole."""
+    try:
+        return decoder.decode(text, position)
+    except json.JSONDecodeError as error:
+        if error.msg != "Expecting ',' delimiter" or not text.startswith(_CLOSING, error.pos):
+            raise
+        value, _ = decoder.decode(text[position : error.pos] + "}")
+        return value, error.pos
+
+
+def _flawed_tag(text: str, start: int, position: int, flaw: str) -> tuple[Found, int]:
+    """A broken object goes on to its closing tag, or to where the next call opens."""
+    tag = _NEXT_TAG.search(text, position)
+    end = len(text) if tag is None else tag.end() if tag.group() == _CLOSING else tag.start()
+    return Found("hermes", start, end, flaw=flaw), end
+
+
+def _skip_blank(text: str, position: int) -> int:
+    match = _BLANK.match(text, position)
+    return match.end() if match else position
+
+
+# --- <function=NAME> ------------------------------------------------------------------------------------
+
+_OPEN = re.compile(r"<function=([^<>\n]{0,200})>")
+_CLOSE = re.compile(r"\s*+</function>")
+_R2E_PARAMETER = re.compile(r"\s*+<parameter=([^<>\n]{0,200})>")
+_PARAM = re.compile(r"\s*+<param\s++name\s*+=\s*+[\"']([^\"'<>\n]{0,200})[\"']\s*+>")
+_R2E_END = re.compile(r"<(?:/parameter>|parameter=|function=)")
+_PARAM_END = re.compile(r"<(?:/param>|param\s|function=)")
+_CDATA = re.compile(r"\s*+<!\[CDATA\[")
+_CDATA_END = re.compile(r"\]\]>\s*+</param>")
+_CLOSE_OR_OPEN = re.compile(r"</function>|<function=")
+
+
+def _read_function(text: str, match: re.Match[str]) -> _Read:
+    """R2E's `<parameter=KEY>` or Graph Planner's `<param name="KEY">` between `<function=NAME>` and its closing tag."""
+    opened = _OPEN.match(text, match.start())
+    if opened is None:
+        return [], match.end(), 1
+    start = _with_wrapper(text, match.start())
+    format = "graph_planner" if _PARAM.match(text, opened.end()) else "r2e"
+    arguments, position, flaw = _read_parameters(text, opened.end(), format)
+    if closed := _CLOSE.match(text, position):
+        position = closed.end()
+    elif not flaw and (not arguments or _skip_blank(text, position) < len(text)):
+        if not arguments and not _closes(text, position):
+            return [], opened.end(), 1  # the text talks about the function
+        flaw = f"Expected a parameter or </function>, found {_shown(text, position)}."
+        position = _end_of_flawed(text, position)
+    name = opened.group(1).strip()
+    if not name and not flaw:
+        flaw = "The function has no name."
+    if closings := _STRAY_CLOSINGS.match(text, position):
+        position = closings.end()
+    return [Found(format, start, position, name, arguments, flaw=flaw)], position, 1
+
+
+def _with_wrapper(text: str, start: int) -> int:
+    before = text[max(0, start - 40) : start].rstrip()
+    return max(0, start - 40) + len(before) - len(_TAG) if before.endswith(_TAG) else start
+
+
+def _closes(text: str, position: int) -> bool:
+    tag = _CLOSE_OR_OPEN.search(text, position)
+    return tag is not None and tag.group() == "</function>"
+
+
+def _end_of_flawed(text: str, position: int) -> int:
+    tag = _CLOSE_OR_OPEN.search(text, position)
+    return len(text) if tag is None else tag.end() if tag.group() == "</function>" else tag.start()
+
+
+def _read_parameters(text: str, position: int, format: str) -> tuple[dict[str, str], int, str]:
+    """The parameters, where they end, and what is wrong with them."""
+    opening = _PARAM if format == "graph_planner" else _R2E_PARAMETER
+    arguments: dict[str, str] = {}
+    while opened := opening.match(text, position):
+        key = opened.group(1).strip()
+        value, position, flaw = _read_value(text, opened.end(), key, format)
+        if not flaw and not key:
+            flaw = "A parameter has no name."
+        if not flaw and key in arguments:
+            flaw = f"The parameter {key!r} stands twice."
+        if flaw:
+            return arguments, position, flaw
+        arguments[key] = value
+    return arguments, position, ""
+
+
+def _read_value(text: str, position: int, key: str, format: str) -> tuple[str, int, str]:
+    """The value as written, less one line break on each side."""
+    closing = "</param>" if format == "graph_planner" else "</parameter>"
+    if format == "graph_planner" and (opened := _CDATA.match(text, position)):
+        end = _CDATA_END.search(text, opened.end())
+        if end is None:
+            return "", len(text), f"The parameter {key!r} is not closed: ]]></param> is missing."
+        return _unwrap(text[opened.end() : end.start()]), end.end(), ""
+    end = (_PARAM_END if format == "graph_planner" else _R2E_END).search(text, position)
+    if end is None:
+        return "", len(text), f"The parameter {key!r} is not closed: {closing} is missing."
+    if end.group() != closing:
+        flaw = f"The parameter {key!r} is not closed before the next {end.group().strip()!r}: {closing} is missing."
+        return "", end.start(), flaw
+    return _unwrap(text[position : end.start()]), end.end(), ""
+
+
+def _unwrap(value: str) -> str:
+    value = value.removeprefix("\n")
+    return value.removesuffix("\n")
+
+
+# --- ```bash --------------------------------------------------------------------------------------------
+
+
+def _read_fence(text: str, match: re.Match[str]) -> _Read:
+    """A fence that opens on a line of its own, up to the first line that is only a fence."""
+    position = match.end() - 1
+    while (position := text.find("\n```", position)) >= 0:
+        line_end = text.find("\n", position + 4)
+        line_end = len(text) if line_end < 0 else line_end
+        if not text[position + 4 : line_end].strip():
+            break
+        position += 4
+    if position < 0:
+        return [Found("bash", match.start(), len(text), flaw="The fence is not closed: ``` is missing.")], len(text), 1
+    command = text[match.end() : position]
+    flaw = "" if command.strip() else "The fence holds no command."
+    return [Found("bash", match.start(), line_end, arguments={"command": command}, flaw=flaw)], line_end, 1
