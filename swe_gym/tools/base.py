@@ -55,11 +55,14 @@ class Tool(abc.ABC):
         return ToolSpec(name=self.name, description=self.description, parameters=dict(self.parameters))
 
     @abc.abstractmethod
-    def run(self, context: ToolContext, **arguments: Any) -> ToolResult:
+    def run(self, context: ToolContext, *_: Any, **arguments: Any) -> ToolResult:
         """Do it.
+
+        A tool names its own parameters here; that `*_` and `**arguments` stand for any is a rule of type checkers.
 
         Args:
             context: The sandbox and the episode's limits.
+            *_: Never given.
             **arguments: By the schema; a parameter that the policy left out is not passed.
 
         Raises:

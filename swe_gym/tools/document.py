@@ -1,0 +1,142 @@
+"""A file as bytes and as text at once: how a tool reads, numbers and changes it without touching any other byte."""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import functools
+import re
+
+from ..errors import ToolError
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark is the beginning of this one
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_DECLARED = re.compile(rb"^(?:[^\n]*\n)?[ \t\f]*#[^\n]*?coding[:=][ \t]*([-\w.]+)")
+_STATELESS = re.compile(
+    r"utf-?8(-sig)?|(us-)?ascii|latin-?[0-9]+|l[1-9]|iso-?8859-?[0-9]+|(cp|windows-)[0-9]+|koi8-[rut]|mac-[a-z]+"
+    r"|euc-?(jp|kr)|shift-?jis|gbk|gb2312|gb18030|big5"
+)
+"""Encodings in which each character has bytes of its own, so that a part of a file can be written alone."""
+
+BINARY_PROBE = 8000
+"""Bytes in which a NUL makes a file binary, as git does it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """The content of one file.
+
+    The encoding is the one that a byte order mark or a `coding:` comment declares, else UTF-8, else Latin-1, which
+    takes any bytes. So every content has a text, and `splice` keeps every byte outside of what it replaces.
+
+    Attributes:
+        data: The bytes.
+        encoding: A Python codec.
+        bom: The byte order mark, which is no part of `text`.
+        text: The bytes behind the mark, decoded. Lines end with a line feed only.
+    """
+
+    data: bytes
+    encoding: str
+    bom: bytes
+    text: str
+
+    @classmethod
+    def of(cls, data: bytes) -> Document:
+        """Read `data` in the encoding that fits."""
+        for bom, encoding in _BOMS:
+            if data.startswith(bom) and (text := _decode(data[len(bom) :], encoding)) is not None:
+                return cls(data, encoding, bom, text)
+        for encoding in (*_declared_encoding(data), "utf-8"):
+            if (text := _decode(data, encoding)) is not None:
+                return cls(data, encoding, b"", text)
+        return cls(data, "latin-1", b"", data.decode("latin-1"))
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the content is not meant to be read as text."""
+        return not self.encoding.startswith(("utf-16", "utf-32")) and b"\0" in self.data[:BINARY_PROBE]
+
+    @functools.cached_property
+    def newline(self) -> str:
+        r"""How lines end: "\r\n" where all of them do, else "\n"."""
+        ends = self.text.count("\n")
+        return "\r\n" if ends and self.text.count("\r\n") == ends else "\n"
+
+    @functools.cached_property
+    def line_starts(self) -> list[int]:
+        """Where in `text` each line starts, and last where the text ends."""
+        starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        return starts if starts[-1] == len(self.text) else [*starts, len(self.text)]
+
+    @property
+    def line_count(self) -> int:
+        """How many lines there are; one without a line feed at the end counts."""
+        return len(self.line_starts) - 1
+
+    def lines(self, first: int, last: int) -> list[str]:
+        """The lines `first` to `last`, counted from 1, both included, without their ends."""
+        starts = self.line_starts
+        chosen = range(max(first, 1) - 1, min(last, self.line_count))
+        return [self.text[starts[i] : starts[i + 1]].removesuffix("\n").removesuffix("\r") for i in chosen]
+
+    def line_at(self, position: int) -> int:
+        """The number of the line that holds `text[position]`."""
+        return self.text.count("\n", 0, position) + 1
+
+    def with_newlines(self, text: str) -> str:
+        """A policy's text with this file's line ends: it is shown none, so it writes plain line feeds."""
+        return text.replace("\n", "\r\n") if self.newline == "\r\n" and "\r" not in text else text
+
+    def splice(self, start: int, end: int, new: str) -> bytes:
+        """The bytes of the file with `text[start:end]` replaced by `new`; all other bytes are the old ones.
+
+        Raises:
+            ToolError: `new` holds a character that the file's encoding has not.
+        """
+        before = len(self.bom) + len(self.text[:start].encode(self.encoding))
+        after = len(self.text[end:].encode(self.encoding))
+        return self.data[:before] + encode(new, self.encoding) + self.data[len(self.data) - after :]
+
+
+def encode(text: str, encoding: str = "utf-8") -> bytes:
+    """`text` as bytes.
+
+    Raises:
+        ToolError: It holds a character that the encoding has not.
+    """
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError as error:
+        character = text[error.start]
+        named = "a lone surrogate" if "\ud800" <= character <= "\udfff" else repr(character)
+        raise ToolError(f"the file is {encoding} text, which has no {named} (U+{ord(character):04X})") from None
+
+
+def _decode(data: bytes, encoding: str) -> str | None:
+    """The text, or None where it would not give the very same bytes again."""
+    try:
+        text = data.decode(encoding)
+        return text if encoding == "utf-8" or text.encode(encoding) == data else None
+    except UnicodeError:
+        return None
+
+
+def _declared_encoding(data: bytes) -> tuple[str, ...]:
+    """What a `coding:` comment in the first two lines says, where it is an encoding that can be spliced."""
+    match = _DECLARED.match(data[:1000])
+    if match is None:
+        return ()
+    name = match[1].decode("ascii", "replace").lower().replace("_", "-")
+    if not _STATELESS.fullmatch(name) or name == "utf-8-sig":
+        return ()
+    try:
+        like_ascii = b"\n# coding".decode(name) == "\n# coding"
+    except LookupError:
+        return ()
+    return (codecs.lookup(name).name,) if like_ascii else ()

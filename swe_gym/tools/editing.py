@@ -1,0 +1,222 @@
+"""Changes of a file as pure functions from bytes to bytes; the tools only read, write and report."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+
+from ..errors import ToolError
+from .document import Document, encode
+from .text import harmless
+
+CONTEXT_LINES = 4
+"""Lines that a snippet shows before and after a change."""
+
+MANY = 100
+"""Matches after which counting stops."""
+
+DIFF_CONTEXT = 3
+"""Lines that a diff shows around a change."""
+
+MAX_DIFF_LINES = 1000
+"""Lines on each side up to which a diff looks for what is the same between two changed lines."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A file before and after.
+
+    Attributes:
+        before: The old content.
+        after: The new content, in the same encoding.
+        start: Where in the text, before as after, the change begins.
+        added: How many characters the replacement has.
+    """
+
+    before: Document
+    after: Document
+    start: int
+    added: int
+
+
+def replace_once(document: Document, old: str, new: str) -> Change:
+    """Replace the only occurrence of `old`.
+
+    Raises:
+        ToolError: `old` is empty, the same as `new`, or does not occur exactly once in the text.
+    """
+    if not old:
+        raise ToolError("old_str is empty: give the text to replace, exactly as it stands in the file")
+    found = _occurrences(document.text, old)
+    if not found and "\r" not in old:  # the lines that were copied from a view end with CRLF in the file
+        old, new = old.replace("\n", "\r\n"), new if "\r" in new else new.replace("\n", "\r\n")
+        found = _occurrences(document.text, old)
+    else:
+        new = document.with_newlines(new)
+    if len(found) != 1:
+        raise ToolError(_not_unique(document, found) if found else _not_found(document, old))
+    return _change(document, found[0], found[0] + len(old), new)
+
+
+def insert_after(document: Document, line: int, text: str) -> Change:
+    """Insert whole lines after the line of that number; 0 is the beginning of the file.
+
+    Raises:
+        ToolError: The file has no such line, or `text` is empty.
+    """
+    if not 0 <= line <= document.line_count:
+        raise ToolError(f"insert_line is {line}, but must be from 0 to {document.line_count}, the file's last line")
+    if not text:
+        raise ToolError("the text to insert is empty: nothing would change")
+    start = document.line_starts[line]
+    return _change(document, start, start, _as_lines(document, start, start, text))
+
+
+def replace_lines(document: Document, first: int, last: int, text: str) -> Change:
+    """Replace the lines `first` to `last`, counted from 1 and both included; with no text, delete them.
+
+    The line after the last may be given, which adds to the end.
+
+    Raises:
+        ToolError: The file has no such lines, or `text` is what stands there already.
+    """
+    count = document.line_count
+    if not 1 <= first <= count + 1:
+        raise ToolError(f"start is {first}, but the file has {count} lines; {count + 1} adds to its end")
+    if last < first:
+        raise ToolError(f"end ({last}) is before start ({first})")
+    starts = [*document.line_starts, len(document.text)]
+    start, end = starts[first - 1], starts[min(last, count)] if first <= count else len(document.text)
+    return _change(document, start, end, _as_lines(document, start, end, text))
+
+
+def replace_all(document: Document, text: str) -> Change:
+    """Replace the whole text; the byte order mark, the encoding and the kind of line ends stay."""
+    return _change(document, 0, len(document.text), document.with_newlines(text))
+
+
+def new_file(text: str) -> Change:
+    """A file that did not exist: exactly `text`, as UTF-8."""
+    return Change(Document.of(b""), Document(encode(text), "utf-8", b"", text), 0, len(text))
+
+
+def _change(document: Document, start: int, end: int, new: str) -> Change:
+    if document.text[start:end] == new:
+        raise ToolError("the new text is what stands there already: nothing would change")
+    text = document.text[:start] + new + document.text[end:]
+    after = dataclasses.replace(document, data=document.splice(start, end, new), text=text)
+    return Change(document, after, start, len(new))
+
+
+def _as_lines(document: Document, start: int, end: int, text: str) -> str:
+    """`text` as whole lines in place of `document.text[start:end]`.
+
+    A line end is added where the policy left it out, and before lines that follow a last line without one.
+    """
+    if not text:
+        return ""
+    newline = document.newline
+    text = document.with_newlines(text)
+    if start and document.text[start - 1] != "\n":
+        text = newline + text
+        closed = False  # the file's end had no line end, and has none now unless the policy gives one
+    else:
+        closed = end < len(document.text) or start == end or document.text.endswith("\n")
+    return text + newline if closed and not text.endswith("\n") else text
+
+
+def _occurrences(text: str, part: str) -> list[int]:
+    """Where `part` begins, overlapping ones included; the first `MANY`."""
+    found: list[int] = []
+    position = text.find(part)
+    while position >= 0 and len(found) < MANY:
+        found.append(position)
+        position = text.find(part, position + 1)
+    return found
+
+
+def _not_unique(document: Document, found: list[int]) -> str:
+    lines = ", ".join(str(document.line_at(position)) for position in found[:10])
+    more = ", ..." if len(found) > 10 else ""
+    times = f"{len(found)} times" if len(found) < MANY else f"{MANY} times or more"
+    return (
+        f"old_str occurs {times}, at lines {lines}{more}, and nothing was changed: "
+        "add lines before or after it until it occurs once"
+    )
+
+
+def _not_found(document: Document, old: str) -> str:
+    """Why there is no match, with the nearest line where the spaces are to blame."""
+    wanted = [line.strip() for line in old.splitlines() if line.strip()]
+    shown = document.lines(1, document.line_count)
+    near = [number for number, line in enumerate(shown, 1) if wanted and line.strip() == wanted[0]]
+    if not near:
+        return "old_str does not occur in the file, and nothing was changed: view the file and copy the text exactly"
+    text = harmless(shown[near[0] - 1])
+    return (
+        "old_str does not occur in the file, and nothing was changed. Its first line stands at line "
+        f"{', '.join(map(str, near[:5]))}, so a space, a tab or a later line differs. Line {near[0]} is {text[:200]!r}"
+    )
+
+
+def numbered(lines: list[str], first: int) -> str:
+    """Lines with their numbers, as `cat -n` prints them."""
+    return "".join(f"{number:6}\t{harmless(line)}\n" for number, line in enumerate(lines, first))
+
+
+def snippet(change: Change) -> str:
+    """The changed lines as they are now, numbered, with a few lines around them."""
+    result = change.after
+    first = max(1, result.line_at(change.start) - CONTEXT_LINES)
+    last = result.line_at(change.start + max(0, change.added - 1)) + CONTEXT_LINES
+    return numbered(result.lines(first, last), first)
+
+
+def unified_diff(change: Change, path: str) -> str:
+    """The change as a unified diff, made in a time that stays short however long the file is.
+
+    What is common at both ends is taken off first; what is then left is compared line by line up to
+    `MAX_DIFF_LINES`, and is one block beyond.
+    """
+    old, new = _display_lines(change.before.text), _display_lines(change.after.text)
+    if change.before.newline == change.after.newline == "\r\n":
+        old, new = ([line.replace("\u240d\n", "\n") for line in lines] for lines in (old, new))
+    skip = _common(old, new)
+    same_end = _common(old[skip:][::-1], new[skip:][::-1])
+    low = max(0, skip - DIFF_CONTEXT)
+    high = max(0, same_end - DIFF_CONTEXT)
+    old_part, new_part = old[low : len(old) - high], new[low : len(new) - high]
+    if max(len(old_part), len(new_part)) > MAX_DIFF_LINES:
+        body = _one_block(old[skip : len(old) - same_end], new[skip : len(new) - same_end], skip)
+    else:
+        body = [_shifted(line, low) for line in difflib.unified_diff(old_part, new_part, n=DIFF_CONTEXT)][2:]
+    return "".join([f"--- a/{path}\n", f"+++ b/{path}\n", *(_closed(line) for line in body)])
+
+
+def _display_lines(text: str) -> list[str]:
+    return [harmless(line) for line in re.findall("[^\n]*\n|[^\n]+", text)]
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    for index, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return index
+    return min(len(one), len(other))
+
+
+def _one_block(old: list[str], new: list[str], skip: int) -> list[str]:
+    header = f"@@ -{skip + bool(old)},{len(old)} +{skip + bool(new)},{len(new)} @@\n"
+    return [header, *("-" + line for line in old), *("+" + line for line in new)]
+
+
+def _shifted(line: str, by: int) -> str:
+    """A hunk's header with its line numbers moved; any other line as it is."""
+    match = re.match(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@", line)
+    if not match:
+        return line
+    return f"@@ -{int(match[1]) + by}{match[2] or ''} +{int(match[3]) + by}{match[4] or ''} @@\n"
+
+
+def _closed(line: str) -> str:
+    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -1,0 +1,27 @@
+"""The `eval` tool."""
+
+from __future__ import annotations
+
+from ..errors import ToolError
+from ..types import ToolResult
+from . import schema
+from .base import Tool, ToolContext
+from .bash import report
+from .shell import run_command
+
+
+class Eval(Tool):
+    """Run the task's visible entry point."""
+
+    name = "eval"
+    description = (
+        "Run the tests or the program that this task comes with, on the repository as it is now, and get the output "
+        "and the exit code. Passing them is a good sign, but the work is judged by other tests after it is submitted."
+    )
+    parameters = schema.parameters()
+
+    def run(self, context: ToolContext) -> ToolResult:
+        """Run `context.eval_cmd` for at most `context.eval_timeout` seconds."""
+        if not context.eval_cmd:
+            raise ToolError("this task comes with nothing to run: find the tests in the repository and run them")
+        return report(run_command(context, context.eval_cmd, timeout=context.eval_timeout), context.max_output)

@@ -1,0 +1,221 @@
+"""The `grep` tool."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import re
+
+from ..errors import ToolError
+from ..types import ExecResult, ToolResult
+from . import schema
+from .base import Tool, ToolContext
+from .files import checked, shown_path
+from .text import bound, clean, harmless, shorten
+
+MAX_RESULTS = 100
+"""Matching lines that are shown where the policy does not say."""
+
+MAX_LINE = 300
+"""Characters of a matching line that are shown."""
+
+MAX_FOUND = 8 << 20
+"""Bytes of matching lines that are read; beyond, only counts are shown."""
+
+TIMEOUT = 30.0
+"""Seconds that a search may take."""
+
+
+class Grep(Tool):
+    """Search the lines of files."""
+
+    name = "grep"
+    description = (
+        "Search files for lines that match an extended regular expression (as grep -E; \\d, \\w, \\s and \\b work "
+        "too) and get them as path:line:text, sorted. The .git folder and binary files are left out. Matching is by "
+        f"line and case-sensitive. At most {MAX_RESULTS} lines are shown unless `max_results` says otherwise."
+    )
+    parameters = schema.parameters(
+        ["pattern"],
+        pattern=schema.string("The regular expression."),
+        path=schema.string("The file or folder to search, relative to the repository or absolute; all by default."),
+        include=schema.string('Search only files whose name or path matches this glob, such as "*.py".'),
+        max_results=schema.integer("How many matching lines to show at most."),
+    )
+    examples = ({"pattern": "import"}, {"pattern": "^def ", "include": "*.py", "max_results": 10})
+
+    def run(
+        self, context: ToolContext, pattern: str, path: str = ".", include: str = "", max_results: int = MAX_RESULTS
+    ) -> ToolResult:
+        """Search `path` for `pattern`."""
+        if max_results < 1:
+            raise ToolError(f"max_results is {max_results}, but must be 1 or more")
+        found = search(context, pattern, path, include=include)
+        if found.matches is None:
+            return ToolResult(text=bound(_flood(found), context.max_output))
+        lines = [f"{match.path}:{match.line}:{match.shown()}\n" for match in found.matches[:max_results]]
+        return ToolResult(text=bound("".join(lines) + summary(found, max_results), context.max_output))
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Match:
+    """A line that matches."""
+
+    path: str
+    line: int
+    text: str
+
+    def shown(self) -> str:
+        """The line, made harmless and cut where it is long."""
+        return shorten(harmless(self.text), MAX_LINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        pattern: What was searched for.
+        where: The file or folder, as it is shown.
+        matches: All matching lines, sorted by path and line; None where they are too many to read.
+        counts: Matching lines by file, sorted by path.
+    """
+
+    pattern: str
+    where: str
+    matches: list[Match] | None
+    counts: dict[str, int]
+
+
+def search(context: ToolContext, pattern: str, path: str, *, include: str = "", basic: bool = False) -> Found:
+    """Search by one run of the sandbox's `grep`.
+
+    Args:
+        context: Where to search.
+        pattern: An extended regular expression, or a basic one.
+        path: A file or folder.
+        include: A glob that names or paths must match; empty for all.
+        basic: `pattern` is a basic regular expression.
+
+    Raises:
+        ToolError: No such path, no such regular expression, or the search takes too long.
+    """
+    where = shown_path(context.sandbox, checked(path, "path"))
+    globs = _alternatives(checked(include, "include"))
+    if not pattern or "\n" in pattern:
+        raise ToolError("the pattern is empty" if not pattern else "a pattern matches within one line: take one line")
+    expression = checked(pattern if basic else as_extended(pattern), "pattern")
+    options = ["-G" if basic else "-E", "-rHIZ", "--exclude-dir=.git", *_ignore_case(pattern)]
+    options += [f"--include={glob.rpartition('/')[2]}" for glob in globs]
+    lines = _grep(context, [*options, "-n", "-e", expression, "--", where], expression)
+    if lines is not None:
+        parsed = (Match(name, int(line), text) for name, line, text in _parse(lines))
+        matches = sorted(match for match in parsed if _wanted(match.path, where, globs))
+        counts: dict[str, int] = {}
+        for match in matches:
+            counts[match.path] = counts.get(match.path, 0) + 1
+        return Found(pattern, where, matches, counts)
+    counted = _grep(context, [*options, "-c", "-e", expression, "--", where], expression) or b""
+    totals = sorted((name, int(count)) for name, count, _ in _parse(counted) if _wanted(name, where, globs))
+    return Found(pattern, where, None, {name: count for name, count in totals if count})
+
+
+def summary(found: Found, shown: int) -> str:
+    """What is to be said after the first `shown` matching lines; nothing where they are all."""
+    total = sum(found.counts.values())
+    if not total:
+        hint = " In an extended regular expression | needs no backslash." if r"\|" in found.pattern else ""
+        return f"No line matches {harmless(found.pattern)!r} in {found.where}.{hint}\n"
+    if total <= shown:
+        return ""
+    return f"[... {total - shown:,} more matching lines; {total:,} in {len(found.counts):,} files in all ...]\n"
+
+
+def _flood(found: Found) -> str:
+    most = sorted(found.counts.items(), key=lambda item: (-item[1], item[0]))[:20]
+    listed = "".join(f"{path}: {count:,} lines\n" for path, count in most)
+    total, files = sum(found.counts.values()), len(found.counts)
+    return f"{total:,} lines in {files:,} files match, too many to show: narrow the search. Most are in\n{listed}"
+
+
+def as_extended(pattern: str) -> str:
+    r"""A pattern as policies write it in the extended syntax, which knows neither "\d" nor "(?:"."""
+    return _TOKEN.sub(_translated, pattern.removeprefix("(?i)"))
+
+
+def _translated(match: re.Match[str]) -> str:
+    token = match[0]
+    if token.startswith("["):
+        return re.sub(r"\\([dwst])", lambda inner: _IN_BRACKETS[inner[1]], token)
+    return _OUTSIDE.get(token, token)
+
+
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\[:\w+:\]|[^\]])*\]|\(\?:")
+_OUTSIDE = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\t": "\t", "(?:": "("}
+_IN_BRACKETS = {"d": "0-9", "w": "[:alnum:]_", "s": "[:space:]", "t": "\t"}
+
+
+def _ignore_case(pattern: str) -> list[str]:
+    return ["-i"] if pattern.startswith("(?i)") else []
+
+
+def _alternatives(glob: str) -> list[str]:
+    """A glob with braces as globs without: `*.{c,h}` as `*.c` and `*.h`."""
+    match = re.fullmatch(r"([^{}]*)\{([^{}]*)\}([^{}]*)", glob)
+    if match is None:
+        return [glob] if glob else []
+    return [match[1] + choice + match[3] for choice in match[2].split(",")]
+
+
+def _wanted(path: str, where: str, globs: list[str]) -> bool:
+    """Whether globs with a slash let the path pass; `grep` itself has compared the names."""
+    below = path.removeprefix(where + "/")
+    patterns = [glob.removeprefix("./").replace("**/", "*") for glob in globs]
+    return not globs or any(
+        "/" not in glob or fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(below, pattern)
+        for glob, pattern in zip(globs, patterns, strict=True)
+    )
+
+
+def _grep(context: ToolContext, arguments: list[str], pattern: str) -> bytes | None:
+    """What `grep` prints, in the order of the file system; None where it prints too much to be read.
+
+    Bytes are compared where the pattern allows it: that is fast, and files in any encoding are searched.
+    """
+    env = {"LC_ALL": "C"} if pattern.isascii() else {}
+    timeout = context.time_left(TIMEOUT)
+    result = context.sandbox.exec(["grep", *arguments], env=env, timeout=timeout, max_output=MAX_FOUND)
+    if result.timed_out:
+        raise ToolError(f"the search took more than {TIMEOUT:g} s: search a sub-folder, or for a simpler pattern")
+    if result.exit_code not in (0, 1) or "option" in result.error_text:
+        _check_errors(result, pattern, arguments[-1])
+    return None if result.stdout_dropped else result.stdout
+
+
+def _check_errors(result: ExecResult, pattern: str, where: str) -> None:
+    """Tell a bad pattern or path from files that could not be read, which a search leaves out."""
+    errors = [line.removeprefix("grep: ") for line in clean(result.error_text).splitlines()]
+    errors = [line for line in errors if not line.startswith("warning: ")]
+    if f"{where}: No such file or directory" in errors:
+        raise ToolError(f"there is no file or folder {where!r}")
+    if result.exit_code == 2 and all(": " in line for line in errors):
+        return
+    reason = "; ".join(errors[:3]) or result.describe()
+    if result.exit_code == 2:
+        raise ToolError(f"{harmless(pattern)!r} is no regular expression that grep takes: {reason}")
+    raise ToolError(f"the search failed: {reason}")
+
+
+def _parse(output: bytes) -> list[tuple[str, str, str]]:
+    """Path, line number (or count) and text of each line that `grep` printed."""
+    return [
+        (_decoded(match[1]).removeprefix("./"), match[2].decode(), _decoded(match[3]))
+        for match in re.finditer(rb"([^\0]+)\0(\d+):?([^\n]*)\n", output)
+    ]
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return line.decode("latin-1")

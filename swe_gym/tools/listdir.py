@@ -1,0 +1,117 @@
+"""The `listdir` tool."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+
+from ..errors import ToolError
+from ..types import ToolResult
+from . import schema
+from .base import Tool, ToolContext
+from .files import checked, explained, shown_path
+from .text import bound, clean, harmless
+
+MAX_DEPTH = 10
+"""How deep a listing may go."""
+
+MAX_ENTRIES = 500
+"""Names that are shown; a folder's own come before those of its sub-folders."""
+
+MAX_LISTING = 4 << 20
+"""Bytes of names that are read."""
+
+
+class ListDir(Tool):
+    """Show what a folder holds."""
+
+    name = "listdir"
+    description = (
+        "List a folder, as a tree: folders end with a slash, symbolic links show where they lead. "
+        f"The .git folder is left out. At most {MAX_ENTRIES} names are shown; what is left out is counted."
+    )
+    parameters = schema.parameters(
+        path=schema.string("The folder, relative to the repository or absolute; the repository itself by default."),
+        depth=schema.integer(f"How many levels to show, from 1 (the default) to {MAX_DEPTH}."),
+    )
+    examples = ({"path": "."}, {"path": ".", "depth": 2})
+
+    def run(self, context: ToolContext, path: str = ".", depth: int = 1) -> ToolResult:
+        """List `path`, `depth` levels deep."""
+        return ToolResult(text=list_folder(context, path, depth=depth))
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Something in a folder.
+
+    Attributes:
+        path: Relative to the folder that is listed.
+        kind: As `find -printf %y` says: "d" for a folder, "l" for a link, "f" for a file.
+        target: Where a link leads.
+    """
+
+    path: str
+    kind: str
+    target: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name as it is shown."""
+        name = harmless(posixpath.basename(self.path))
+        return f"{name}/" if self.kind == "d" else f"{name} -> {harmless(self.target)}" if self.target else name
+
+
+def find_entries(context: ToolContext, path: str, *, depth: int, hidden: bool = True) -> list[Entry]:
+    """What lies below a folder, in the order of the tree; `.git` left out, and other hidden names if asked.
+
+    Raises:
+        ToolError: There is no such folder, it holds too much, or `depth` makes no sense.
+    """
+    if not 1 <= depth <= MAX_DEPTH:
+        raise ToolError(f"depth is {depth}, but must be from 1 to {MAX_DEPTH}")
+    with explained(context, path):
+        folder = context.sandbox.resolve(checked(path, "path")).rstrip("/") + "/"
+    skip = ["-name", ".git"] if hidden else ["-name", ".*"]
+    argv = ["find", folder, "-mindepth", "1", "-maxdepth", str(depth), *skip, "-prune", "-o", "-printf", r"%y%P\0%l\0"]
+    found = context.sandbox.exec(argv, timeout=context.time_left(30.0), max_output=MAX_LISTING)
+    if found.stdout_dropped or found.timed_out:
+        raise ToolError(f"{shown_path(context.sandbox, path)!r} holds too much to list: ask for less depth")
+    if not found.ok and not found.stdout:
+        raise ToolError(_why_not(context, path, found.error_text))
+    fields = found.stdout.decode("utf-8", "replace").split("\0")
+    entries = [Entry(where[1:], where[:1], target) for where, target in zip(fields[::2], fields[1::2], strict=False)]
+    return sorted(entries, key=lambda entry: entry.path.split("/"))
+
+
+def list_folder(context: ToolContext, path: str, *, depth: int) -> str:
+    """A folder as an indented tree, bounded.
+
+    Raises:
+        ToolError: As `find_entries`.
+    """
+    entries = find_entries(context, path, depth=depth)
+    shown = shown_path(context.sandbox, path)
+    title = "./" if shown == "." else harmless(shown.rstrip("/")) + "/"
+    if not entries:
+        return f"{title} is empty.\n"
+    return bound(title + "\n" + "".join(line + "\n" for line in _tree(entries)), context.max_output)
+
+
+def _tree(entries: list[Entry]) -> list[str]:
+    """The lines of the tree; where there are too many, the lower levels are left out first."""
+    by_level = sorted(entries, key=lambda entry: entry.path.count("/"))  # stable: a level keeps its order
+    kept = set(by_level[:MAX_ENTRIES])
+    lines = ["  " * (entry.path.count("/") + 1) + entry.label for entry in entries if entry in kept]
+    if len(kept) < len(entries):
+        lines.append(f"[... {len(entries) - len(kept):,} names are not shown, the deepest ones: list a sub-folder ...]")
+    return lines
+
+
+def _why_not(context: ToolContext, path: str, reason: str) -> str:
+    shown = shown_path(context.sandbox, path)
+    if "No such file" in reason:
+        return f"there is no folder {shown!r}"
+    if "Not a directory" in reason:
+        return f"{shown!r} is a file, not a folder: view shows it"
+    return f"{shown!r} cannot be listed: {clean(reason).strip().replace(context.sandbox.resolve(path), shown)}"
