@@ -4,12 +4,14 @@ There is no reader thread. Of the callers that wait, one reads for all, and hand
 has come; so a live sandbox costs no thread, and a reply no hop between threads.
 """
 
+import contextlib
 import copy
 import itertools
-import os
 import select
+import socket
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ..errors import SandboxClosed, SandboxLost
@@ -32,34 +34,32 @@ class ByteStream(Protocol):
         ...
 
 
-class PipeStream:
-    """A `ByteStream` over two file descriptors, which it owns."""
+class SocketStream:
+    """A `ByteStream` over a connected stream socket, which it owns."""
 
-    def __init__(self, source: int, sink: int) -> None:
-        self._source, self._sink = source, sink
-        self._wake, self._waker = os.pipe()
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
         self._lock = threading.Lock()
         self._users = 0
         self._closed = False
-        os.set_blocking(source, False)
-        os.set_blocking(sink, False)
 
     def read(self, timeout: float) -> bytes:
         """See `ByteStream.read`."""
-        with _Use(self):
-            self._wait(self._source, select.POLLIN, timeout)
-            return os.read(self._source, 1 << 20)
+        with self._use():
+            self._wait(select.POLLIN, timeout)
+            return self._socket.recv(1 << 20)
 
     def write(self, data: bytes, timeout: float) -> None:
         """See `ByteStream.write`."""
         deadline = time.monotonic() + timeout
         view = memoryview(data)
-        with _Use(self):
+        with self._use():
             while view:
                 try:
-                    view = view[os.write(self._sink, view[: 1 << 20]) :]
+                    view = view[self._socket.send(view) :]
                 except BlockingIOError:
-                    self._wait(self._sink, select.POLLOUT, deadline - time.monotonic())
+                    self._wait(select.POLLOUT, deadline - time.monotonic())
 
     def close(self) -> None:
         """See `ByteStream.close`."""
@@ -67,47 +67,36 @@ class PipeStream:
             if self._closed:
                 return
             self._closed = True
-            os.close(self._waker)  # the other end hangs up, which every poll notices
-            last = self._users == 0
-        if last:
-            self._free()
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever polls
+            self._free_if_done()
 
-    def _wait(self, fd: int, events: int, timeout: float) -> None:
+    def _free_if_done(self) -> None:
+        if self._closed and not self._users:
+            self._socket.close()
+
+    def _wait(self, events: int, timeout: float) -> None:
         poll = select.poll()
-        poll.register(fd, events)
-        poll.register(self._wake, select.POLLIN)
-        ready = dict(poll.poll(max(0, timeout) * 1000))
-        if self._wake in ready:
-            raise OSError("the stream was closed")
-        if not ready:
+        poll.register(self._socket, events)
+        if not poll.poll(max(0.0, timeout) * 1000):
             raise TimeoutError
 
-    def _free(self) -> None:
-        for fd in {self._source, self._sink, self._wake}:
-            os.close(fd)
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[None]:
+        """Count who is inside, so that the last one out closes.
 
-
-class _Use:
-    """Counts who is inside a `PipeStream`, so that the last one out closes the descriptors.
-
-    A descriptor closed under a thread that polls it could by then be somebody else's file.
-    """
-
-    def __init__(self, stream: PipeStream) -> None:
-        self._stream = stream
-
-    def __enter__(self) -> None:
-        with self._stream._lock:
-            if self._stream._closed:
+        A descriptor that is closed under a thread that polls it could by then be somebody else's file.
+        """
+        with self._lock:
+            if self._closed:
                 raise OSError("the stream is closed")
-            self._stream._users += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._stream._lock:
-            self._stream._users -= 1
-            last = self._stream._closed and self._stream._users == 0
-        if last:
-            self._stream._free()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._free_if_done()
 
 
 class Channel:

@@ -5,30 +5,29 @@ a network of its own), "landlock" (where namespaces are refused, as inside Docke
 "process" (a folder and a process group: for code that you trust).
 """
 
-import contextlib
 import functools
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
-from ...errors import SandboxError, SandboxStartError, Unsupported
+from ...errors import SandboxError, Unsupported
 from ...types import Capabilities, Frozen, PythonEnv
 from ..base import ISOLATION_LEVELS, SandboxSpec, parse_options
-from ..channel import ByteStream, PipeStream
+from ..channel import ByteStream
 from ..pythons import PreparedPython, prepare_python
 from ..runner_sandbox import RunnerSandbox
 from ..workspaces import prepare_workspace
+from .forkserver import Supervisor, launch
 from .tiers import TIERS
 
-START = "import sys; sys.path[:0] = sys.argv[1:3]; import launcher; launcher.main()"
+PYTHON_HOME = "/opt/venv"
+"""Where the Python environment lies in tier "namespace": the same on every machine. See `namespace.build`."""
 
 
 class LocalOptions(Frozen):
@@ -56,7 +55,7 @@ class LocalSandbox(RunnerSandbox):
         self._tier = ""
         self._root = ""
         self._python: PreparedPython | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._supervisor: Supervisor | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -78,7 +77,8 @@ class LocalSandbox(RunnerSandbox):
         self._python = self._prepare_python(deadline - time.monotonic())
         if self._tier != "namespace":
             self._make_root(workspace)
-        return self._launch(self._config(workspace), deadline)
+        stream, self._supervisor = launch(self._config(workspace), deadline)
+        return stream
 
     def _choose_tier(self) -> str:
         tier = best_tier() if self.options.tier == "auto" else self.options.tier
@@ -108,70 +108,23 @@ class LocalSandbox(RunnerSandbox):
 
     def _config(self, workspace: Path | None) -> dict[str, object]:
         assert self._python is not None
-        running = os.path.realpath(sys.base_prefix)
-        prefixes = {running, os.path.realpath(self._python.prefix), os.path.realpath(self._python.base_prefix)}
-        prefixes |= {str(self._python.prefix), str(self._python.base_prefix)}
+        prefixes = {str(self._python.prefix), str(self._python.base_prefix), sys.base_prefix}
+        prefixes |= {os.path.realpath(path) for path in prefixes}
         return {
             "tier": self._tier,
             "root": self._root,
             "workdir": self.workdir,
             "workspace": str(workspace or ""),
-            "read_only": sorted(path for path in prefixes if path != "/usr"),
+            "python": str(self._python.prefix),
+            "read_only": sorted(path for path in prefixes if not (path + "/").startswith("/usr/")),
             "disk_mb": self.spec.disk_mb,
             "pids": self.spec.pids,
             "network": self.spec.network != "none",
         }
 
-    def _launch(self, config: Mapping[str, object], deadline: float) -> ByteStream:
-        local = os.path.dirname(__file__)
-        base = getattr(sys, "_base_executable", None) or sys.executable  # the venv's start-up would cost, and hide
-        self._process = subprocess.Popen(
-            [base, "-I", "-S", "-c", START, local, os.path.dirname(local)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={"LANG": "C.UTF-8"},
-            cwd="/",
-            start_new_session=True,  # Ctrl-C in our terminal is not for the sandbox
-            bufsize=0,
-        )
-        stream = PipeStream(_take(self._process.stdout), _take(self._process.stdin))
-        try:
-            stream.write(json.dumps(config).encode() + b"\n", deadline - time.monotonic())
-            self._await_start(deadline)
-        except BaseException:
-            stream.close()
-            raise
-        return stream
-
-    def _await_start(self, deadline: float) -> None:
-        """Read standard error to its end: the launcher closes it when it is ready, or ends and says why."""
-        assert self._process is not None
-        stderr = PipeStream(_take(self._process.stderr), os.open(os.devnull, os.O_WRONLY))
-        said = b""
-        try:
-            while data := stderr.read(deadline - time.monotonic()):
-                said += data
-        except TimeoutError as error:
-            text = "the local sandbox did not start in time"
-            raise SandboxStartError(text, reason="timeout", retryable=True) from error
-        finally:
-            stderr.close()
-        if said:
-            detail = said.decode("utf-8", "replace").strip()
-            raise SandboxStartError(
-                f"the local sandbox (tier {self._tier!r}) did not start", reason="setup", detail=detail
-            )
-
     def _disconnect(self) -> None:
-        process = self._process
-        if process:
-            for order, patience in ((None, 1.0), (process.terminate, 5.0), (process.kill, 3.0)):
-                if order:
-                    order()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(patience)
-                    break
+        if self._supervisor:
+            self._supervisor.end()
         if self._root:
             shutil.rmtree(self._root, ignore_errors=True)
 
@@ -187,16 +140,10 @@ class LocalSandbox(RunnerSandbox):
 
     def _base_env(self) -> Mapping[str, str]:
         assert self._python is not None
-        path = f"{self._python.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-        env = {"PATH": path, "HOME": f"{self._root}/root", "VIRTUAL_ENV": str(self._python.prefix)}
+        prefix = PYTHON_HOME if self._tier == "namespace" else str(self._python.prefix)
+        path = f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+        env = {"PATH": path, "HOME": f"{self._root}/root", "VIRTUAL_ENV": prefix}
         return env | {"TMPDIR": f"{self._root}/tmp"} if self._root else env
-
-
-def _take(pipe: IO[bytes] | None) -> int:
-    """The descriptor of a pipe, for keeps."""
-    assert pipe is not None
-    with pipe:
-        return os.dup(pipe.fileno())
 
 
 @functools.cache

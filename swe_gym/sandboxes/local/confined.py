@@ -29,7 +29,7 @@ READABLE_ETC = (
 DEVICES = "null zero full random urandom tty ptmx pts fd".split()
 
 
-def enter(config):
+def enter(config, report):
     """Become the runner of a new sandbox. Returns in the new process only."""
     on_linux = sys.platform == "linux"
     if on_linux:
@@ -39,17 +39,17 @@ def enter(config):
     parent = os.getpid()
     child = os.fork()
     if child:
-        supervise(child, config["root"])
+        supervise(child, config["root"], report)
     if on_linux:
         die_with_parent(parent)
     if config["tier"] == "landlock":
         confine(config)
 
 
-def supervise(child, root):
+def supervise(child, root, report):
     """Wait for the runner, kill what it left, remove the sandbox's folder, end."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
-    for fd in (0, 1, 2):
+    for fd in (0, 1, report):
         os.close(fd)
     while os.waitpid(-1, 0)[0] != child:
         pass  # something that the sandbox orphaned after its runner was killed

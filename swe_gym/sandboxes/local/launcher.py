@@ -1,36 +1,62 @@
-"""The program that the local backend starts: becomes the sandbox of the asked tier, then runs the runner.
+"""The program from which local sandboxes are forked: small, single-threaded, with everything loaded.
 
-Its configuration comes as one line of JSON on standard input; what follows is the runner's. What goes wrong before the
-runner runs is said on standard error, which is closed when all is well.
+Each message on its socket (standard input) starts one sandbox. It holds the configuration as JSON, and two
+descriptors: the runner's stream and a pipe for the start. To the pipe the forked process, which becomes the sandbox's
+supervisor, first writes its pid, then what went wrong, if anything; the end of the pipe means that the runner serves.
+The end of the socket is the end of the launcher; the sandboxes notice by their own streams that the host process is
+gone.
 """
 
+import gc
 import json
 import os
+import signal
+import socket
+import sys
+import traceback
 
-import runner  # now: once inside, this package's files are out of sight
-
-
-def read_line():
-    """The first line of standard input, and not a byte more, for the rest belongs to the runner."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            os._exit(1)
-        line += byte
-    return bytes(line)
+import confined
+import namespace
+import runner
 
 
 def main():
-    """Enter the tier, say that it worked by closing standard error, serve."""
-    config = json.loads(read_line())
-    if config["tier"] == "namespace":
-        import namespace as tier
-    else:
-        import confined as tier
-    tier.enter(config)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 2)
-    os.close(null)
-    os.chdir(config["workdir"])
-    runner.serve_standard_streams()
+    """Fork a sandbox for every message until the host process closes the socket."""
+    server = socket.socket(fileno=0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps supervisors; who waits for one has a pidfd
+    gc.freeze()  # a collection would touch, and so copy, every page that is shared with the sandboxes
+    while True:
+        message, fds, _, _ = socket.recv_fds(server, 1 << 20, 2)
+        if not message:
+            return
+        if os.fork() == 0:
+            server.detach()
+            become_sandbox(json.loads(message), fds)
+        for fd in fds:
+            os.close(fd)
+
+
+def become_sandbox(config, fds):
+    """Turn this process into a sandbox's supervisor and, in a child, its runner. Does not return."""
+    stream, report = fds
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.write(report, b"%d\n" % os.getpid())
+        os.dup2(stream, 0)
+        os.dup2(stream, 1)
+        os.close(stream)
+        tier = namespace if config["tier"] == "namespace" else confined
+        tier.enter(config, report)
+        os.chdir(config["workdir"])
+        os.close(report)
+        runner.serve_standard_streams()
+    except Exception as error:  # noqa: BLE001  whatever it is, the host process must hear of it
+        os.write(report, "".join(traceback.format_exception_only(error)).encode())
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit()

@@ -139,12 +139,13 @@ def make_read_only(target):
 def build(config):
     """Build the root that `config` describes, and enter it. We are PID 1 of the new namespaces."""
     root = Root(config["disk_mb"])
-    shown = [path for path in config["read_only"] if not path.startswith("/usr/")]
-    root.hold(*shown, *([config["workspace"]] if config["workspace"] else []))
+    shown = config["read_only"]
+    root.hold(config["python"], *shown, *([config["workspace"]] if config["workspace"] else []))
     root.begin()
     system_folders(root)
     for path in shown:
         root.bind(path)
+    root.bind(config["python"], "/opt/venv")
     if config["workspace"]:
         root.overlay(config["workspace"], config["workdir"])
     root.folder(config["workdir"])
@@ -227,26 +228,22 @@ def raise_loopback():
         fcntl.ioctl(sock, 0x8914, request)  # SIOCSIFFLAGS
 
 
-def supervise(child):
-    """Wait for PID 1 and end as it does; SIGTERM kills it, and with it the whole namespace."""
+def supervise(child, report):
+    """Wait for PID 1 and so for all that it holds; SIGTERM kills it, and with it the whole namespace."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
-    for fd in (0, 1, 2):
+    for fd in (0, 1, report):
         os.close(fd)
-    while True:
-        try:
-            _, status = os.waitpid(child, 0)
-        except InterruptedError:
-            continue
-        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    os.waitpid(child, 0)
+    os._exit(0)
 
 
-def enter(config):
+def enter(config, report):
     """Become PID 1 of a new sandbox. Returns in the new process only."""
     separate(config["network"])
     outside = os.getpid()
     child = os.fork()
     if child:
-        supervise(child)
+        supervise(child, report)
     die_with_parent(outside)
     build(config)
     drop_privileges(KEPT_CAPABILITIES)
