@@ -1,0 +1,484 @@
+"""A sandbox that runs nothing: scripted replies and scripted faults, for tests of what stands on a sandbox.
+
+Everything may be said in JSON, so it works through `gym.make`:
+
+    gym.make(ID, backend="fake", sandbox_options={"options": {
+        "files": {"calc.py": "add = int.__sub__"},
+        "replies": [{"match": "pytest", "stdout": "1 failed", "exit_code": 1}],
+        "faults": [{"at": "exec", "nth": 3, "error": "SandboxLost", "reason": "oom"}],
+    }})
+
+or in Python, where the calls can be looked at afterwards:
+
+    with FakeSandbox(replies=[Reply(match="^ls", stdout=b"calc.py")]) as sandbox:
+        sandbox.exec("ls")
+        assert sandbox.calls[-1].target == "ls"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import posixpath
+import re
+import shlex
+import tarfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, PlainSerializer, field_validator, model_validator
+
+from .. import errors
+from ..errors import (
+    FileError,
+    MissingFile,
+    NotAFile,
+    SandboxClosed,
+    SandboxLost,
+    SandboxStartError,
+    Unsupported,
+)
+from ..types import Capabilities, ExecResult, FileEntry, Frozen
+from .base import Pty, Sandbox, SandboxSpec, parse_options
+
+Operation = Literal["start", "exec", "read", "write", "close", "pty", "manifest", "tar"]
+
+Content = Annotated[
+    bytes,
+    BeforeValidator(lambda value: value.encode() if isinstance(value, str) else value),
+    PlainSerializer(lambda value: value.decode("utf-8", "replace"), when_used="json"),
+]
+"""Text in JSON, unlike the base64 of other data, because people write scripts by hand."""
+
+CLOSE_TIMEOUT = 10.0
+DEFAULT_MODE = 0o644
+
+
+class Reply(Frozen):
+    """What a command answers.
+
+    Attributes:
+        match: A regular expression that is searched for in the command; the first reply that matches is given.
+            In a pty it is searched for in what is typed, and in the command that opens the pty.
+        stdout: Text in JSON, bytes in Python. In a pty, what is printed.
+        stderr: Likewise.
+        exit_code: None means 0, or that a signal or the timeout ended it. In a pty, a number ends the process.
+        signal: The number of the signal that ended it.
+        timed_out: The command ran into its timeout.
+        times: Answers so many calls, after which the next reply that matches has its turn; None is for ever.
+    """
+
+    match: str = ""
+    stdout: Content = b""
+    stderr: Content = b""
+    exit_code: int | None = None
+    signal: int | None = None
+    timed_out: bool = False
+    times: int | None = Field(default=None, gt=0)
+
+    @field_validator("match")
+    @classmethod
+    def _is_pattern(cls, value: str) -> str:
+        return _checked_pattern(value)
+
+
+class Fault(Frozen):
+    """Something that goes wrong: exactly one of `error`, `stall` and `truncate`.
+
+    Attributes:
+        at: The kind of call. "tar" is both directions; "pty" is opening one and every use of it.
+        nth: Which of those calls, from 1, or "every".
+        match: Only calls whose command or path has this regular expression in it; the others are not counted.
+        error: Name of the class in `swe_gym.errors` that is raised. After `SandboxLost` the sandbox is closed.
+        message: Of the error.
+        reason: Of the error, where its class has one.
+        retryable: Of the error, where its class has it; None is the class's default.
+        stall: The call hangs until its deadline, `close` or `FakeSandbox.release`. At its deadline, a start
+            raises `SandboxStartError`, a close returns, any other call raises `SandboxLost`.
+        truncate: A command's streams are cut to so many bytes, a file that is read to its first bytes.
+    """
+
+    at: Operation
+    nth: int | Literal["every"] = 1
+    match: str = ""
+    error: str | None = None
+    message: str = "a scripted fault"
+    reason: str | None = None
+    retryable: bool | None = None
+    stall: bool = False
+    truncate: int | None = Field(default=None, ge=0)
+
+    @field_validator("match")
+    @classmethod
+    def _is_pattern(cls, value: str) -> str:
+        return _checked_pattern(value)
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Self:
+        if sum((self.error is not None, self.stall, self.truncate is not None)) != 1:
+            raise ValueError("a fault is exactly one of error, stall and truncate")
+        if self.truncate is not None and self.at not in ("exec", "read"):
+            raise ValueError("only exec and read can be truncated")
+        if isinstance(self.nth, int) and self.nth < 1:
+            raise ValueError('nth counts from 1, or is "every"')
+        if self.error is not None:
+            self.make_error()
+        return self
+
+    def make_error(self) -> errors.SweGymError:
+        """The error to raise.
+
+        Raises:
+            ValueError: There is no such error, or it has no `reason` or `retryable`.
+        """
+        kind = getattr(errors, self.error or "", None)
+        if not (isinstance(kind, type) and issubclass(kind, errors.SweGymError)):
+            raise ValueError(f"no error of swe_gym.errors: {self.error!r}")
+        given = {"reason": self.reason, "retryable": self.retryable}
+        try:
+            return kind(self.message, **{name: value for name, value in given.items() if value is not None})
+        except TypeError as error:
+            raise ValueError(f"{self.error} takes no such argument: {error}") from error
+
+
+class FakeOptions(Frozen):
+    """The script, as `SandboxSpec.options` holds it.
+
+    Attributes:
+        files: Path, relative to the workdir or absolute -> content.
+        replies: Looked through in order for each command.
+        default: What a command answers that no reply matches.
+        faults: Any number; the first that applies to a call happens.
+        slack: Seconds that a stalled command gets beyond its timeout and grace.
+    """
+
+    files: dict[str, Content] = {}
+    replies: tuple[Reply, ...] = ()
+    default: Reply = Reply()
+    faults: tuple[Fault, ...] = ()
+    slack: float = Field(default=2.0, ge=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call that reached the sandbox.
+
+    Attributes:
+        at: Its kind.
+        target: The command, the path, or the text typed into a pty.
+        arguments: Everything else: timeout, env, data and so on.
+    """
+
+    at: Operation
+    target: str
+    arguments: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    data: bytes
+    mode: int = DEFAULT_MODE
+
+
+class FakeSandbox(Sandbox):
+    """Answers from a script and keeps files in memory. `workspace`, `python` and `image` are not looked at.
+
+    Args:
+        spec: What was asked for; its options are those of `FakeOptions`.
+        **options: The same options, given directly; they win over the spec's.
+
+    Attributes:
+        calls: Every call in the order in which they came, those that failed included.
+        stalled: Set while a call is in a scripted stall; cleared by `release`.
+
+    Raises:
+        UsageError: An option is unknown or makes no sense.
+    """
+
+    name = "fake"
+
+    def __init__(self, spec: SandboxSpec | None = None, **options: Any) -> None:
+        spec = spec or SandboxSpec()
+        super().__init__(spec)
+        self.script = parse_options(FakeOptions, {**spec.options, **options}, self.name)
+        self.calls: list[Call] = []
+        self.stalled = threading.Event()
+        self._files = {self.resolve(path): _File(data) for path, data in self.script.files.items()}
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._releases = 0
+        self._fault_counts: Counter[int] = Counter()
+        self._reply_counts: Counter[int] = Counter()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A fake isolates nothing, because it runs nothing."""
+        return Capabilities(backend=self.name, isolation="none", transport="script", notes=("Commands are not run.",))
+
+    def release(self) -> None:
+        """Let every call that stalls now go on as if nothing had been."""
+        with self._changed:
+            self._releases += 1
+            self.stalled.clear()
+            self._changed.notify_all()
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    def _start(self, deadline: float) -> None:
+        if self.spec.min_isolation != "none":
+            raise Unsupported(f"a fake sandbox isolates nothing: min_isolation={self.spec.min_isolation!r}")
+        self._record("start", "", deadline=deadline)
+
+    def _close(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._record("close", "", deadline=time.monotonic() + CLOSE_TIMEOUT)
+
+    # --- the script -----------------------------------------------------------------------------------
+
+    def _record(self, at: Operation, target: str, *, deadline: float, **arguments: Any) -> Fault | None:
+        """Note a call and let its fault happen; returns the fault where it is for the caller to carry out."""
+        with self._changed:
+            self.calls.append(Call(at, target, arguments))
+            fault = self._due(at, target)
+        if fault is None or fault.truncate is not None:
+            return fault
+        if fault.stall:
+            self._stall(at, deadline)
+            return None
+        raise fault.make_error()
+
+    def _due(self, at: Operation, target: str) -> Fault | None:
+        due = None
+        for index, fault in enumerate(self.script.faults):
+            if fault.at == at and re.search(fault.match, target):
+                self._fault_counts[index] += 1
+                if due is None and fault.nth in ("every", self._fault_counts[index]):
+                    due = fault
+        return due
+
+    def _stall(self, at: Operation, deadline: float) -> None:
+        with self._changed:
+            before = self._releases
+            self.stalled.set()
+            self._changed.wait_for(
+                lambda: self._releases != before or (self._stopping and at != "close"), deadline - time.monotonic()
+            )
+            released, stopping = self._releases != before, self._stopping
+        if released or at == "close":
+            return
+        if stopping:
+            raise SandboxClosed(f"{self} was closed during the call")
+        if at == "start":
+            raise SandboxStartError("a scripted stall", reason="timeout", retryable=True)
+        raise SandboxLost("a scripted stall: no answer by the deadline", reason="unresponsive")
+
+    def _reply(self, text: str) -> Reply:
+        with self._changed:
+            for index, reply in enumerate(self.script.replies):
+                used_up = reply.times is not None and self._reply_counts[index] >= reply.times
+                if not used_up and re.search(reply.match, text):
+                    self._reply_counts[index] += 1
+                    return reply
+        return self.script.default
+
+    # --- commands -------------------------------------------------------------------------------------
+
+    def _exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        grace: float,
+        cwd: str,
+        env: Mapping[str, str],
+        stdin: bytes,
+        max_output: int,
+        merge: bool,
+    ) -> ExecResult:
+        command = _command_text(argv)
+        deadline = time.monotonic() + timeout + grace + self.script.slack
+        given = {"timeout": timeout, "grace": grace, "cwd": cwd, "env": env, "stdin": stdin}
+        fault = self._record("exec", command, deadline=deadline, max_output=max_output, merge=merge, **given)
+        if fault is not None and fault.truncate is not None:
+            max_output = min(max_output, fault.truncate)
+        reply = self._reply(command)
+        stdout, stderr = (reply.stdout + reply.stderr, b"") if merge else (reply.stdout, reply.stderr)
+        stdout, stdout_dropped = _head_and_tail(stdout, max_output)
+        stderr, stderr_dropped = _head_and_tail(stderr, max_output)
+        ended_itself = reply.signal is None and not reply.timed_out
+        return ExecResult(
+            exit_code=(reply.exit_code or 0) if ended_itself else reply.exit_code,
+            signal=reply.signal,
+            timed_out=reply.timed_out,
+            stdout=stdout,
+            stderr=stderr,
+            stdout_dropped=stdout_dropped,
+            stderr_dropped=stderr_dropped,
+            duration=timeout if reply.timed_out else 0.0,
+        )
+
+    def _open_pty(
+        self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], rows: int, columns: int, timeout: float
+    ) -> Pty:
+        given = {"cwd": cwd, "env": env, "rows": rows, "columns": columns}
+        self._record("pty", _command_text(argv), deadline=time.monotonic() + timeout, **given)
+        return _FakePty(self, self._reply(_command_text(argv)))
+
+    # --- files ----------------------------------------------------------------------------------------
+
+    def _read_file(self, path: str, *, max_bytes: int, timeout: float) -> bytes:
+        fault = self._record("read", path, deadline=time.monotonic() + timeout, max_bytes=max_bytes)
+        if self._is_folder(path):
+            raise NotAFile(f"is a directory: {path}")
+        if path not in self._files:
+            raise MissingFile(f"no such file: {path}")
+        data = self._files[path].data
+        if len(data) > max_bytes:
+            raise FileError(f"{path} has {len(data)} bytes, more than {max_bytes}")
+        return data if fault is None else data[: fault.truncate]
+
+    def _write_file(self, path: str, data: bytes, *, mode: int | None, timeout: float) -> None:
+        self._record("write", path, deadline=time.monotonic() + timeout, data=data, mode=mode)
+        self._check_writable(path)
+        before = self._files.get(path, _File(b""))
+        self._files[path] = _File(data, before.mode if mode is None else mode)
+
+    def _put_tar(self, path: str, data: bytes, *, timeout: float) -> None:
+        self._record("tar", path, deadline=time.monotonic() + timeout, data=data)
+        unpacked = {posixpath.join(path, name): file for name, file in _unpack(data).items()}
+        for target in unpacked:
+            self._check_writable(target)
+        self._files.update(unpacked)
+
+    def _get_tar(self, path: str, *, max_bytes: int, timeout: float) -> bytes:
+        self._record("tar", path, deadline=time.monotonic() + timeout, max_bytes=max_bytes)
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for name, file in self._below(path).items():
+                member = tarfile.TarInfo(name)
+                member.size, member.mode = len(file.data), file.mode
+                archive.addfile(member, io.BytesIO(file.data))
+        if buffer.tell() > max_bytes:
+            raise FileError(f"{path} makes a tar of more than {max_bytes} bytes")
+        return buffer.getvalue()
+
+    def _manifest(self, path: str, *, exclude: tuple[str, ...], max_files: int, timeout: float) -> dict[str, FileEntry]:
+        self._record("manifest", path, deadline=time.monotonic() + timeout, exclude=exclude)
+        found = {
+            name: FileEntry(mode=file.mode, size=len(file.data), digest=hashlib.sha256(file.data).hexdigest())
+            for name, file in self._below(path).items()
+            if not any(fnmatchcase(part, pattern) for part in name.split("/") for pattern in exclude)
+        }
+        if len(found) > max_files:
+            raise FileError(f"{path} holds more than {max_files} files")
+        return found
+
+    def _is_folder(self, path: str) -> bool:
+        return path in ("/", self.workdir) or any(name.startswith(path + "/") for name in self._files)
+
+    def _below(self, folder: str) -> dict[str, _File]:
+        if not self._is_folder(folder):
+            raise MissingFile(f"no such folder: {folder}")
+        start = folder.rstrip("/") + "/"
+        return {name[len(start) :]: file for name, file in sorted(self._files.items()) if name.startswith(start)}
+
+    def _check_writable(self, path: str) -> None:
+        if self._is_folder(path):
+            raise NotAFile(f"is a directory: {path}")
+        parents = [path[:position] for position, letter in enumerate(path) if letter == "/" and position]
+        for parent in parents:
+            if parent in self._files:
+                raise FileError(f"not a directory: {parent}")
+
+
+class _FakePty(Pty):
+    """Prints what the replies say as soon as their text was typed."""
+
+    def __init__(self, sandbox: FakeSandbox, first: Reply) -> None:
+        self._sandbox = sandbox
+        self._printed = bytearray(first.stdout)
+        self._exit_code = first.exit_code
+        self._closed = False
+
+    def write(self, data: bytes, *, timeout: float = 10.0) -> None:
+        text = data.decode("utf-8", "replace")
+        with self._use(text, timeout, use="write"):
+            if self._exit_code is None:
+                reply = self._sandbox._reply(text)
+                self._printed += reply.stdout
+                self._exit_code = reply.exit_code
+
+    def read_until(self, marker: bytes, *, timeout: float) -> tuple[bytes, bool]:
+        with self._use(marker.decode("utf-8", "replace"), timeout, use="read"):
+            start = self._printed.find(marker)
+            end = len(self._printed) if start < 0 else start + len(marker)
+            data = bytes(self._printed[:end])
+            del self._printed[:end]
+            return data, start >= 0
+
+    def signal(self, number: int, *, timeout: float = 10.0) -> None:
+        with self._use("", timeout, use="signal", number=number):
+            pass
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._exit_code
+
+    def close(self) -> None:
+        self._closed = True
+
+    @contextlib.contextmanager
+    def _use(self, target: str, timeout: float, **arguments: Any) -> Iterator[None]:
+        if self._closed:
+            raise SandboxClosed("the pty is closed")
+        with self._sandbox._call():
+            self._sandbox._record("pty", target, deadline=time.monotonic() + timeout, **arguments)
+            yield
+
+
+def _checked_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return pattern
+
+
+def _command_text(argv: Sequence[str]) -> str:
+    """A command as it was given: the line for the shell, or the arguments quoted into one."""
+    return argv[2] if argv[:2] == ["bash", "-c"] else shlex.join(argv)
+
+
+def _head_and_tail(data: bytes, limit: int) -> tuple[bytes, int]:
+    """The first quarter and the last three quarters of `limit` bytes, and how many were cut out."""
+    if len(data) <= limit:
+        return data, 0
+    head = limit // 4
+    return data[:head] + data[len(data) - (limit - head) :], len(data) - limit
+
+
+def _unpack(data: bytes) -> dict[str, _File]:
+    """The regular files of a tar archive; folders are implied, and there is nothing else in a fake."""
+    files = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            for member in archive:
+                name = posixpath.normpath(member.name)
+                if name.startswith(("/", "../")) or name == "..":
+                    raise FileError(f"leads out of the folder: {member.name}")
+                content = archive.extractfile(member) if member.isfile() else None
+                if content is not None:
+                    files[name] = _File(content.read(), member.mode)
+                elif not member.isdir():
+                    raise FileError(f"a fake sandbox keeps only regular files: {member.name}")
+    except tarfile.TarError as error:
+        raise FileError(f"not a tar archive: {error}") from error
+    return files
