@@ -1,0 +1,90 @@
+"""The contract of a sandbox as cases, for every backend, also one of your own.
+
+    from swe_gym.sandboxes import SandboxSpec, open_sandbox
+    from swe_gym.testing import sandbox_contract
+
+    def make(**fields):
+        return open_sandbox(SandboxSpec(**fields), "my_package.my_module:MyBackend")
+
+    @sandbox_contract.parametrize(deviations={"memory_limit": "the provider has one size only"})
+    def test_contract(case):
+        case.run(make)
+
+A deviation is a promise that the backend is known not to keep, with the reason. It becomes a strict xfail, so a
+deviation that has been mended is an error until it is struck from the list.
+
+The sandboxes need `bash`, `python3` (3.6 or newer) and the usual small programs. Nothing outside the sandbox is harmed
+by a backend that isolates nothing: the cases that would do that look at `Sandbox.capabilities` first, and fail.
+Without pytest, call `case.run(make)` for each case of `CASES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from ...errors import MissingDependency, unknown_name
+from . import commands, deadlines, files, hostile, isolation, life, limits, output, terminals, trees
+from .case import Case, Opener, case
+
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["CASES", "Case", "Opener", "case", "cases", "parametrize"]
+
+_MODULES = (commands, files, trees, output, deadlines, terminals, life, isolation, limits, hostile)
+
+CASES: tuple[Case, ...] = tuple(
+    value for module in _MODULES for value in vars(module).values() if isinstance(value, Case)
+)
+"""Every case, by topic, the simple topics first."""
+
+
+def cases(tags: Collection[str] = (), exclude: Collection[str] = ()) -> tuple[Case, ...]:
+    """The cases that have any of `tags` (all of them where none is given) and none of `exclude`.
+
+    Raises:
+        UsageError: No case has such a tag.
+    """
+    known = frozenset().union(*(case.tags for case in CASES))
+    for tag in (*tags, *exclude):
+        if tag not in known:
+            raise unknown_name("tag of the sandbox contract", tag, known)
+    return tuple(
+        case for case in CASES if (not tags or case.tags.intersection(tags)) and not case.tags.intersection(exclude)
+    )
+
+
+def parametrize(
+    deviations: Mapping[str, str] | None = None, *, tags: Collection[str] = (), exclude: Collection[str] = ()
+) -> pytest.MarkDecorator:
+    """A decorator that runs a test once for each case, as its argument `case`.
+
+    Args:
+        deviations: Name of a case that the backend fails -> the reason; a strict xfail.
+        tags: Only cases with one of these.
+        exclude: No case with one of these.
+
+    Raises:
+        UsageError: No case has such a name or tag.
+        MissingDependency: pytest is not installed.
+    """
+    try:
+        import pytest
+    except ImportError as error:
+        raise MissingDependency("the contract as a test needs pytest: pip install pytest") from error
+    deviations = deviations or {}
+    for name in deviations:
+        if name not in {case.name for case in CASES}:
+            raise unknown_name("case of the sandbox contract", name, [case.name for case in CASES])
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(
+                case,
+                id=case.name,
+                marks=[pytest.mark.xfail(reason=deviations[case.name], strict=True)] if case.name in deviations else [],
+            )
+            for case in cases(tags, exclude)
+        ],
+    )

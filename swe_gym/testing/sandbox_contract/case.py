@@ -1,0 +1,230 @@
+"""What a case of the contract is, and what all cases use."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from ...errors import SandboxLost
+from ...sandboxes.base import ISOLATION_LEVELS, Sandbox
+from ...types import ExecResult
+
+SLACK = 2.0
+"""Seconds beyond timeout and grace that the contract gives a backend on this machine."""
+
+CLOSE_SECONDS = 10.0
+CANCEL_SECONDS = 1.0
+POLL_SECONDS = 0.02
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """A call in a daemon thread of its own; its end is waited for with a limit."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result.append(self._work())
+        except BaseException as error:  # noqa: BLE001  handed to whoever asks for the result
+            self._error = error
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ended within so many seconds."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def result(self, seconds: float) -> T:
+        """What the call returned, or raised.
+
+        Raises:
+            AssertionError: It did not end within so many seconds.
+        """
+        assert self.wait(seconds), f"a call did not return within {seconds:g} s"
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+
+class Opener:
+    """What a case gets: opens sandboxes of the backend under test, and knows its deadlines.
+
+    Args:
+        open_one: Opens a sandbox with the given fields of `SandboxSpec`.
+        slack: Seconds that the backend has beyond timeout and grace: 2 on this machine, 10 remotely.
+    """
+
+    def __init__(self, open_one: Callable[..., Sandbox], slack: float = SLACK) -> None:
+        self._open_one = open_one
+        self.slack = slack
+        self._opened: list[Sandbox] = []
+
+    def __call__(self, **fields: object) -> Sandbox:
+        """Open a sandbox; it is closed after the case."""
+        sandbox = self._open_one(**fields)
+        self._opened.append(sandbox)
+        return sandbox
+
+    @contextlib.contextmanager
+    def within(self, seconds: float, what: str) -> Iterator[None]:
+        """Assert that the block takes at most so long; a remote backend gets what its slack is larger."""
+        limit = seconds + max(0.0, self.slack - SLACK)
+        before = time.monotonic()
+        yield
+        took = time.monotonic() - before
+        assert took <= limit, f"{what} took {took:.2f} s, more than {limit:g} s"
+
+    def close_all(self) -> None:
+        """Close every sandbox, each within the 10 s of the contract and without an exception."""
+        while self._opened:
+            with self.within(CLOSE_SECONDS, "close"):
+                self._opened.pop().close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One promise of the contract.
+
+    Attributes:
+        name: Unique.
+        promise: What is promised, in a sentence.
+        tags: Its topic, and words to select by: "network", "hostile" (tries to break out or break down), "slow".
+        check: Raises where the promise is broken, most often `AssertionError`.
+        budget: Seconds after which the case has failed because something hangs.
+    """
+
+    name: str
+    promise: str
+    tags: frozenset[str]
+    check: Callable[[Opener], None] = dataclasses.field(repr=False)
+    budget: float
+
+    def run(self, make: Callable[..., Sandbox], *, slack: float = SLACK) -> None:
+        """Hold a backend to this promise.
+
+        Args:
+            make: Opens and returns a sandbox of the backend; takes fields of `SandboxSpec` as keywords.
+            slack: Seconds that `exec` may take beyond timeout and grace.
+
+        Raises:
+            AssertionError: The promise is broken.
+        """
+        opener = Opener(make, slack)
+        limit = self.budget * slack / SLACK
+        check = Background(lambda: self.check(opener))
+        if not check.wait(limit):
+            Background(opener.close_all).wait(CLOSE_SECONDS)
+            raise AssertionError(f"{self.name} did not end within {limit:g} s: a call of the sandbox hangs")
+        try:
+            check.result(0)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first failure is the one to tell
+                opener.close_all()
+            raise
+        opener.close_all()
+
+
+def case(*tags: str, budget: float = 30.0) -> Callable[[Callable[[Opener], None]], Case]:
+    """Make a function a case; its docstring is the promise."""
+
+    def make_case(check: Callable[[Opener], None]) -> Case:
+        promise = " ".join((check.__doc__ or "").split())
+        return Case(check.__name__, promise, frozenset(tags), check, budget)
+
+    return make_case
+
+
+# --- what cases use ---------------------------------------------------------------------------------------
+
+
+def ok(result: ExecResult) -> ExecResult:
+    """The result of a command that had to succeed."""
+    assert result.ok, f"a command failed ({result.describe()}): {result.text[-500:]!r} {result.error_text[-500:]!r}"
+    return result
+
+
+def loss_of(call: Callable[[], object]) -> SandboxLost | None:
+    """The `SandboxLost` that a call raises; None where it returns."""
+    try:
+        call()
+    except SandboxLost as error:
+        return error
+    return None
+
+
+def python(sandbox: Sandbox, program: str, *arguments: str, stdin: bytes = b"", timeout: float = 30.0) -> str:
+    """Run a Python program in the sandbox and return what it prints."""
+    return ok(sandbox.exec(["python3", "-c", program, *arguments], stdin=stdin, timeout=timeout)).text
+
+
+def eventually(condition: Callable[[], bool], seconds: float, message: str) -> None:
+    """Assert that something comes to be true within so many seconds."""
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {message}"
+        pause.wait(POLL_SECONDS)
+
+
+def new_marker() -> str:
+    """A unique number of seconds: `sleep MARKER` can be found in a list of processes."""
+    return f"300.{secrets.randbelow(10**9):09d}"
+
+
+_FIND_PROCESSES = """
+import os, sys
+marker = sys.stdin.buffer.read()
+for name in os.listdir("/proc"):
+    if name.isdigit() and int(name) != os.getpid():
+        try:
+            with open("/proc/%s/cmdline" % name, "rb") as file:
+                if marker in file.read():
+                    print(name)
+        except OSError:
+            pass
+"""
+
+
+def processes_inside(sandbox: Sandbox, marker: str) -> list[str]:
+    """The pids, as the sandbox sees them, of live processes with the marker in their arguments."""
+    return python(sandbox, _FIND_PROCESSES, stdin=marker.encode()).split()
+
+
+def processes_here(marker: str) -> list[str]:
+    """The same on this machine. A remote backend's are never seen."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
+            if marker.encode() in file.read():
+                found.append(name)
+    return found
+
+
+def demand_isolation(sandbox: Sandbox, why: str, level: str = "namespace") -> None:
+    """Fail before a command is run that would hurt this machine where the isolation is weaker."""
+    isolation = sandbox.capabilities.isolation
+    strong_enough = isolation in ISOLATION_LEVELS[ISOLATION_LEVELS.index(level) :]
+    assert strong_enough, f"not tried: {why}, and isolation {isolation!r} does not contain that"
+    with open("/proc/self/cmdline", "rb") as file:  # a backend that only claims to isolate must not end us either
+        own = file.read()
+    seen = sandbox.exec(["cat", f"/proc/{os.getpid()}/cmdline"]).stdout
+    assert seen != own, f"not tried: {why}, and this process is visible in the sandbox"
+
+
+def run_all(works: Sequence[Callable[[], T]], seconds: float) -> list[T]:
+    """Run all at once, each in a thread; their results in order."""
+    deadline = time.monotonic() + seconds
+    running = [Background(work) for work in works]
+    return [background.result(max(0.0, deadline - time.monotonic())) for background in running]

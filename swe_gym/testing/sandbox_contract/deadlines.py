@@ -1,0 +1,224 @@
+"""Deadlines: `exec` returns within timeout, grace and slack, and a timeout leaves no process alive."""
+
+from __future__ import annotations
+
+from ...sandboxes.base import Sandbox
+from ...types import ExecResult
+from .case import SLACK, Background, Opener, case, eventually, loss_of, new_marker, ok, processes_inside, python
+
+FORK_CHAIN = """
+import os, signal, sys, time
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+end = time.time() + 15
+while time.time() < end:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    time.sleep(0.01)
+"""
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    time.sleep(300)
+time.sleep(300)
+"""
+
+
+def run_into_timeout(
+    make: Opener, sandbox: Sandbox, command: str | list[str], *, timeout: float = 1.0, grace: float = 0.3
+) -> ExecResult:
+    """Run a command that must time out, within its deadline."""
+    with make.within(timeout + grace + SLACK, f"{command!r} with timeout={timeout:g}"):
+        result = sandbox.exec(command, timeout=timeout, grace=grace)
+    assert result.timed_out, f"not marked as timed out: {result}"
+    assert not result.ok, result
+    assert result.duration >= timeout * 0.9, f"ended before its timeout: {result}"
+    return result
+
+
+def check_nobody_survives(make: Opener, command: str) -> None:
+    """Time a command out that starts processes with MARKER in their arguments; none may be left."""
+    sandbox = make()
+    marker = new_marker()
+    run_into_timeout(make, sandbox, command.replace("MARKER", marker))
+    left = processes_inside(sandbox, marker)
+    assert not left, f"{len(left)} processes survived the timeout of {command!r}"
+    assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
+@case("deadlines")
+def timeout_is_a_result(make: Opener) -> None:
+    """A timeout is a result, with what was printed before; the next command runs at once."""
+    sandbox = make()
+    result = run_into_timeout(make, sandbox, "echo before; echo error >&2; sleep 60; echo after", timeout=0.5)
+    assert (result.text, result.error_text) == ("before\n", "error\n"), result
+    assert result.exit_code is None, result
+    with make.within(SLACK, "the command after a timeout"):
+        assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
+@case("deadlines")
+def very_short_timeout(make: Opener) -> None:
+    """A timeout of a hundredth of a second holds too."""
+    sandbox = make()
+    for command in ("sleep 60", ["sleep", "60"]):
+        with make.within(0.01 + SLACK, "timeout=0.01"):
+            assert sandbox.exec(command, timeout=0.01, grace=0).timed_out
+    assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
+@case("deadlines")
+def grace_is_for_cleaning_up(make: Opener) -> None:
+    """At the timeout comes SIGTERM; what handles it within the grace ends by itself, and still timed out."""
+    sandbox = make()
+    handler = "trap 'echo cleaned; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
+    with make.within(1 + SLACK, "a command that ends at SIGTERM, with a grace of 20 s"):
+        result = sandbox.exec(handler, timeout=1, grace=20)
+    assert result.timed_out, result
+    assert (result.exit_code, result.text) == (3, "ready\ncleaned\n"), result
+
+
+@case("deadlines")
+def ending_just_in_time_is_no_timeout(make: Opener) -> None:
+    """A command that ends before its timeout did not time out, whatever it left running."""
+    result = ok(make().exec("sleep 0.5; sleep 60 & echo done", timeout=5))
+    assert (result.text, result.timed_out) == ("done\n", False), result
+
+
+@case("deadlines", "hostile")
+def kills_what_ignores_signals(make: Opener) -> None:
+    """A busy loop that ignores SIGTERM, SIGINT and SIGHUP is dead at the deadline."""
+    check_nobody_survives(make, "trap '' TERM INT HUP; : MARKER; while :; do :; done")
+
+
+@case("deadlines")
+def kills_children(make: Opener) -> None:
+    """Children and grandchildren of a timed-out command are dead."""
+    check_nobody_survives(make, "sleep MARKER & (sleep MARKER & sleep MARKER) & sh -c 'sleep MARKER; :'")
+
+
+@case("deadlines", "hostile")
+def kills_new_sessions(make: Opener) -> None:
+    """Children in sessions of their own are dead."""
+    check_nobody_survives(make, "setsid sleep MARKER & setsid sh -c 'setsid sleep MARKER; :' & sleep MARKER")
+
+
+@case("deadlines", "hostile")
+def kills_daemons(make: Opener) -> None:
+    """A daemon that forked twice and let go of every stream is dead."""
+    check_nobody_survives(make, f"python3 -c '{DAEMON}' MARKER")
+
+
+@case("deadlines", "hostile")
+def kills_nohup(make: Opener) -> None:
+    """What `nohup` and `disown` protect from a terminal is dead."""
+    check_nobody_survives(make, "nohup sleep MARKER >/dev/null 2>&1 & disown; (nohup sleep MARKER &) ; sleep MARKER")
+
+
+@case("deadlines", "hostile")
+def kills_daemons_without_environment(make: Opener) -> None:
+    """A daemon with an empty environment, whose parents are gone, is dead."""
+    check_nobody_survives(make, "(env -i setsid sleep MARKER >/dev/null 2>&1 </dev/null &) ; sleep MARKER")
+
+
+@case("deadlines", "hostile")
+def kills_what_runs_away(make: Opener) -> None:
+    """A process that forks on and on, each time in a new session, is caught."""
+    sandbox = make()
+    marker = new_marker()
+    command = ["bash", "-c", 'python3 -c "$1" "$2" & sleep 300', "bash", FORK_CHAIN, marker]
+    run_into_timeout(make, sandbox, command)
+    left = processes_inside(sandbox, marker) + processes_inside(sandbox, marker)
+    assert not left, "a process that forks on and on survived the timeout"
+
+
+@case("deadlines", "hostile")
+def pipe_holders_do_not_delay_a_timeout(make: Opener) -> None:
+    """A timeout comes on time though children in other sessions hold the pipes and ignore SIGTERM."""
+    holders = "setsid sleep MARKER & (setsid sleep MARKER &)"
+    check_nobody_survives(make, f"trap '' TERM; {holders} ; sleep MARKER; sleep MARKER")
+
+
+@case("deadlines", "hostile")
+def stopped_command(make: Opener) -> None:
+    """A command that stops itself with SIGSTOP is dead at the deadline."""
+    check_nobody_survives(make, "sleep MARKER & kill -STOP $!; kill -STOP $$; sleep MARKER")
+
+
+@case("deadlines")
+def closed_streams(make: Opener) -> None:
+    """The end of the streams is not the end of the command, and a command may end before its streams do."""
+    sandbox = make()
+    result = sandbox.exec("exec >&- 2>&-; sleep 0.5; exit 4")
+    assert (result.exit_code, result.timed_out) == (4, False), result
+    assert result.duration >= 0.4, result
+    run_into_timeout(make, sandbox, "exec >&- 2>&- <&-; sleep 60", timeout=0.5)
+
+
+@case("deadlines")
+def reading_for_ever(make: Opener) -> None:
+    """A command that reads from a pipe to which nobody writes runs into its timeout."""
+    run_into_timeout(make, make(), "mkfifo pipe; cat pipe", timeout=0.5)
+
+
+@case("deadlines", "threads")
+def timeout_spares_the_others(make: Opener) -> None:
+    """A timeout kills its own command's processes: not those that run beside it, nor earlier servers."""
+    sandbox = make()
+    marker = new_marker()
+    ok(sandbox.exec(f"sleep {marker} >/dev/null 2>&1 & setsid sleep {marker} & echo started"))
+    beside = Background(lambda: sandbox.exec("touch beside; sleep 3; echo done", timeout=20))
+    eventually(lambda: sandbox.exec("test -e beside").ok, 10, "a command beside has started")
+    run_into_timeout(make, sandbox, "setsid sleep 60 & sleep 60", timeout=0.5)
+    assert ok(beside.result(20)).text == "done\n", "the command beside was hurt"
+    assert len(processes_inside(sandbox, marker)) == 2, "servers of earlier commands were killed"
+
+
+@case("deadlines", "threads")
+def many_timeouts_at_once(make: Opener) -> None:
+    """Sixteen commands time out at the same time, each by its deadline."""
+    sandbox = make()
+    marker = new_marker()
+    with make.within(1 + 0.3 + SLACK, "16 timeouts of 1 s"):
+        running = [
+            Background(lambda: sandbox.exec(f"setsid sleep {marker} & sleep {marker}", timeout=1, grace=0.3))
+            for _ in range(16)
+        ]
+        results = [background.result(20) for background in running]
+    assert all(result.timed_out for result in results), results
+    assert not processes_inside(sandbox, marker), "processes survived"
+
+
+@case("deadlines", "hostile")
+def stopped_runner(make: Opener) -> None:
+    """A command that stops its parent cannot hold the caller: a result, or `SandboxLost`, by the deadline."""
+    sandbox = make()
+    with make.within(1 + 0.3 + SLACK, "a command that stops its parent"):
+        loss = loss_of(lambda: sandbox.exec("kill -STOP $PPID; sleep 60", timeout=1, grace=0.3))
+    if loss is None:
+        assert ok(sandbox.exec("echo on")).text == "on\n"
+    else:
+        assert (loss.reason, sandbox.closed) == ("unresponsive", True), loss
+
+
+@case("deadlines")
+def file_calls_have_deadlines(make: Opener) -> None:
+    """Reading a pipe or a device that never ends is refused or ends at its timeout; the sandbox can be closed."""
+    sandbox = make()
+    ok(sandbox.exec("mkfifo pipe"))
+    for path in ("pipe", "/dev/zero"):
+        with make.within(5 + SLACK, f"reading {path} with timeout=5"):
+            try:
+                sandbox.read_file(path, max_bytes=1 << 20, timeout=5)
+            except OSError:
+                continue
+        raise AssertionError(f"{path} was read as a file")
+    assert python(sandbox, "print('on')") == "on\n"

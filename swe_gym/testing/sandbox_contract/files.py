@@ -1,0 +1,254 @@
+"""Files: read and written byte for byte, with the errors that a file system has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from ...errors import FileError, MissingFile, NoPermission, NotAFile
+from .case import SLACK, Background, Opener, case, ok, python, run_all
+
+ODD_NAMES = [
+    "with space",
+    "new\nline",
+    "-n",
+    "--help",
+    'it\'s "quoted"',
+    "$HOME `id` \\ * ? [a]",
+    "ünï-😀",
+    "%s%n",
+    "trailing.",
+    "n" * 255,
+    os.fsdecode(b"not-utf8-\xff\xfe"),
+]
+
+
+def check_refused(kind: type[FileError], call: Callable[[], object], what: str) -> None:
+    """The call raises an error of this kind, not another."""
+    try:
+        call()
+    except kind:
+        return
+    except FileError as error:
+        raise AssertionError(f"{what}: {type(error).__name__} and not {kind.__name__}: {error}") from error
+    raise AssertionError(f"{what}: no error")
+
+
+@case("files")
+def round_trip(make: Opener) -> None:
+    """What is written is read, byte for byte, by us and by commands; what commands write, we read."""
+    sandbox = make()
+    for data in (b"text\n", b"", b"no newline", b"a\r\nb\r", b"\xff\xfe\x00", bytes(range(256)) * 1000):
+        sandbox.write_file("file", data)
+        assert sandbox.read_file("file") == data
+        assert ok(sandbox.exec("cat file")).stdout == data
+    ok(sandbox.exec("printf 'by a command' > other"))
+    assert sandbox.read_file("other") == b"by a command"
+
+
+@case("files", "slow")
+def fifty_megabytes(make: Opener) -> None:
+    """50 MB go in and come out unchanged."""
+    sandbox = make()
+    data = hashlib.shake_256(b"contract").digest(50_000_000)
+    sandbox.write_file("large", data, timeout=30)
+    digest = ok(sandbox.exec("sha256sum large")).text.split()[0]
+    assert digest == hashlib.sha256(data).hexdigest(), "changed on its way in"
+    assert sandbox.read_file("large", timeout=30) == data, "changed on its way out"
+
+
+@case("files")
+def odd_names(make: Opener) -> None:
+    """Any name that a file system takes: spaces, newlines, quotes, dashes, letters of any script, no UTF-8."""
+    sandbox = make()
+    for index, name in enumerate(ODD_NAMES):
+        data = f"file {index}".encode()
+        sandbox.write_file(f"odd/{name}", data)
+        assert sandbox.read_file(f"odd/{name}") == data, f"{name!r} cannot be read again"
+    listing = python(sandbox, "import json, os; print(json.dumps(os.listdir('odd')))")
+    assert sorted(json.loads(listing)) == sorted(ODD_NAMES), f"a name was changed: {listing}"
+
+
+@case("files")
+def paths(make: Opener) -> None:
+    """A path is relative to the workdir or absolute, and `..` is resolved."""
+    sandbox = make()
+    sandbox.write_file("sub/file", b"x")
+    for path in ("./sub/file", "sub/../sub//file", f"{sandbox.workdir}/sub/file", f"{sandbox.spec.workdir}/sub/file"):
+        assert sandbox.read_file(path) == b"x", path
+    sandbox.write_file("/tmp/contract/absolute", b"y")
+    assert ok(sandbox.exec("cat /tmp/contract/absolute")).stdout == b"y"
+
+
+@case("files")
+def parents_and_modes(make: Opener) -> None:
+    """Parents are made; the mode is the given one, else that of the existing file, else 0o644."""
+    sandbox = make()
+
+    def mode(path: str) -> str:
+        return ok(sandbox.exec(["stat", "-c", "%a", path])).text.strip()
+
+    sandbox.write_file("a/b/c/file", b"")
+    assert mode("a/b/c/file") == "644"
+    for bits in (0o755, 0o600, 0o666, 0o777, 0o444):
+        sandbox.write_file("file", b"x", mode=bits)
+        assert mode("file") == f"{bits:o}"
+    sandbox.write_file("run.sh", b"#!/bin/sh\necho ran\n", mode=0o755)
+    sandbox.write_file("run.sh", b"#!/bin/sh\necho again\n")
+    assert mode("run.sh") == "755", "an existing file's mode must be kept"
+    assert ok(sandbox.exec("./run.sh")).text == "again\n"
+    assert ok(sandbox.exec("touch touched && stat -c %a touched")).text == "644\n", "the umask is not 022"
+
+
+@case("files")
+def ownership(make: Opener) -> None:
+    """What we write belongs to the user who runs the commands, who can change and delete it."""
+    sandbox = make()
+    sandbox.write_file("new/file", b"a")
+    assert ok(sandbox.exec("stat -c %u new/file; id -u")).text.split()[0] == ok(sandbox.exec("id -u")).text.strip()
+    ok(sandbox.exec("echo b >> new/file && mv new/file moved && rm -r new moved"))
+
+
+@case("files")
+def overwriting(make: Opener) -> None:
+    """A file is written whole: longer, shorter, many times, and no other file is left beside it."""
+    sandbox = make()
+    for size in (10, 100_000, 3, 0, 5000):
+        sandbox.write_file("sub/file", b"z" * size)
+        assert len(sandbox.read_file("sub/file")) == size
+    assert ok(sandbox.exec("ls -A sub")).text == "file\n"
+
+
+@case("files", "threads")
+def writing_is_atomic(make: Opener) -> None:
+    """A reader sees the old content or the new, never a part."""
+    sandbox = make()
+    watch = (
+        "import os\nseen = set()\nopen('watching', 'w').close()\n"
+        "while not os.path.exists('stop'):\n"
+        "    data = open('file', 'rb').read()\n    seen.add((len(data), data[:1], data[-1:]))\n"
+        "print(len(seen - {(300000, b'a', b'a'), (300000, b'b', b'b')}))"
+    )
+    sandbox.write_file("file", b"a" * 300_000)
+    watcher = Background(lambda: python(sandbox, watch))
+    for letter in (b"b", b"a") * 25:
+        sandbox.write_file("file", letter * 300_000)
+    sandbox.write_file("stop", b"")
+    assert watcher.result(20) == "0\n", "a reader saw a half-written file"
+
+
+@case("files")
+def missing_files(make: Opener) -> None:
+    """A file that is not there is `MissingFile`, which is a `FileNotFoundError`."""
+    sandbox = make()
+    check_refused(MissingFile, lambda: sandbox.read_file("nothing"), "reading a missing file")
+    check_refused(MissingFile, lambda: sandbox.read_file("no/such/folder/file"), "reading below a missing folder")
+    ok(sandbox.exec("ln -s nowhere dangling"))
+    check_refused(MissingFile, lambda: sandbox.read_file("dangling"), "reading a dangling link")
+    assert issubclass(MissingFile, FileNotFoundError)
+    ok(sandbox.exec("true"))
+
+
+@case("files")
+def not_files(make: Opener) -> None:
+    """A folder in the place of a file is `NotAFile`; a file for a folder, a loop of links and a pipe are refused."""
+    sandbox = make()
+    ok(sandbox.exec("mkdir folder; touch file; ln -s loop loop; mkfifo pipe"))
+    check_refused(NotAFile, lambda: sandbox.read_file("folder"), "reading a folder")
+    check_refused(NotAFile, lambda: sandbox.write_file("folder", b""), "writing a folder")
+    check_refused(FileError, lambda: sandbox.read_file("file/below"), "reading below a file")
+    check_refused(FileError, lambda: sandbox.write_file("file/below", b""), "writing below a file")
+    check_refused(FileError, lambda: sandbox.read_file("loop"), "reading a loop of links")
+    with make.within(SLACK, "reading a pipe"):
+        check_refused(FileError, lambda: sandbox.read_file("pipe"), "reading a pipe")
+    check_refused(FileError, lambda: sandbox.write_file("n" * 300, b""), "a name that is too long")
+    assert ok(sandbox.exec("ls -A")).text.split() == ["file", "folder", "loop", "pipe"], "a refused write left a file"
+
+
+@case("files")
+def no_more_rights_than_commands(make: Opener) -> None:
+    """We may read and write what the sandbox's user may; the rest is `NoPermission`, a `PermissionError`."""
+    sandbox = make()
+    ok(sandbox.exec("echo secret > locked; chmod 000 locked; mkdir closed; chmod 500 closed"))
+    if sandbox.exec("cat locked").ok:
+        assert sandbox.read_file("locked") == b"secret\n"
+    else:
+        check_refused(NoPermission, lambda: sandbox.read_file("locked"), "reading a locked file")
+    if sandbox.exec("touch closed/by-command").ok:
+        sandbox.write_file("closed/file", b"")
+    else:
+        check_refused(NoPermission, lambda: sandbox.write_file("closed/file", b""), "writing into a closed folder")
+    check_refused(FileError, lambda: sandbox.write_file("/proc/contract", b""), "writing into /proc")
+    assert issubclass(NoPermission, PermissionError)
+    ok(sandbox.exec("chmod 700 closed"))
+
+
+@case("files")
+def reading_is_bounded(make: Opener) -> None:
+    """A file larger than `max_bytes` is refused at once, however large; one of exactly that size is read."""
+    sandbox = make()
+    sandbox.write_file("thousand", b"x" * 1000)
+    assert len(sandbox.read_file("thousand", max_bytes=1000)) == 1000
+    check_refused(FileError, lambda: sandbox.read_file("thousand", max_bytes=999), "reading more than max_bytes")
+    if sandbox.exec("truncate -s 20G sparse").ok:
+        with make.within(SLACK, "refusing a file of 20 GB"):
+            check_refused(FileError, lambda: sandbox.read_file("sparse"), "reading 20 GB")
+    ok(sandbox.exec("true"))
+
+
+@case("files")
+def files_without_a_size(make: Opener) -> None:
+    """Files of /proc, whose size is 0, are read whole."""
+    sandbox = make()
+    assert sandbox.read_file("/proc/version") == ok(sandbox.exec("cat /proc/version")).stdout
+
+
+@case("files")
+def links_are_followed(make: Opener) -> None:
+    """Reading follows links inside the sandbox, absolute ones too."""
+    sandbox = make()
+    sandbox.write_file("real/file", b"content")
+    ok(sandbox.exec('ln -s real/file one; ln -s "$PWD/real" two'))
+    assert sandbox.read_file("one") == sandbox.read_file("two/file") == b"content"
+    sandbox.write_file("two/new", b"through a folder's link")
+    assert ok(sandbox.exec("cat real/new")).text == "through a folder's link"
+
+
+@case("files", "isolation")
+def links_never_reach_the_host(make: Opener) -> None:
+    """Writing to a link that points out of the workdir changes no file of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        outside = Path(folder) / "outside"
+        outside.write_bytes(b"untouched")
+        sandbox = make()
+        ok(sandbox.exec(["ln", "-s", str(outside), "link"]))
+        try:
+            sandbox.write_file("link", b"changed")
+        except FileError:
+            pass
+        else:
+            assert sandbox.read_file("link") == b"changed"
+        assert outside.read_bytes() == b"untouched", "a file of this machine was overwritten"
+
+
+@case("files", "threads")
+def files_from_many_threads(make: Opener) -> None:
+    """Sixteen threads write and read at the same time; the last write of a shared file is whole."""
+    sandbox = make()
+
+    def one(number: int) -> None:
+        data = bytes([number]) * 200_000
+        for _ in range(5):
+            sandbox.write_file(f"own-{number}", data)
+            sandbox.write_file("shared", data)
+            assert sandbox.read_file(f"own-{number}") == data, "another thread's content"
+            shared = sandbox.read_file("shared")
+            assert len(shared) == 200_000, "a half-written file"
+            assert len(set(shared)) == 1, "two writers' content in one file"
+
+    run_all([partial(one, number) for number in range(16)], 28)

@@ -1,0 +1,291 @@
+"""Isolation: what of this machine, of other sandboxes and of the network a sandbox can reach."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...errors import FileError
+from ...types import FolderWorkspace
+from .case import Opener, case, eventually, new_marker, ok, processes_inside, python
+
+CONNECT = r"""
+import json, socket, sys, threading
+reached = []
+def attempt(family, kind, address):
+    address = tuple(address) if isinstance(address, list) else "\0" + address
+    try:
+        with socket.socket(getattr(socket, family), getattr(socket, kind)) as one:
+            one.settimeout(2)
+            one.connect(address)
+            one.send(b"from the sandbox")
+            reached.append([kind, address])
+    except OSError:
+        pass
+threads = [threading.Thread(target=attempt, args=attempted) for attempted in json.loads(sys.argv[1])]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps(reached))
+"""
+
+Address = tuple[str, int] | str
+
+
+def host_address() -> str:
+    """An address of this machine that is not loopback, or the loopback where it has no other."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks which address would be used
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+def check_unreachable(make: Opener, *attempts: tuple[str, str, Address]) -> None:
+    """No (family, kind, address) can be connected to from a sandbox without network."""
+    reached = json.loads(python(make(), CONNECT, json.dumps(attempts)))
+    assert not reached, f"the sandbox has no network, and yet reached {reached}"
+
+
+@contextlib.contextmanager
+def host_server(address: str, kind: str = "SOCK_STREAM") -> Iterator[tuple[socket.socket, int]]:
+    """A socket of this machine that waits for the sandbox."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, getattr(socket, kind)) as server:
+        server.bind((address, 0))
+        if kind == "SOCK_STREAM":
+            server.listen(8)
+        yield server, server.getsockname()[1]
+
+
+@contextlib.contextmanager
+def host_secret(folder: Path | None = None) -> Iterator[tuple[Path, str]]:
+    """A file of this machine that everybody may read and write, and what stands in it."""
+    with tempfile.TemporaryDirectory(prefix=".swe-gym-contract-", dir=folder) as name:
+        path = Path(name) / "secret.txt"
+        text = secrets.token_hex(16)
+        path.write_text(text)
+        path.chmod(0o666)
+        Path(name).chmod(0o777)
+        yield path, text
+
+
+def check_unreadable(make: Opener, path: Path, text: str) -> None:
+    """Neither a command nor a read finds a file of this machine."""
+    sandbox = make()
+    seen = sandbox.exec(["cat", str(path)], merge=True).text
+    assert text not in seen, f"a command can read {path} of this machine"
+    try:
+        found = sandbox.read_file(str(path)).decode("utf-8", "replace")
+    except FileError:
+        return
+    assert text not in found, f"read_file can read {path} of this machine"
+
+
+@case("isolation")
+def host_temporary_files_are_invisible(make: Opener) -> None:
+    """Temporary files of this machine cannot be read."""
+    with host_secret() as (path, text):
+        check_unreadable(make, path, text)
+
+
+@case("isolation")
+def host_home_is_invisible(make: Opener) -> None:
+    """Files in the home folder of this machine's user cannot be read."""
+    with host_secret(Path.home()) as (path, text):
+        check_unreadable(make, path, text)
+
+
+@case("isolation")
+def host_files_cannot_be_changed(make: Opener) -> None:
+    """No file of this machine can be changed, made or deleted."""
+    with host_secret() as (path, text):
+        sandbox = make()
+        sandbox.exec(f"echo changed > {path}; echo new > {path.parent}/new; rm -f {path}; rm -rf {path.parent}")
+        with contextlib.suppress(FileError):
+            sandbox.write_file(f"{path.parent}/written", b"x")
+        assert path.exists(), "a file of this machine was deleted"
+        assert path.read_text() == text, "a file of this machine was changed"
+        assert os.listdir(path.parent) == ["secret.txt"], "a file was made on this machine"
+
+
+@case("isolation", "workspace")
+def workspace_is_never_written(make: Opener) -> None:
+    """The workspace is at the workdir; what commands do to it does not reach the folder it came from."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "sub").mkdir()
+        (folder / "sub" / "file.txt").write_text("original")
+        (folder / "gone.txt").write_text("gone")
+        (folder / "run.sh").write_text("echo ran")
+        (folder / "run.sh").chmod(0o755)
+        (folder / "link").symlink_to("sub/file.txt")
+        first, second = (make(workspace=FolderWorkspace(path=name)) for _ in range(2))
+        assert ok(first.exec("./run.sh; cat link")).text == "ran\noriginal"
+        ok(first.exec("echo changed > sub/file.txt; rm gone.txt; chmod 600 run.sh; mkdir new; touch new/file sub/more"))
+        assert first.read_file("sub/file.txt") == b"changed\n"
+        assert ok(second.exec("cat sub/file.txt gone.txt; ls -A")).text == "originalgonegone.txt\nlink\nrun.sh\nsub\n"
+        assert (folder / "sub" / "file.txt").read_text() == "original", "the workspace's folder was written to"
+        assert sorted(os.listdir(name)) == ["gone.txt", "link", "run.sh", "sub"], os.listdir(name)
+        assert os.listdir(folder / "sub") == ["file.txt"]
+        assert (folder / "run.sh").stat().st_mode & 0o777 == 0o755, "a mode in the workspace's folder was changed"
+
+
+@case("isolation")
+def host_processes_are_invisible(make: Opener) -> None:
+    """Processes of this machine, their arguments and their environments cannot be seen."""
+    marker = f"marker-{secrets.token_hex(16)}"
+    waiting = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", marker]
+    with subprocess.Popen(
+        waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "SECRET": f"env-{marker}"}
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        sandbox = make()
+        seen = processes_inside(sandbox, marker)
+        environment = sandbox.exec(f"cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c env-{marker[:-1]}")
+        process.communicate(timeout=10)
+    assert not seen, "a process of this machine is visible"
+    assert environment.text.strip() in ("", "0"), "an environment of a process of this machine is readable"
+
+
+@case("isolation")
+def host_sockets_are_unreachable(make: Opener) -> None:
+    """Sockets of this machine, that of Docker among them, cannot be reached."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
+        path = f"{folder}/socket"
+        server.bind(path)
+        server.listen()
+        Path(folder).chmod(0o777)
+        Path(path).chmod(0o777)
+        program = "import socket, sys\nsocket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+        sandbox = make()
+        for name in (path, "/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock"):
+            assert sandbox.exec(["python3", "-c", program, name]).exit_code == 1, f"{name} can be connected to"
+
+
+@case("isolation", "network")
+def host_abstract_sockets_are_unreachable(make: Opener) -> None:
+    """Sockets of this machine in the abstract name space cannot be reached."""
+    if sys.platform != "linux":
+        return
+    name = f"swe-gym-contract-{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("\0" + name)
+        server.listen()
+        check_unreachable(make, ("AF_UNIX", "SOCK_STREAM", name))
+
+
+@case("isolation", "network")
+def no_network_tcp(make: Opener) -> None:
+    """Without network no TCP connection leaves the sandbox: not to the internet, not to this machine's address."""
+    with host_server("0.0.0.0") as (_, port):
+        addresses: list[Address] = [("1.1.1.1", 80), ("8.8.8.8", 53), (host_address(), port)]
+        check_unreachable(make, *(("AF_INET", "SOCK_STREAM", address) for address in addresses))
+
+
+@case("isolation", "network")
+def no_network_host_loopback(make: Opener) -> None:
+    """Servers on this machine's loopback interface cannot be reached."""
+    with host_server("127.0.0.1") as (_, port):
+        check_unreachable(make, ("AF_INET", "SOCK_STREAM", ("127.0.0.1", port)))
+
+
+@case("isolation", "network")
+def no_network_udp(make: Opener) -> None:
+    """No datagram leaves the sandbox."""
+    with host_server("0.0.0.0", "SOCK_DGRAM") as (server, port):
+        attempts = [("AF_INET", "SOCK_DGRAM", (address, port)) for address in ("127.0.0.1", host_address())]
+        python(make(), CONNECT, json.dumps(attempts))  # UDP connects to nobody too: what counts is what arrives
+        server.settimeout(0.3)
+        with contextlib.suppress(TimeoutError):
+            raise AssertionError(f"a datagram arrived: {server.recv(100)!r}")
+
+
+@case("isolation", "network")
+def no_network_ipv6(make: Opener) -> None:
+    """Without network no IPv6 connection leaves the sandbox."""
+    attempts: list[tuple[str, str, Address]] = [("AF_INET6", "SOCK_STREAM", ("2606:4700:4700::1111", 80))]
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # a machine without IPv6
+            _, port = stack.enter_context(host_server("::1"))
+            attempts.append(("AF_INET6", "SOCK_STREAM", ("::1", port)))
+        check_unreachable(make, *attempts)
+
+
+@case("isolation", "network")
+def no_network_metadata(make: Opener) -> None:
+    """The metadata service of a cloud cannot be reached."""
+    addresses: list[Address] = [("169.254.169.254", 80), ("169.254.170.2", 80), ("100.100.100.200", 80)]
+    check_unreachable(make, *(("AF_INET", "SOCK_STREAM", address) for address in addresses))
+
+
+@case("isolation", "network")
+def no_network_names(make: Opener) -> None:
+    """No name is resolved, and trying fails before long."""
+    program = (
+        "import socket\n"
+        "for name in ('example.com', 'github.com'):\n"
+        "    try:\n        print(socket.getaddrinfo(name, 80))\n    except OSError:\n        pass\n"
+    )
+    with make.within(15, "resolving two names without network"):
+        assert python(make(), program) == "", "a name was resolved"
+
+
+@case("isolation")
+def sandboxes_share_no_files(make: Opener) -> None:
+    """What one sandbox writes in its workdir, /tmp, HOME or /dev/shm another does not see."""
+    first, second = make(), make()
+    name = f"contract-{secrets.token_hex(8)}"
+    ok(first.exec(f'for folder in . /tmp "$HOME" /dev/shm /var/tmp; do echo secret > "$folder/{name}"; done'))
+    seen = second.exec(f'ls ./{name} /tmp/{name} "$HOME/{name}" /dev/shm/{name} /var/tmp/{name} 2>/dev/null').text
+    assert seen == "", f"another sandbox's files are visible: {seen.split()}"
+    assert not Path(f"/tmp/{name}").exists(), "a file was left in this machine's /tmp"
+    assert not Path(f"/dev/shm/{name}").exists(), "a file was left in this machine's /dev/shm"
+
+
+@case("isolation")
+def sandboxes_share_no_processes(make: Opener) -> None:
+    """Processes of one sandbox cannot be seen from another."""
+    first, second = make(), make()
+    marker = new_marker()
+    ok(first.exec(f"sleep {marker} & echo started"))
+    assert processes_inside(first, marker)
+    assert not processes_inside(second, marker), "another sandbox's processes are visible"
+
+
+@case("isolation")
+def sandboxes_share_no_ports(make: Opener) -> None:
+    """A server in one sandbox cannot be reached from another, which may use the same port."""
+    first, second = make(), make()
+    serve = (
+        "import os, socket, sys\n"
+        "s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n"
+        "open('port.new', 'w').write(str(s.getsockname()[1])); os.rename('port.new', 'port')\n"
+        "while True: s.accept()\n"
+    )
+    for sandbox in (first, second):
+        sandbox.write_file("serve.py", serve.encode())
+    ok(first.exec("python3 serve.py 0 & while [ ! -e port ]; do sleep 0.05; done", timeout=10))
+    port = int(first.read_file("port"))
+    reached = json.loads(python(second, CONNECT, json.dumps([["AF_INET", "SOCK_STREAM", ["127.0.0.1", port]]])))
+    assert not reached, "another sandbox's server was reached"
+    ok(second.exec(f"python3 serve.py {port} >/dev/null 2>&1 & echo"))
+    eventually(lambda: second.exec("test -e port").ok, 5, "the same port can be used in another sandbox")
+
+
+@case("isolation")
+def sandboxes_die_alone(make: Opener) -> None:
+    """Closing one sandbox, or losing it, leaves the others as they were."""
+    first, second = make(), make()
+    marker = new_marker()
+    ok(second.exec(f"sleep {marker} & echo started"))
+    first.close()
+    assert ok(second.exec("echo on")).text == "on\n"
+    assert processes_inside(second, marker), "closing one sandbox ended another's processes"

@@ -1,0 +1,286 @@
+"""Life: starting, closing from anywhere, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from ...errors import SandboxClosed, Unsupported, UsageError
+from ...sandboxes.base import ISOLATION_LEVELS, Sandbox
+from .case import (
+    CANCEL_SECONDS,
+    CLOSE_SECONDS,
+    SLACK,
+    Background,
+    Opener,
+    case,
+    eventually,
+    loss_of,
+    new_marker,
+    ok,
+    processes_here,
+    run_all,
+)
+
+
+@contextlib.contextmanager
+def closed_error(what: str) -> Iterator[None]:
+    """Assert that the block raises `SandboxClosed`."""
+    try:
+        yield
+    except SandboxClosed:
+        return
+    raise AssertionError(f"{what}: no SandboxClosed")
+
+
+def every_call(sandbox: Sandbox) -> dict[str, Callable[[], object]]:
+    """One use of each public method."""
+    return {
+        "exec": lambda: sandbox.exec("true"),
+        "read_file": lambda: sandbox.read_file("file"),
+        "write_file": lambda: sandbox.write_file("file", b""),
+        "put_tar": lambda: sandbox.put_tar("", b""),
+        "get_tar": lambda: sandbox.get_tar(""),
+        "manifest": lambda: sandbox.manifest(),
+        "open_pty": lambda: sandbox.open_pty("true"),
+    }
+
+
+def close_while(make: Opener, sandbox: Sandbox, running: Background[object], what: str) -> None:
+    """Close the sandbox; the running call raises `SandboxClosed` within a second."""
+    sandbox.close()
+    with make.within(CANCEL_SECONDS, what), closed_error(what):
+        running.result(20)
+
+
+@case("life")
+def capabilities_are_told(make: Opener) -> None:
+    """An open sandbox tells its backend, its isolation, its transport and its network."""
+    sandbox = make()
+    told = sandbox.capabilities
+    assert told.backend == sandbox.name, told
+    assert told.isolation in ISOLATION_LEVELS, told
+    assert told.transport, told
+    assert len(sandbox.id) >= 8, sandbox.id
+    assert sandbox.id != make().id
+
+
+@case("life")
+def demanded_isolation(make: Opener) -> None:
+    """`min_isolation` is met, or refused with `Unsupported`; never less."""
+    isolation = make().capabilities.isolation
+    own = ISOLATION_LEVELS.index(isolation)
+    for level in ISOLATION_LEVELS:
+        if ISOLATION_LEVELS.index(level) <= own:
+            assert make(min_isolation=level).capabilities.isolation == isolation
+        else:
+            try:
+                stronger = make(min_isolation=level)
+            except Unsupported:
+                continue
+            assert ISOLATION_LEVELS.index(stronger.capabilities.isolation) >= ISOLATION_LEVELS.index(level)
+
+
+@case("life")
+def unknown_options(make: Opener) -> None:
+    """An option that the backend does not know is a `UsageError` that names it."""
+    message = ""
+    try:
+        make(options={"no_such_option_of_any_backend": 1})
+    except UsageError as error:
+        message = str(error)
+    assert "no_such_option_of_any_backend" in message, message or "an unknown option was accepted"
+
+
+@case("life")
+def demanded_user(make: Opener) -> None:
+    """`user` is who runs the commands, or refused with `Unsupported`."""
+    try:
+        sandbox = make(user="nobody")
+    except Unsupported:
+        return
+    assert ok(sandbox.exec("id -un")).text == "nobody\n"
+
+
+@case("life")
+def before_start_and_after_close(make: Opener) -> None:
+    """Every call on a sandbox that is not open raises `SandboxClosed`; a closed one does not start again."""
+    sandbox = make()
+    sandbox.close()
+    assert sandbox.closed
+    unstarted = type(sandbox)(sandbox.spec)
+    for box in (sandbox, unstarted):
+        for name, call in every_call(box).items():
+            with closed_error(f"{name} on {box}"):
+                call()
+    with closed_error("starting again"):
+        sandbox.start()
+    unstarted.close()
+    with closed_error("starting after close"):
+        unstarted.start()
+
+
+@case("life", "threads")
+def closing_twice_and_together(make: Opener) -> None:
+    """`close` may be called again, and by eight threads at once; it raises nothing and is bounded."""
+    sandbox = make()
+    with make.within(CLOSE_SECONDS, "closing from eight threads"):
+        run_all([sandbox.close] * 8, 20)
+    sandbox.close()
+    assert sandbox.closed
+
+
+@case("life", "threads")
+def closing_ends_a_command(make: Opener) -> None:
+    """A running command's call raises `SandboxClosed` within a second of `close`, and its processes are dead."""
+    sandbox = make()
+    marker = new_marker()
+    command = f"trap '' TERM; setsid sleep {marker} & touch running; while :; do sleep {marker}; done"
+    running: Background[object] = Background(lambda: sandbox.exec(command, timeout=60))
+    eventually(lambda: sandbox.exec("test -e running").ok, 10, "the command runs")
+    close_while(make, sandbox, running, "a command while the sandbox is closed")
+    eventually(lambda: not processes_here(marker), 2, "processes outlived their sandbox")
+
+
+@case("life", "threads")
+def closing_ends_many_commands(make: Opener) -> None:
+    """Sixteen running calls all raise `SandboxClosed` within a second of `close`."""
+    sandbox = make()
+    running = [
+        Background(partial(sandbox.exec, f"touch running-{number}; sleep 60", timeout=90)) for number in range(16)
+    ]
+    eventually(lambda: sandbox.exec("test $(ls running-* | wc -l) = 16").ok, 10, "all 16 commands run")
+    sandbox.close()
+    with make.within(CANCEL_SECONDS, "16 commands while the sandbox is closed"):
+        for background in running:
+            with closed_error("a command"):
+                background.result(20)
+
+
+@case("life", "threads")
+def closing_ends_file_calls(make: Opener) -> None:
+    """Reading and writing in other threads raise `SandboxClosed` within a second of `close`."""
+    sandbox = make()
+    data = b"x" * 5_000_000
+    sandbox.write_file("file", data)
+    turns = threading.Semaphore(0)
+
+    def read_on() -> None:
+        while True:
+            assert sandbox.read_file("file") == data, "a torn read"
+            turns.release()
+
+    def write_on() -> None:
+        while True:
+            sandbox.write_file("other", data)
+            turns.release()
+
+    running = [Background(read_on), Background(write_on)]
+    for _ in range(6):
+        assert turns.acquire(timeout=20), "reading and writing do not go on"
+    sandbox.close()
+    with make.within(CANCEL_SECONDS, "file calls while the sandbox is closed"):
+        for background in running:
+            with closed_error("a file call"):
+                background.result(20)
+
+
+@case("life", "threads")
+def closing_at_any_moment(make: Opener) -> None:
+    """Closed at thirty different moments, a busy sandbox gives results and `SandboxClosed`, nothing else."""
+    pause = threading.Event()
+    for moment in range(30):
+        sandbox = make()
+
+        def use(box: Sandbox = sandbox) -> None:
+            while True:
+                ok(box.exec("echo x"))
+                box.write_file("f", b"y")
+                assert box.read_file("f") == b"y"
+
+        running = Background(use)
+        pause.wait(moment * 0.002)
+        sandbox.close()
+        with make.within(CANCEL_SECONDS, "calls while the sandbox is closed"), closed_error("a busy sandbox"):
+            running.result(20)
+
+
+@case("life", "hostile")
+def killed_from_inside(make: Opener) -> None:
+    """A command that kills its parent leads to a result or to `SandboxLost` by the deadline, and nothing survives."""
+    sandbox = make()
+    marker = new_marker()
+    with make.within(5 + 1 + SLACK, "a command that kills its parent"):
+        loss = loss_of(lambda: sandbox.exec(f"setsid sleep {marker} & kill -9 $PPID; sleep 60", timeout=5))
+    if loss is None:
+        assert ok(sandbox.exec("echo on")).text == "on\n"
+    else:
+        assert sandbox.closed, "a lost sandbox must be closed"
+        with closed_error("a call after the loss"):
+            sandbox.exec("true")
+    sandbox.close()
+    eventually(lambda: not processes_here(marker), 2, "processes outlived their sandbox")
+
+
+@case("life")
+def nothing_is_left_open(make: Opener) -> None:
+    """Opening, using and closing leaves no thread and no descriptor in this process."""
+
+    def use() -> None:
+        sandbox = make()
+        ok(sandbox.exec("true"))
+        with contextlib.suppress(OSError):
+            sandbox.read_file("nothing")
+        sandbox.open_pty("sleep 60")
+        sandbox.close()
+
+    use()  # what is opened once and kept, such as a helper process, is not a leak
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        use()
+    eventually(
+        lambda: (
+            (threading.active_count(), len(os.listdir("/proc/self/fd"))) <= before
+            and len(os.listdir("/proc/self/fd")) <= before[1]
+        ),
+        2,
+        f"threads and descriptors were {before} and are more after ten sandboxes",
+    )
+
+
+@case("life")
+def eight_sandboxes_at_once(make: Opener) -> None:
+    """Eight sandboxes opened, used and closed by eight threads at the same time."""
+
+    def one(number: int) -> None:
+        sandbox = make()
+        sandbox.write_file("file", str(number).encode())
+        assert ok(sandbox.exec("cat file")).text == str(number)
+        sandbox.close()
+
+    run_all([partial(one, number) for number in range(8)], 28)
+
+
+@case("life", "slow", budget=60.0)
+def closing_a_hundred_thousand_files(make: Opener) -> None:
+    """A sandbox full of files, deep folders and locked folders closes within its bound."""
+    sandbox = make()
+    program = (
+        "import os\n"
+        "for folder in range(100):\n"
+        "    os.mkdir(str(folder))\n"
+        "    for number in range(1000):\n        os.close(os.open('%d/%d' % (folder, number), os.O_CREAT))\n"
+        "for depth in range(300):\n    os.mkdir('deep-folder'); os.chdir('deep-folder')\n"
+    )
+    ok(sandbox.exec(["python3", "-c", program], timeout=40))
+    ok(
+        sandbox.exec(
+            "mkdir -p locked/in/side && touch locked/in/side/file && chmod 000 locked/in/side locked/in locked"
+        )
+    )
+    sandbox.exec("touch pinned && chattr +i pinned")  # only the most privileged may; it may fail
+    with make.within(CLOSE_SECONDS, "closing a sandbox with 100,000 files"):
+        sandbox.close()

@@ -1,0 +1,121 @@
+"""Limits: processes, memory and disk, each full, and what is left of the sandbox and of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from ...errors import FileError
+from ...sandboxes.base import Sandbox
+from .case import SLACK, Opener, case, demand_isolation, loss_of, ok, python
+from .files import check_refused
+
+MIB = 1 << 20
+
+FORK_MANY = """
+import os, sys, time
+children = 0
+try:
+    for _ in range(int(sys.argv[1])):
+        if os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        children += 1
+except OSError:
+    pass
+print(children)
+"""
+
+FORK_BOMB = """
+import os, time
+end = time.time() + 10
+while time.time() < end:
+    try:
+        os.fork()
+    except OSError:
+        pass
+"""
+
+
+def children_started(sandbox: Sandbox, wanted: int) -> int:
+    """How many processes can be started at most, up to `wanted`. They end by themselves after 20 s."""
+    result = sandbox.exec(["python3", "-c", FORK_MANY, str(wanted)], timeout=30)
+    return int(result.text)
+
+
+@case("limits")
+def process_limit(make: Opener) -> None:
+    """`pids` bounds the processes; a command that runs into it gets an error, and the next command runs."""
+    sandbox = make(pids=64)
+    started = children_started(sandbox, 200)
+    assert 16 <= started <= 64, f"{started} processes with pids=64"
+    assert ok(sandbox.exec("echo on", timeout=10)).text == "on\n"
+
+
+@case("limits")
+def process_limits_are_apart(make: Opener) -> None:
+    """One sandbox that is full of processes takes none from another."""
+    full, other = make(pids=64), make(pids=64)
+    children_started(full, 200)
+    assert 16 <= children_started(other, 40) <= 40
+
+
+@case("limits", "hostile")
+def fork_bomb(make: Opener) -> None:
+    """A fork bomb runs into its timeout and is gone; the next command runs within 5 s."""
+    sandbox = make(pids=64)
+    demand_isolation(sandbox, "it is a fork bomb")
+    assert children_started(sandbox, 200) <= 64, "not tried: there is no limit of processes"
+    bombed = make(pids=64)
+    with make.within(2 + 0.3 + SLACK, "a fork bomb with timeout=2"):
+        assert bombed.exec(["python3", "-c", FORK_BOMB], timeout=2, grace=0.3).timed_out
+    with make.within(5, "the command after a fork bomb"):
+        assert ok(bombed.exec("echo on")).text == "on\n"
+    assert len(ok(bombed.exec("ls -d /proc/[0-9]*")).text.split()) < 10, "something of the bomb is left"
+
+
+@case("limits")
+def orphans_are_reaped(make: Opener) -> None:
+    """Five hundred orphans leave no zombie that would fill the limit of processes."""
+    sandbox = make(pids=100)
+    for _ in range(10):
+        ok(sandbox.exec("for i in $(seq 50); do (true &) ; done"))
+    zombies = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '"
+    assert int(sandbox.exec(zombies).text) < 20, "orphans stay as zombies"
+    assert children_started(sandbox, 40) == 40
+
+
+@case("limits")
+def memory_limit(make: Opener) -> None:
+    """A command that needs more memory than `memory_mb` dies; the sandbox lives on, or is lost to "oom"."""
+    sandbox = make(memory_mb=256)
+    assert python(sandbox, "print(len(b'x' * (64 << 20)))") == f"{64 * MIB}\n"
+    greedy = "python3 -c 'data = b\"x\" * (768 << 20)' && touch had-it-all"
+    loss = loss_of(lambda: sandbox.exec(greedy, timeout=20))
+    if loss is None:
+        assert ok(sandbox.exec("ls -A")).text == "", "768 MiB were used with memory_mb=256"
+    else:
+        assert loss.reason == "oom", loss.reason
+
+
+@case("limits")
+def disk_limit(make: Opener) -> None:
+    """A command that writes more than `disk_mb` gets an error; what it deletes it can write again."""
+    sandbox = make(disk_mb=64)
+    free = shutil.disk_usage(os.getcwd()).free
+    for folder in (".", "/tmp"):
+        filled = sandbox.exec(f"dd if=/dev/zero of={folder}/big bs=1M count=192", timeout=30)
+        assert filled.exit_code not in (0, None), f"192 MiB were written to {folder} with disk_mb=64"
+        assert free - shutil.disk_usage(os.getcwd()).free < 512 * MIB, "the disk of this machine fills up"
+        check_refused(FileError, lambda: sandbox.write_file("more", b"x" * (100 * MIB)), "writing to a full disk")
+        ok(sandbox.exec(f"rm -f {folder}/big more"))
+    ok(sandbox.exec("dd if=/dev/zero of=small bs=1M count=16"))
+    assert sandbox.exec("ls -A").text == "small\n", "a refused write left something"
+
+
+@case("limits")
+def disk_limit_of_many_files(make: Opener) -> None:
+    """Many small files count as much as one large one."""
+    sandbox = make(disk_mb=64)
+    result = sandbox.exec("for i in $(seq 48); do head -c 4000000 /dev/zero > part-$i || exit 1; done", timeout=30)
+    assert result.exit_code == 1, f"192 MB in parts were written with disk_mb=64: {result}"

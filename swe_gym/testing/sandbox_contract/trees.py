@@ -1,0 +1,251 @@
+"""Trees of files: tar archives both ways, and manifests."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from functools import partial
+
+from ...errors import FileError, MissingFile
+from ...sandboxes.base import Sandbox
+from .case import Opener, case, ok, python
+from .files import ODD_NAMES, check_refused
+
+BUILD_TREE = r"""
+import json, os, sys
+os.makedirs("tree/empty/deep")
+os.makedirs("tree/sub/.hidden")
+for path, mode in (("run.sh", 0o755), ("sub/private", 0o600), ("sub/.hidden/file", 0o644), (".dot", 0o444)):
+    with open("tree/" + path, "w") as file:
+        file.write("content of " + path)
+    os.chmod("tree/" + path, mode)
+    os.utime("tree/" + path, (1500000000, 1500000000))
+os.symlink("run.sh", "tree/link")
+os.symlink("/nowhere/at/all", "tree/sub/dangling")
+os.symlink("sub", "tree/to-folder")
+os.symlink(".", "tree/sub/loop")
+for index, name in enumerate(json.loads(sys.stdin.read())):
+    os.makedirs("tree/odd", exist_ok=True)
+    with open("tree/odd/" + name, "w") as file:
+        file.write(str(index))
+"""
+
+DESCRIBE_TREE = r"""
+import hashlib, json, os, stat, sys
+found = {}
+root = sys.argv[1]
+for folder, folders, files in os.walk(root):
+    for name in folders + files:
+        path = os.path.join(folder, name)
+        info = os.lstat(path)
+        if stat.S_ISLNK(info.st_mode):
+            found[os.path.relpath(path, root)] = ["link", os.readlink(path)]
+        elif stat.S_ISDIR(info.st_mode):
+            found[os.path.relpath(path, root)] = ["folder"]
+        elif stat.S_ISREG(info.st_mode):
+            with open(path, "rb") as file:
+                digest = hashlib.sha256(file.read()).hexdigest()
+            found[os.path.relpath(path, root)] = [stat.S_IMODE(info.st_mode), int(info.st_mtime), digest]
+print(json.dumps(found))
+"""
+
+
+def build_tree(sandbox: Sandbox) -> None:
+    """Make the folder "tree" with everything in it that a repository may have."""
+    python(sandbox, BUILD_TREE, stdin=json.dumps(ODD_NAMES).encode())
+
+
+def describe(sandbox: Sandbox, path: str) -> dict[str, list[object]]:
+    """What a program in the sandbox sees below a folder."""
+    seen: dict[str, list[object]] = json.loads(python(sandbox, DESCRIBE_TREE, path))
+    return seen
+
+
+def make_tar(*members: tarfile.TarInfo | tuple[str, bytes]) -> bytes:
+    """A tar archive of members, or of names with contents."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+            else:
+                info = tarfile.TarInfo(member[0])
+                info.size = len(member[1])
+                archive.addfile(info, io.BytesIO(member[1]))
+    return buffer.getvalue()
+
+
+def special(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:
+    """A member that is no regular file."""
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, link
+    return member
+
+
+@case("trees")
+def tar_round_trip(make: Opener) -> None:
+    """A folder goes out and in again with contents, modes, times, links, empty folders and odd names."""
+    sandbox = make()
+    build_tree(sandbox)
+    archive = sandbox.get_tar("tree")
+    sandbox.put_tar("new/parent/copy", archive)
+    before, after = describe(sandbox, "tree"), describe(sandbox, "new/parent/copy")
+    assert before == after, {name: (before.get(name), after.get(name)) for name in before.keys() ^ after.keys()}
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        names = opened.getnames()
+    assert not [name for name in names if name.startswith("/") or ".." in name.split("/")], names
+
+
+@case("trees")
+def tar_between_sandboxes(make: Opener) -> None:
+    """What one sandbox packs another unpacks to the same."""
+    first, second = make(), make()
+    build_tree(first)
+    second.put_tar("tree", first.get_tar("tree"))
+    assert describe(first, "tree") == describe(second, "tree")
+    assert first.manifest("tree") == second.manifest("tree")
+
+
+@case("trees")
+def tar_merges(make: Opener) -> None:
+    """Unpacking replaces files of the same name and leaves the others."""
+    sandbox = make()
+    sandbox.write_file("folder/old", b"old", mode=0o600)
+    sandbox.write_file("folder/both", b"a longer text")
+    sandbox.put_tar("folder", make_tar(("both", b"new"), ("./sub/added", b"added")))
+    contents = [sandbox.read_file(f"folder/{name}") for name in ("old", "both", "sub/added")]
+    assert contents == [b"old", b"new", b"added"], contents
+    sandbox.put_tar("", make_tar(("at-the-top", b"x")))
+    assert sandbox.read_file("at-the-top") == b"x"
+
+
+@case("trees", "hostile")
+def hostile_tars(make: Opener) -> None:
+    """A tar that leads out of its folder, or has a device, is refused and nothing of it is unpacked."""
+    sandbox = make()
+    ok(sandbox.exec("mkdir -p /tmp/outside folder; echo kept > /tmp/outside/file; ln -s /tmp/outside folder/existing"))
+    good = ("good", b"good")
+    hostile = {
+        "a parent": make_tar(good, ("../escaped", b"x")),
+        "a parent further in": make_tar(good, ("a/../../escaped", b"x")),
+        "an absolute path": make_tar(good, ("/tmp/outside/escaped", b"x")),
+        "its own link": make_tar(good, special("way", tarfile.SYMTYPE, "/tmp/outside"), ("way/escaped", b"x")),
+        "a relative link": make_tar(good, special("way", tarfile.SYMTYPE, "../.."), ("way/escaped", b"x")),
+        "an existing link": make_tar(good, ("existing/escaped", b"x")),
+        "a hard link": make_tar(good, special("way", tarfile.LNKTYPE, "/tmp/outside/file"), ("way", b"x")),
+        "a relative hard link": make_tar(good, special("way", tarfile.LNKTYPE, "../../../../tmp/outside/file")),
+        "a device": make_tar(good, special("device", tarfile.CHRTYPE)),
+        "a block device": make_tar(good, special("device", tarfile.BLKTYPE)),
+    }
+    for what, archive in hostile.items():
+        check_refused(FileError, partial(sandbox.put_tar, "folder", archive), f"a tar with {what}")
+        listing = ok(
+            sandbox.exec("ls -A folder; ls -A . .. /tmp | grep escaped; ls -A /tmp/outside; cat /tmp/outside/*")
+        )
+        assert listing.text == "existing\nfile\nkept\n", f"after a tar with {what}: {listing.text!r}"
+    sandbox.put_tar("folder", make_tar(good))
+    assert sandbox.read_file("folder/good") == b"good"
+
+
+@case("trees")
+def broken_tars(make: Opener) -> None:
+    """Bytes that are no tar archive, or only a part of one, are a `FileError`."""
+    sandbox = make()
+    whole = make_tar(("file", os.urandom(100_000)))
+    check_refused(FileError, lambda: sandbox.put_tar("folder", b"garbage" * 1000), "garbage")
+    check_refused(FileError, lambda: sandbox.put_tar("folder", whole[:50_000]), "half a tar")
+    ok(sandbox.exec("true"))
+
+
+@case("trees")
+def tar_limits(make: Opener) -> None:
+    """A folder that makes a larger tar than allowed is refused; so are a missing folder and a file."""
+    sandbox = make()
+    sandbox.write_file("folder/file", b"x" * 100_000)
+    check_refused(FileError, lambda: sandbox.get_tar("folder", max_bytes=50_000), "a tar over its limit")
+    check_refused(MissingFile, lambda: sandbox.get_tar("nothing"), "a missing folder")
+    check_refused(FileError, lambda: sandbox.get_tar("folder/file"), "a file in the place of a folder")
+    check_refused(FileError, lambda: sandbox.put_tar("folder/file", make_tar()), "unpacking into a file")
+    if sandbox.exec("truncate -s 20G folder/sparse").ok:
+        with make.within(5, "refusing a folder of 20 GB"):
+            check_refused(FileError, lambda: sandbox.get_tar("folder"), "a folder of 20 GB")
+    ok(sandbox.exec("true"))
+
+
+@case("trees")
+def thousands_of_files(make: Opener) -> None:
+    """Five thousand small files go in, out, and through a manifest."""
+    sandbox = make()
+    members = [(f"{number % 50}/{number}.txt", str(number).encode()) for number in range(5000)]
+    sandbox.put_tar("many", make_tar(*members))
+    manifest = sandbox.manifest("many")
+    assert len(manifest) == 5000, len(manifest)
+    assert manifest["7/7.txt"].digest == hashlib.sha256(b"7").hexdigest()
+    with tarfile.open(fileobj=io.BytesIO(sandbox.get_tar("many"))) as archive:
+        assert sum(member.isfile() for member in archive) == 5000
+
+
+@case("trees")
+def manifest_is_true(make: Opener) -> None:
+    """A manifest lists every file and link with mode, size and digest, sorted, and follows no link."""
+    sandbox = make()
+    build_tree(sandbox)
+    ok(sandbox.exec("mkfifo tree/pipe"))
+    manifest = sandbox.manifest("tree")
+    seen = {name: entry for name, entry in describe(sandbox, "tree").items() if entry != ["folder"]}
+    assert list(manifest) == sorted(manifest), "not sorted"
+    assert manifest.keys() == seen.keys(), sorted(manifest.keys() ^ seen.keys())
+    for name, entry in manifest.items():
+        if entry.link is None:
+            assert [entry.mode, entry.digest] == [seen[name][0], seen[name][2]], (name, entry, seen[name])
+            assert entry.size == len(sandbox.read_file(f"tree/{name}")), (name, entry)
+        else:
+            assert ["link", entry.link] == seen[name], (name, entry, seen[name])
+            assert entry.digest == hashlib.sha256(os.fsencode(entry.link)).hexdigest(), (name, entry)
+    assert sandbox.manifest() == {f"tree/{name}": entry for name, entry in manifest.items()}
+    sandbox.write_file("tree/run.sh", b"changed")
+    changed = sandbox.manifest("tree")
+    assert [name for name in changed if changed[name] != manifest[name]] == ["run.sh"]
+
+
+@case("trees")
+def manifest_leaves_out(make: Opener) -> None:
+    """Excluded names are left out at any depth, files and folders, by pattern."""
+    sandbox = make()
+    for path in ("keep.py", "skip.pyc", "a/b/skip.pyc", "a/.git/config", ".git/HEAD", "a/gitlike/x", "z/.git"):
+        sandbox.write_file(path, b"")
+    assert list(sandbox.manifest(exclude=[".git", "*.pyc"])) == ["a/gitlike/x", "keep.py"]
+    assert len(sandbox.manifest()) == 7
+
+
+@case("trees")
+def manifest_limits(make: Opener) -> None:
+    """More files than allowed are a `FileError`, a missing folder is `MissingFile`, an empty one is empty."""
+    sandbox = make()
+    ok(sandbox.exec("mkdir -p some empty && touch some/1 some/2 some/3"))
+    assert len(sandbox.manifest("some", max_files=3)) == 3
+    check_refused(FileError, lambda: sandbox.manifest("some", max_files=2), "more than max_files")
+    check_refused(MissingFile, lambda: sandbox.manifest("nothing"), "a missing folder")
+    check_refused(FileError, lambda: sandbox.manifest("some/1"), "a file in the place of a folder")
+    assert sandbox.manifest("empty") == {}
+
+
+@case("trees", "hostile")
+def files_of_the_sandbox_change_nothing(make: Opener) -> None:
+    """No program, module or setting that lies in the sandbox changes what we read, write, pack or list."""
+    sandbox = make()
+    evil = b"import os\nos._exit(3)\n"
+    for name in ("os", "hashlib", "json", "tarfile", "io", "stat", "subprocess", "sitecustomize", "usercustomize"):
+        sandbox.write_file(f"{name}.py", evil)
+    for name in ("find", "sha256sum", "tar", "cat", "git", "python3"):
+        sandbox.write_file(f"bin/{name}", b"#!/bin/sh\nexit 3\n", mode=0o755)
+    ok(sandbox.exec('cp *.py "$HOME"; cp bin/* "$HOME" ; printf "export PATH=$PWD/bin\\n" >> "$HOME/.profile"'))
+    names = set(sandbox.manifest())
+    assert {"os.py", "bin/find"} <= names, names
+    sandbox.put_tar("copy", sandbox.get_tar("bin"))
+    assert sandbox.manifest("copy") == sandbox.manifest("bin")
+    assert sandbox.read_file("os.py") == evil
+    assert ok(sandbox.exec("echo on")).text == "on\n"
