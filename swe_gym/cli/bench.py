@@ -1,0 +1,112 @@
+"""`swe-gym bench`: what a sandbox costs on this machine, beside what it would cost without one."""
+
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..sandboxes import Sandbox, SandboxSpec, open_sandbox
+
+app = typer.Typer(no_args_is_help=True, help="Measure what sandboxes cost on this machine.")
+
+
+@app.command()
+def sandbox(
+    backend: Annotated[str, typer.Option(help="Kind of sandbox.")] = "local",
+    image: Annotated[str | None, typer.Option(help="Container image, on backends that run one.")] = None,
+    live: Annotated[int, typer.Option(min=1, help="How many to hold open at once for the memory figure.")] = 50,
+    rounds: Annotated[int, typer.Option(min=5, help="Repetitions of each timing.")] = 100,
+) -> None:
+    """Time a command, a start and a close; count commands per second over 16 sandboxes, and memory per sandbox.
+
+    Timings of sandbox and host alternate in one loop, so that what else the machine does hits both alike.
+    """
+    spec = SandboxSpec(image=image)
+    table = Table("what", "median", "beside it", "ratio", title=f"{backend} sandboxes")
+    with open_sandbox(spec, backend) as box:
+        table.caption = f"isolation: {box.capabilities.isolation}"
+        commands = {
+            "exec 'true' in bash": lambda: box.exec("true"),
+            "exec ['true']": lambda: box.exec(["true"]),
+        }
+        for name, work in commands.items():
+            ours, host = alternate(work, lambda: subprocess.run(["true"], check=True), rounds)
+            table.add_row(name, f"{ours:.2f} ms", f"subprocess.run: {host:.2f} ms", f"{ours / host:.1f}x")
+    start, close = start_and_close(spec, backend, max(5, rounds // 5))
+    table.add_row("open to first command", f"{start:.0f} ms", "", "")
+    table.add_row("close", f"{close:.0f} ms", "", "")
+    rate, host_rate = throughput(spec, backend)
+    table.add_row("16 threads together", f"{rate:.0f} commands/s", f"subprocess.run: {host_rate:.0f}/s", "")
+    table.add_row(f"memory of each of {live}", f"{memory_each(spec, backend, live):.1f} MB", "", "")
+    Console().print(table)
+
+
+def alternate(first: Callable[[], object], second: Callable[[], object], rounds: int) -> tuple[float, float]:
+    """Median milliseconds of two things that are done in turn."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for work, kept in zip((first, second), times, strict=True):
+            started = time.perf_counter()
+            work()
+            kept.append((time.perf_counter() - started) * 1000)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def start_and_close(spec: SandboxSpec, backend: str, rounds: int) -> tuple[float, float]:
+    """Median milliseconds from asking for a sandbox to the end of its first command, and of its close."""
+    starts, closes = [], []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        box = open_sandbox(spec, backend)
+        box.exec(["true"])
+        ready = time.perf_counter()
+        box.close()
+        starts.append((ready - started) * 1000)
+        closes.append((time.perf_counter() - ready) * 1000)
+    return statistics.median(starts), statistics.median(closes)
+
+
+def throughput(spec: SandboxSpec, backend: str, threads: int = 16, each: int = 150) -> tuple[float, float]:
+    """Commands per second of `threads` sandboxes, one thread each; and of subprocess.run in as many threads."""
+
+    def rate(works: list[Callable[[], object]]) -> float:
+        def many(work: Callable[[], object]) -> None:
+            for _ in range(each):
+                work()
+
+        with ThreadPoolExecutor(threads) as pool:
+            started = time.perf_counter()
+            list(pool.map(many, works))
+            return threads * each / (time.perf_counter() - started)
+
+    with ExitStack() as stack:
+        boxes = [stack.enter_context(open_sandbox(spec, backend)) for _ in range(threads)]
+        works: list[Callable[[], object]] = [lambda box=box: box.exec(["true"]) for box in boxes]  # type: ignore[misc]  # a default binds the loop's box
+        return rate(works), rate([lambda: subprocess.run(["true"], check=True)] * threads)
+
+
+def memory_each(spec: SandboxSpec, backend: str, count: int) -> float:
+    """MB of this machine's memory that each of `count` sandboxes takes: kernel, page tables and all."""
+    open_sandbox(spec, backend).close()  # what they share is loaded before the count begins
+    before = available_mb()
+    with ExitStack() as stack:
+        boxes: list[Sandbox] = []
+        with ThreadPoolExecutor(8) as pool:
+            for box in pool.map(lambda _: open_sandbox(spec, backend), range(count)):
+                boxes.append(stack.enter_context(box))
+            list(pool.map(lambda box: box.exec(["true"]), boxes))
+        return (before - available_mb()) / count
+
+
+def available_mb() -> float:
+    """What Linux counts as available memory, in MB."""
+    with open("/proc/meminfo") as file:
+        line = next(line for line in file if line.startswith("MemAvailable"))
+    return int(line.split()[1]) / 1024
