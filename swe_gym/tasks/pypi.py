@@ -1,0 +1,260 @@
+"""What a source release says of itself: where its tests are, what they need, what changed since an older one.
+
+Only reading: nothing of a release is run here. `swe_gym.rollout.new_task` makes tasks of it.
+"""
+
+import configparser
+import email.parser
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..errors import TaskError
+from ..index import normalised
+
+_TEST_FILE = ("test_*.py", "*_test.py", "tests.py", "test.py")
+_TEST_FOLDER = re.compile(r"(?:.*/)?tests?|testing")
+_TEST_GROUP = re.compile(r"(?:unit)?tests?(?:ing|_runner)?|pytest|hatch-test", re.IGNORECASE)
+_GENERATED = ("PKG-INFO", "*.egg-info/*", ".git/*")
+_REQUIREMENT_FILES = ("*requirements*.txt", "*requirements*/*.txt", "tests/requirements*.txt")
+_CHANGELOG = re.compile(
+    r"(?:changes|changelog|history|news|release[-_]?notes|releases)(?:\.(?:md|rst|txt))?", re.IGNORECASE
+)
+_HASH_HEADING = re.compile(r"#{1,4}\s")
+_VERSION_LINE = re.compile(r"\*{0,2}\[?v?\d+\.\d+[\w.]*\]?\*{0,2}(\s*[-(:,*\u2013].*)?")
+_UNDERLINE = re.compile(r"([=\-~^*+#\"'`])\1{2,}")
+_MAX_STATEMENT = 20_000
+
+
+@dataclass(frozen=True)
+class TestLayout:
+    """Where a project keeps its tests.
+
+    Attributes:
+        patterns: Glob patterns (fnmatch) of all files that belong to the tests.
+        targets: The folders and files to give to the test runner.
+    """
+
+    __test__ = False  # not a test class, whatever pytest makes of the name
+
+    patterns: tuple[str, ...]
+    targets: tuple[str, ...]
+
+    def __contains__(self, path: str) -> bool:
+        return any(fnmatchcase(path, pattern) for pattern in self.patterns)
+
+
+def list_files(tree: Path) -> list[str]:
+    """The relative paths of all files and links of a release, without what the packaging tools generated."""
+    paths = (path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_symlink() or path.is_file())
+    return sorted(path for path in paths if not is_generated(path))
+
+
+def is_generated(path: str) -> bool:
+    """Whether a file of a release was written by the packaging tools."""
+    return any(fnmatchcase(path, pattern) or fnmatchcase(path, f"*/{pattern}") for pattern in _GENERATED)
+
+
+def find_tests(files: Sequence[str]) -> TestLayout:
+    """The tests of a project, by the conventions of pytest and unittest.
+
+    The outermost folders named "test" or "tests" (at the top, "testing" too) with files in them that are named
+    like tests; where there is no such folder, those files alone. A `conftest.py` at the top belongs to the tests.
+
+    Raises:
+        TaskError: There are none: many projects leave their tests out of their source releases.
+    """
+    tests = [PurePosixPath(path) for path in files if any(fnmatchcase(Path(path).name, name) for name in _TEST_FILE)]
+    folders = {outermost for path in tests if (outermost := _test_folder(path))}
+    targets = folders or set(map(str, tests))
+    if not targets:
+        raise TaskError("the source release holds no tests: other releases of the project may")
+    patterns = {f"{_escaped(target)}/*" if folders else _escaped(target) for target in targets}
+    patterns |= {"conftest.py"} & set(files)
+    return TestLayout(tuple(sorted(patterns)), tuple(sorted(targets)))
+
+
+def _test_folder(path: PurePosixPath) -> str | None:
+    """The outermost folder around a file that is named like one of tests."""
+    return next((str(folder) for folder in reversed(path.parents) if _TEST_FOLDER.fullmatch(str(folder))), None)
+
+
+def _escaped(path: str) -> str:
+    """A path as a pattern that matches only itself."""
+    return re.sub(r"([*?[])", r"[\1]", path)
+
+
+def find_source_root(tree: Path, package: str) -> str:
+    """The folder that must be on the import path, relative to the release: "src", "lib" or "" for the top."""
+    names = {normalised(package).replace("-", "_")}
+    for listing in tree.glob("*.egg-info/top_level.txt"):
+        names |= set(listing.read_text(encoding="utf-8").split())
+    for root in ("src", "lib"):
+        if any((tree / root / name).is_dir() or (tree / root / f"{name}.py").is_file() for name in names):
+            return root
+    return ""
+
+
+# --- what the tests need --------------------------------------------------------------------------------
+
+
+def test_requirements(tree: Path, package: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a release and its tests need to be installed, as the release itself says.
+
+    Returns:
+        The extras of the package that are there for its tests, and further requirement lines: what the
+        package needs, and what dependency groups, tool tables and requirement files name for the tests. Those for
+        development in general count only where nothing is named for the tests.
+    """
+    metadata = _metadata(tree)
+    extras = tuple(name for name in metadata.get_all("Provides-Extra", []) if _TEST_GROUP.fullmatch(name))
+    needs = [line for line in metadata.get_all("Requires-Dist", []) if not re.search(r"\bextra\s*==", line)]
+    groups = dict(_groups(tree))
+    tests = [line for name, lines in groups.items() if _TEST_GROUP.fullmatch(name) for line in lines]
+    if not tests and not extras:
+        tests = groups.get("dev", [])
+    lines = [line.strip() for line in (*needs, *tests)]
+    return extras, tuple(
+        _merged(line for line in lines if _is_requirement(line) and _project(line) != normalised(package))
+    )
+
+
+def _merged(lines: Iterable[str]) -> Iterator[str]:
+    """One line per project. Where several lists disagree on its version, its name alone, and pip decides.
+
+    Lines with an environment marker do not disagree: each holds for another interpreter.
+    """
+    projects: dict[str, dict[str, None]] = {}
+    for line in lines:
+        projects.setdefault(_project(line), {})[line] = None
+    for name, wishes in projects.items():
+        agree = len(wishes) == 1 or all(";" in wish for wish in wishes)
+        yield from wishes if agree else (name,)
+
+
+test_requirements.__test__ = False  # type: ignore[attr-defined]  # not a test, whatever pytest makes of the name
+
+
+def _metadata(tree: Path) -> Any:
+    file = tree / "PKG-INFO"
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    return email.parser.HeaderParser().parsestr(text)
+
+
+def _is_requirement(line: str) -> bool:
+    """Whether a line names a project of an index, and not a path, an address or an option."""
+    return re.match(r"[A-Za-z0-9]", line) is not None and "/" not in line.partition(";")[0]
+
+
+def _project(line: str) -> str:
+    match = re.match(r"[A-Za-z0-9._-]+", line)
+    return normalised(match[0]) if match else ""
+
+
+def _groups(tree: Path) -> Iterator[tuple[str, list[str]]]:
+    """Named lists of requirements, wherever a release may keep them; "test" and "dev" are what files are called."""
+    found: dict[str, list[str]] = {}
+    for name, lines in (*_pyproject_groups(tree), *_tox_groups(tree), *_file_groups(tree)):
+        found.setdefault(name, []).extend(lines)
+    yield from found.items()
+
+
+def _pyproject_groups(tree: Path) -> Iterator[tuple[str, list[str]]]:
+    try:
+        data = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return
+    groups = data.get("dependency-groups", {})
+    for name in groups:
+        yield name, list(_group(groups, name, ()))
+    tools = data.get("tool", {})
+    for name, table in tools.get("hatch", {}).get("envs", {}).items():
+        yield name, [*table.get("dependencies", []), *table.get("extra-dependencies", [])]
+    poetry = tools.get("poetry", {})
+    for name, table in {"dev": {"dependencies": poetry.get("dev-dependencies", {})}, **poetry.get("group", {})}.items():
+        yield name, list(table.get("dependencies", {}))
+
+
+def _group(groups: dict[str, Any], name: str, above: tuple[str, ...]) -> Iterator[str]:
+    """The lines of a dependency group, with the groups that it includes."""
+    for entry in groups.get(name, []) if name not in above else []:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            yield from _group(groups, entry.get("include-group", ""), (*above, name))
+
+
+def _tox_groups(tree: Path) -> Iterator[tuple[str, list[str]]]:
+    """What `tox.ini` installs in all its test environments."""
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read(tree / "tox.ini", encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError):
+        return
+    lines = parser.get("testenv", "deps", fallback="").splitlines()
+    yield "test", [line for line in map(str.strip, lines) if not re.search(r"[{}]|^[\w,!-]+:|^-", line)]
+
+
+def _file_groups(tree: Path) -> Iterator[tuple[str, list[str]]]:
+    for file in sorted(path for pattern in _REQUIREMENT_FILES for path in tree.glob(pattern)):
+        relative = file.relative_to(tree).as_posix()
+        name = "test" if "test" in relative else "dev" if "dev" in relative else ""
+        if name:
+            yield name, list(_requirement_lines(file, ()))
+
+
+def _requirement_lines(file: Path, above: tuple[Path, ...]) -> Iterator[str]:
+    """The lines of a requirements file, with the files that it includes, without comments and hashes."""
+    if file in above or not file.is_file():
+        return
+    text = file.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
+    for line in text.splitlines():
+        line = re.split(r"(?:^|\s)#|\s--hash", line)[0].strip()
+        if included := re.fullmatch(r"(?:-r|--requirement)[\s=]*(.+)", line):
+            yield from _requirement_lines(file.parent / included[1], (*above, file))
+        elif line and not line.startswith("-"):
+            yield line
+
+
+# --- what changed ---------------------------------------------------------------------------------------
+
+
+def changes_between(tree: Path, files: Iterable[str], old: str, new: str) -> str:
+    """What the changelog of a release says of the versions after `old` up to `new`; empty where it has none."""
+    logs = [path for path in files if _CHANGELOG.fullmatch(PurePosixPath(path).name) and path.count("/") <= 2]
+    for path in sorted(logs, key=lambda path: (path.count("/"), path)):
+        text = (tree / path).read_text(encoding="utf-8", errors="replace")
+        if section := _section(text.splitlines(), old, new):
+            return section[:_MAX_STATEMENT]
+    return ""
+
+
+def _section(lines: Sequence[str], old: str, new: str) -> str:
+    """The lines below the heading of version `new`, to the heading of `old` or, failing that, of any other."""
+    headings = [number for number in range(len(lines)) if _is_heading(lines, number)]
+    start = next((number for number in headings if _names(lines[number], new)), None)
+    if start is None:
+        return ""
+    after = [number for number in headings if number > start]
+    end = next((number for number in after if _names(lines[number], old)), None)
+    if end is None:
+        end = next((number for number in after if re.search(r"\d+\.\d+", lines[number])), len(lines))
+    return "\n".join(lines[start:end]).strip()
+
+
+def _names(line: str, version: str) -> bool:
+    """Whether a line names that version, and not merely one that begins or ends alike."""
+    return re.search(rf"(?<![\w.])v?{re.escape(version)}(?!\.?\w)", line) is not None
+
+
+def _is_heading(lines: Sequence[str], number: int) -> bool:
+    """Whether a line is a heading: "## 1.2", underlined as in reStructuredText, or a version alone on its line."""
+    line = lines[number].strip()
+    below = lines[number + 1].strip() if number + 1 < len(lines) else ""
+    return bool(line) and bool(
+        _HASH_HEADING.match(line) or _VERSION_LINE.fullmatch(line) or _UNDERLINE.fullmatch(below)
+    )
