@@ -1,0 +1,212 @@
+"""`Unicode`: the space of all texts up to a length, in a form that Gymnasium's vector environments do not garble.
+
+Gymnasium's own `Text` checks every character against a set, and stock `AsyncVectorEnv` reads it from shared memory
+once, before there is anything to read, so that every observation is constant. The functions below `Unicode` are what
+Gymnasium needs to know to batch, copy and share it truthfully; the table at the end tells them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from ctypes import c_uint8
+from typing import Any, NoReturn
+
+import gymnasium.spaces.utils
+import gymnasium.vector.utils
+import gymnasium.wrappers.utils
+import numpy as np
+from gymnasium.spaces import Text, Tuple
+
+from .errors import UsageError
+
+
+class Unicode(Text):
+    """Any `str` of at most `max_length` code points: control characters, emoji and lone surrogates too.
+
+    Membership is a look at type and length, whatever the text. Two spaces are equal if their `max_length` is.
+
+    Args:
+        max_length: Code points at most.
+        examples: What `sample` draws from; a random text would be no useful action.
+        seed: Of the draws.
+
+    Raises:
+        UsageError: There is no example, or one that is not in the space.
+    """
+
+    def __init__(
+        self,
+        max_length: int,
+        *,
+        examples: Sequence[str] = ("",),
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(max_length, min_length=0, charset="", seed=seed)
+        self.examples: tuple[str, ...] = tuple(examples)
+        outside = [example for example in self.examples if not self.contains(example)]
+        if not self.examples or outside:
+            what = "there are none" if not outside else f"{str(outside[0])[:60]!r} is not"
+            raise UsageError(
+                f"the examples of a Unicode space must be texts of at most {max_length} characters: {what}"
+            )
+
+    def contains(self, x: Any) -> bool:
+        """Whether `x` is a `str` that is not too long."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """One of the examples.
+
+        Raises:
+            UsageError: A mask or probabilities were given; there are no characters to mask.
+        """
+        if mask is not None or probability is not None:
+            raise UsageError("Unicode.sample draws from its examples and takes neither mask nor probability")
+        return self.examples[int(self.np_random.integers(len(self.examples)))]
+
+    def __repr__(self) -> str:
+        return f"Unicode({self.max_length})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unicode) and self.max_length == other.max_length
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: there is no array that a text of any length becomes."""
+        return False
+
+
+# --- batches --------------------------------------------------------------------------------------------
+
+
+def _batch_differing(spaces: Sequence[Unicode]) -> Tuple[Any]:
+    return Tuple([deepcopy(space) for space in spaces], seed=deepcopy(spaces[0].np_random))
+
+
+def _create_empty(space: Unicode, n: int = 1, fn: Callable[..., Any] = np.zeros) -> tuple[str, ...]:  # noqa: ARG001  Gymnasium's signature
+    return ("",) * n
+
+
+def _create_zero(space: Unicode) -> str:  # noqa: ARG001  Gymnasium's signature
+    return ""
+
+
+# --- shared memory --------------------------------------------------------------------------------------
+#
+# Each environment has a record: the length of its text in bytes, then the text as UTF-8. "surrogatepass" carries lone
+# surrogates over.
+
+_HEADER = 8
+_BYTES_PER_CODE_POINT = 4
+
+
+def _create_shared(space: Unicode, n: int = 1, ctx: Any = multiprocessing) -> Any:
+    return ctx.Array(c_uint8, n * _record_size(space))
+
+
+def _write_shared(space: Unicode, index: int, value: str, shared_memory: Any) -> None:
+    if not space.contains(value):
+        shown = f"a text of {len(value)} characters" if isinstance(value, str) else type(value).__name__
+        raise UsageError(f"an observation of {space} cannot be {shown}")
+    data = value.encode("utf-8", "surrogatepass")
+    record = _record(space, index, shared_memory)
+    record[_HEADER : _HEADER + len(data)] = np.frombuffer(data, np.uint8)
+    record[:_HEADER] = np.frombuffer(len(data).to_bytes(_HEADER, "little"), np.uint8)
+
+
+def _read_shared(space: Unicode, shared_memory: Any, n: int = 1) -> SharedTexts:
+    return SharedTexts.of(space, shared_memory, n)
+
+
+def _record_size(space: Unicode) -> int:
+    return _HEADER + _BYTES_PER_CODE_POINT * space.max_length
+
+
+def _record(space: Unicode, index: int, shared_memory: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    size = _record_size(space)
+    return np.frombuffer(shared_memory.get_obj(), np.uint8)[index * size : (index + 1) * size]
+
+
+class SharedTexts(tuple[str, ...]):
+    """The texts that stand in shared memory now: read anew at every use, as the arrays of other spaces are.
+
+    `AsyncVectorEnv` reads shared memory once, when it is made, and hands out deep copies of what it got. A deep copy of
+    this is a plain tuple of the texts of that moment. With `copy=False` one sees this object itself.
+    """
+
+    _space: Unicode
+    _memory: Any
+    _n: int
+
+    @classmethod
+    def of(cls, space: Unicode, memory: Any, n: int) -> SharedTexts:
+        """The texts of `n` environments in the memory that `create_shared_memory` made."""
+        self = cls()
+        self._space, self._memory, self._n = space, memory, n
+        return self
+
+    def now(self) -> tuple[str, ...]:
+        """The texts as a plain tuple."""
+        return tuple(self._text(index) for index in range(self._n))
+
+    def _text(self, index: int) -> str:
+        record = _record(self._space, index, self._memory)
+        length = int.from_bytes(record[:_HEADER].tobytes(), "little")
+        return record[_HEADER : _HEADER + length].tobytes().decode("utf-8", "surrogatepass")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
+        return self.now()
+
+    def __copy__(self) -> tuple[str, ...]:
+        return self.now()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (list(self.now()),)
+
+
+def _of_now(name: str) -> Callable[..., Any]:
+    def method(self: SharedTexts, *arguments: Any) -> Any:
+        plain = [one.now() if isinstance(one, SharedTexts) else one for one in arguments]
+        return getattr(self.now(), name)(*plain)
+
+    return method
+
+
+# A tuple's own methods would see the empty tuple that the object is made of.
+for _name in set(vars(tuple)) - {"__new__", "__doc__", "__getattribute__", "__getnewargs__", "__class_getitem__"}:
+    setattr(SharedTexts, _name, _of_now(_name))
+
+
+# --- flattening: there is none --------------------------------------------------------------------------
+
+
+def _flatdim(space: Unicode) -> NoReturn:
+    raise ValueError(f"{space} cannot be flattened to an array: its texts have any length")
+
+
+def _same_text(space: Unicode, x: str) -> str:  # noqa: ARG001  Gymnasium's signature
+    return x
+
+
+def _flatten_space(space: Unicode) -> Unicode:
+    return deepcopy(space)
+
+
+_REGISTRATIONS: tuple[tuple[Any, Callable[..., Any]], ...] = (
+    (gymnasium.vector.utils.batch_differing_spaces, _batch_differing),
+    (gymnasium.vector.utils.create_empty_array, _create_empty),
+    (gymnasium.wrappers.utils.create_zero_array, _create_zero),
+    (gymnasium.vector.utils.create_shared_memory, _create_shared),
+    (gymnasium.vector.utils.write_to_shared_memory, _write_shared),
+    (gymnasium.vector.utils.read_from_shared_memory, _read_shared),
+    (gymnasium.spaces.utils.flatdim, _flatdim),
+    (gymnasium.spaces.utils.flatten, _same_text),
+    (gymnasium.spaces.utils.unflatten, _same_text),
+    (gymnasium.spaces.utils.flatten_space, _flatten_space),
+)
+"""Where `Text`'s own function would not do; `batch_space` and `concatenate` treat a `Unicode` as a `Text`."""
+
+for _dispatcher, _function in _REGISTRATIONS:
+    _dispatcher.register(Unicode, _function)
