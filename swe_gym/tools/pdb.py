@@ -1,0 +1,283 @@
+"""`pdb`: Python's debugger, kept running between calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ..errors import FileError, ToolError
+from ..sandboxes.base import Sandbox
+from ..types import ToolResult
+from .base import Tool, ToolContext
+from .files import checked, shown_path
+from .pdb_entrypoint import FORMS, parse_entrypoint
+from .pdb_lines import moved_lines
+from .pdb_session import Breakpoint, Position, Reply, Session
+from .text import NOTE_ROOM, bound, clean, harmless, shorten
+
+MAX_COMMAND = 50_000
+"""Characters of one `command`."""
+
+LINE_WIDTH = 200
+
+
+@dataclasses.dataclass(slots=True)
+class _Breakpoints:
+    """The breakpoints of an episode and the text of their files as they were when the breakpoints were right."""
+
+    points: tuple[Breakpoint, ...] = ()
+    texts: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+    def update(self, sandbox: Sandbox, points: tuple[Breakpoint, ...]) -> None:
+        """Take over what a session says, which runs the files as they are now."""
+        self.points = points
+        self.texts = {
+            file: self.texts[file] if file in self.texts else _lines(sandbox, file)
+            for file in {point.file for point in points}
+        }
+
+    def follow_edits(self, sandbox: Sandbox) -> list[str]:
+        """Move the breakpoints to where their lines are now; says what was moved or dropped."""
+        notes: list[str] = []
+        kept = list(self.points)
+        for file, old in list(self.texts.items()):
+            new = self.texts[file] = _lines(sandbox, file)
+            if new == old:
+                continue
+            moved = moved_lines(old, new)
+            for point in [point for point in kept if point.file == file]:
+                kept.remove(point)
+                line = moved.get(point.line)
+                where = f"{shown_path(sandbox, file)}:{point.line}"
+                if line is None:
+                    notes.append(f"Breakpoint {point.number} at {where} was dropped: its line is gone.")
+                else:
+                    kept.append(point.model_copy(update={"line": line}))
+                    notes += [f"Breakpoint {point.number} moved from {where} to line {line}."] * (line != point.line)
+        self.points = tuple(sorted(kept, key=lambda point: point.number))
+        return notes
+
+
+class Pdb(Tool):
+    """A debugger session that outlives a call, and breakpoints that outlive the session.
+
+    Args:
+        timeout: Seconds that a command may take where the call names no other limit.
+    """
+
+    name = "pdb"
+    description = (
+        "Run commands of the Python debugger pdb, such as `b pkg/mod.py:12, x > 3`, `c`, `n`, `s`, `r`, `up`, "
+        "`p expr`, `w`, `restart`, `q`; several may be given, one per line. The first call starts the program, which "
+        "then stands at its first line. It stops at breakpoints, at every failed test and where an exception is not "
+        "caught, with all variables at hand. Each call returns what was printed, the current frame with its source, "
+        "and the breakpoints, which stay over restarts and move along with edits. When source files change or the "
+        "program ends, the next call starts it from the top. Its standard input is empty."
+    )
+    parameters: ClassVar = {
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "description": "What to type into pdb; a line each for several commands."},
+            "entrypoint": {
+                "type": "string",
+                "description": "What to debug, as in `python -m pytest tests/test_x.py -x` or `python script.py 3`. "
+                "A new one starts a new session. By default the last one, and at first the task's own test command.",
+            },
+            "timeout": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": 3600,
+                "description": "Seconds after which the program is interrupted; it then stops where it is.",
+            },
+        },
+        "required": ["command"],
+        "additionalProperties": False,
+    }
+    examples = ({"command": "b"},)
+
+    def __init__(self, timeout: float = 60.0) -> None:
+        self._timeout = timeout
+        self._session: Session | None = None
+        self._breakpoints = _Breakpoints()
+        self._entrypoint = ""
+        self._arguments: tuple[str, ...] | None = None
+
+    def reset(self) -> None:
+        """End the session and forget the breakpoints."""
+        self._close()
+        self._breakpoints = _Breakpoints()
+        self._entrypoint = ""
+        self._arguments = None
+
+    def run(self, context: ToolContext, **arguments: Any) -> ToolResult:
+        """See `Tool.run`."""
+        lines = _command_lines(arguments["command"])
+        self._choose(context, checked(arguments.get("entrypoint", "").strip(), "entrypoint"))
+        deadline = time.monotonic() + context.time_left(arguments.get("timeout", self._timeout))
+        try:
+            return self._run(context, lines, deadline)
+        except BaseException:  # a session that failed in the middle of a reply cannot be trusted
+            self._close()
+            raise
+
+    def _choose(self, context: ToolContext, entrypoint: str) -> None:
+        """Make `entrypoint`, the last one or the task's own the one to debug."""
+        wanted = entrypoint or self._entrypoint or context.eval_cmd
+        if not wanted:
+            raise ToolError(f"There is no default entrypoint. {FORMS}")
+        parse_entrypoint(wanted)
+        if wanted != self._entrypoint:
+            self._close()
+            self._entrypoint = wanted
+            self._arguments = None
+
+    def _run(self, context: ToolContext, lines: list[str], deadline: float) -> ToolResult:
+        """Start the program if it does not run, type the lines, and start it again where the session asks for it."""
+        story = _Story()
+        if not self._session:
+            self._start(context, story, deadline)
+        while self._session and lines:
+            reply = self._session.command(lines, self._breakpoints.points, timeout=_left(deadline))
+            lines = []
+            self._take(context, story, reply)
+            position = reply.position
+            if position and position.state in ("stale", "restart"):
+                lines = list(position.rest)
+                self._arguments = position.arguments or self._arguments
+                changed = ", ".join(shown_path(context.sandbox, file) for file in position.changed)
+                story.notes += [f"Changed since the program was started: {changed}."] if changed else []
+                self._start(context, story, deadline)
+        return self._result(context, story)
+
+    def _start(self, context: ToolContext, story: _Story, deadline: float) -> None:
+        """Begin a session; where the program does not even reach its first line there is none afterwards."""
+        notes = self._breakpoints.follow_edits(context.sandbox)
+        self._session = Session(context.sandbox, parse_entrypoint(self._entrypoint), timeout=_left(deadline))
+        arguments = f" with the arguments {shlex.join(self._arguments)}" if self._arguments is not None else ""
+        story.notes += [f"Started: {self._entrypoint}{arguments}", *notes]
+        reply = self._session.start(self._breakpoints.points, arguments=self._arguments, timeout=_left(deadline))
+        self._take(context, story, reply)
+
+    def _take(self, context: ToolContext, story: _Story, reply: Reply) -> None:
+        """Note what a request brought, and end a session that cannot go on."""
+        story.output += reply.output
+        story.reply = reply
+        if reply.position:
+            story.notes += reply.position.notes
+        if not reply.position or reply.position.state != "stopped":
+            self._close()
+        self._breakpoints.update(context.sandbox, reply.breakpoints)
+
+    def _close(self) -> None:
+        if self._session:
+            self._session.close()
+        self._session = None
+
+    def _result(self, context: ToolContext, story: _Story) -> ToolResult:
+        reply, position = story.reply, story.reply.position
+        points = self._breakpoints.points
+        end = [*_ending(reply), *_place(context.sandbox, position, points), *_listing(context.sandbox, points)]
+        state = bound(harmless("\n".join(end)), context.max_output // 2)
+        head = bound(harmless("\n".join(story.notes)), context.max_output // 4)
+        room = max(NOTE_ROOM, context.max_output - len(state) - len(head) - 4)
+        output = bound(clean(story.output.decode("utf-8", "replace")).strip("\n"), room)
+        failed = reply.timed_out or (position and position.failed)
+        text = "\n\n".join(part for part in (head, output, state) if part)
+        return ToolResult(text=text, ok=not failed, exit_code=None if position else reply.exit_code)
+
+
+@dataclasses.dataclass(slots=True)
+class _Story:
+    """What happened during one call.
+
+    Attributes:
+        notes: What the policy should know before it reads the output.
+        output: Everything that was printed.
+        reply: The last reply.
+    """
+
+    notes: list[str] = dataclasses.field(default_factory=list)
+    output: bytes = b""
+    reply: Reply = dataclasses.field(default_factory=Reply)
+
+
+def _command_lines(command: str) -> list[str]:
+    if not command.strip():
+        raise ToolError(
+            "The command is empty. Say what pdb should do, as in `b file.py:12`, `c`, `n` or `p expression`."
+        )
+    if len(command) > MAX_COMMAND:
+        raise ToolError(f"The command has {len(command):,} characters; at most {MAX_COMMAND:,} are taken.")
+    return [line.rstrip("\r") for line in command.strip("\n").split("\n")]
+
+
+def _left(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())
+
+
+def _lines(sandbox: Sandbox, file: str) -> list[str]:
+    """The lines of a file; none where it cannot be read."""
+    try:
+        return sandbox.read_file(file).decode("utf-8", "replace").splitlines()
+    except FileError:
+        return []
+
+
+def _ending(reply: Reply) -> list[str]:
+    """How the command or the program ended, where that needs to be said."""
+    again = "Breakpoints are kept; the next command starts the program from the top."
+    if reply.position:
+        late = ["The command took too long and was interrupted."] if reply.timed_out else []
+        return [f"The session is closed. {again}"] if reply.position.state == "quit" else late
+    if reply.exit_code is None:
+        return [f"The command took too long, the program could not be interrupted, and it was killed. {again}"]
+    if reply.exit_code < 0:
+        return [f"The program was killed by signal {-reply.exit_code}. {again}"]
+    return [f"The program ended with exit code {reply.exit_code}. {again}"]
+
+
+def _place(sandbox: Sandbox, position: Position | None, points: Sequence[Breakpoint]) -> list[str]:
+    """The current frame and its source."""
+    if not position or position.state != "stopped":
+        return []
+    why = f" ({position.reason})" if position.reason else ""
+    thread = f", thread {position.thread}" if position.thread else ""
+    file = shown_path(sandbox, position.file) if position.file.startswith("/") else position.file
+    shown = [
+        f"Stopped at {file}:{position.line} in {position.function}{why}, "
+        f"frame {position.frame} of {position.frames}{thread}."
+    ]
+    shown += [position.exception] if position.exception else []
+    shown += [f"It is about to return {position.returning}."] if position.returning is not None else []
+    if position.defining is not None:
+        shown.append(f"The commands of breakpoint {position.defining} are not complete: the line `end` ends them.")
+    stops = {point.line for point in points if point.file == position.file and point.enabled}
+    for number, text in enumerate(position.context, position.first):
+        mark = ("B" if number in stops else " ") + ("->" if number == position.line else "  ")
+        shown.append(f"{mark} {number:>4}  {shorten(text, LINE_WIDTH)}".rstrip())
+    return shown
+
+
+def _listing(sandbox: Sandbox, points: Sequence[Breakpoint]) -> list[str]:
+    """The breakpoints, one a line."""
+    return ["Breakpoints:", *(f"  {_described(sandbox, point)}" for point in points)] if points else ["No breakpoints."]
+
+
+def _described(sandbox: Sandbox, point: Breakpoint) -> str:
+    properties = {
+        f"if {point.condition}": point.condition is not None,
+        "disabled": not point.enabled,
+        "temporary": point.temporary,
+        f"ignored {point.ignore} more times": point.ignore > 0,
+        f"reached {point.hits} times": point.hits > 0,
+        f"runs {'; '.join(point.commands)}": bool(point.commands),
+    }
+    return ", ".join(
+        [
+            f"{point.number}  {shown_path(sandbox, point.file)}:{point.line}",
+            *(text for text, holds in properties.items() if holds),
+        ]
+    )
