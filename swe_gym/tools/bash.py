@@ -33,9 +33,18 @@ class Bash(Tool):
 
     def run(self, context: ToolContext, command: str, timeout: float = DEFAULT_TIMEOUT) -> ToolResult:
         """Run `command` for at most `timeout` seconds."""
-        if not timeout > 0:
-            raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds")
-        return report(run_command(context, command, timeout=min(timeout, MAX_TIMEOUT)), context.max_output)
+        return run_bash(context, command, timeout)
+
+
+def run_bash(context: ToolContext, command: str, timeout: float) -> ToolResult:
+    """What the tool does, for every name under which there is such a tool.
+
+    Raises:
+        ToolError: The command is empty, or the timeout is not positive.
+    """
+    if not timeout > 0:
+        raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds")
+    return report(run_command(context, command, timeout=min(timeout, MAX_TIMEOUT)), context.max_output)
 
 
 def report(ran: Ran, limit: int) -> ToolResult:

@@ -124,8 +124,9 @@ def summary(found: Found, shown: int) -> str:
     """What is to be said after the first `shown` matching lines; nothing where they are all."""
     total = sum(found.counts.values())
     if not total:
+        where = "the repository" if found.where == "." else found.where
         hint = " In an extended regular expression | needs no backslash." if r"\|" in found.pattern else ""
-        return f"No line matches {harmless(found.pattern)!r} in {found.where}.{hint}\n"
+        return f"No line of {where} matches `{harmless(found.pattern)}`.{hint}\n"
     if total <= shown:
         return ""
     return f"[... {total - shown:,} more matching lines; {total:,} in {len(found.counts):,} files in all ...]\n"
@@ -202,7 +203,7 @@ def _check_errors(result: ExecResult, pattern: str, where: str) -> None:
         return
     reason = "; ".join(errors[:3]) or result.describe()
     if result.exit_code == 2:
-        raise ToolError(f"{harmless(pattern)!r} is no regular expression that grep takes: {reason}")
+        raise ToolError(f"`{harmless(pattern)}` is no regular expression that grep takes: {reason}")
     raise ToolError(f"the search failed: {reason}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..types import ToolResult
 from . import schema
 from .base import Tool, ToolContext
@@ -17,6 +19,6 @@ class Submit(Tool):
     )
     parameters = schema.parameters(message=schema.string("What was done, for the record; it is not judged."))
 
-    def run(self, context: ToolContext, message: str = "") -> ToolResult:  # noqa: ARG002  the call itself is the record
+    def run(self, context: ToolContext, **_message: Any) -> ToolResult:  # noqa: ARG002  the call itself is the record
         """Say that the work is done."""
         return ToolResult(text="The work was submitted.", submitted=True)

@@ -44,7 +44,7 @@ class View(Tool):
         if document is None:
             return ToolResult(text=list_folder(context, path, depth=1))
         window = choose_window(document, start, end, context.max_output - HEADER_ROOM)
-        return ToolResult(text=_header(context, path, document, window) + window.text + _more(window))
+        return ToolResult(text=_header(context, path, document, window) + window.text + more_lines(window))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +117,7 @@ def _header(context: ToolContext, path: str, document: Document, window: Window)
     return f"{shown}, lines {window.first}-{window.last} of {window.total}{about}:\n"
 
 
-def _more(window: Window) -> str:
+def more_lines(window: Window) -> str:
+    """Where to go on, if lines that were asked for had no room."""
     left = window.wanted - window.last
     return f"[... {left:,} more lines: go on with start={window.last + 1} ...]\n" if left > 0 else ""
