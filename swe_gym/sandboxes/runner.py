@@ -8,6 +8,7 @@ import collections
 import errno
 import fcntl
 import fnmatch
+import functools
 import hashlib
 import io
 import os
@@ -20,6 +21,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import tempfile
 import termios
 import time
 
@@ -27,6 +29,7 @@ from protocol import Decoder, encode
 
 CHUNK = 1 << 16
 PTY_KEEP = 1 << 20
+LONGEST_ARGUMENT = 128 * 1024  # the kernel's limit of one argument, its final NUL included
 TICKS = os.sysconf("SC_CLK_TCK")
 CLOCK_BOOTTIME = 7  # time.CLOCK_BOOTTIME came with Python 3.7
 MOVE_FLAG = ".swe-gym-write"
@@ -41,7 +44,7 @@ def boot_ticks():
 
 
 def processes():
-    """pid -> (parent, start in ticks) of every process that /proc shows, zombies left out."""
+    """pid -> (parent, start in ticks, session) of every process that /proc shows, zombies left out."""
     table = {}
     try:
         names = os.listdir("/proc")
@@ -56,14 +59,14 @@ def processes():
         except OSError:
             continue
         if fields[0] not in (b"Z", b"X"):
-            table[int(name)] = (int(fields[1]), int(fields[19]))
+            table[int(name)] = (int(fields[1]), int(fields[19]), int(fields[3]))
     return table
 
 
 def descendants(table, roots):
     """All of `roots` and what they started, as far as parents tell."""
     children = collections.defaultdict(list)
-    for pid, (parent, _) in table.items():
+    for pid, (parent, _, _) in table.items():
         children[parent].append(pid)
     found, todo = set(), [pid for pid in roots if pid in table]
     while todo:
@@ -81,6 +84,16 @@ def send_signal(pids, number):
             os.kill(pid, number)
         except OSError:
             pass
+
+
+def shorten(argv):
+    """A shell line that is too long for an argument is read from a file; returns arguments and that file or None."""
+    if argv[:2] != ["bash", "-c"] or len(argv) > 3 or len(os.fsencode(argv[2])) < LONGEST_ARGUMENT:
+        return argv, None
+    script = os.fdopen(os.memfd_create("script"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+    script.write(os.fsencode(argv[2]))
+    script.seek(0)
+    return ["bash", "-c", 'eval "$(cat <&%d)" %d<&-' % (script.fileno(), script.fileno())], script
 
 
 class Capture:
@@ -123,8 +136,10 @@ class Command:
         self.kill_at = None
         self.status = None
         merge = request["merge"]
+        argv, script = shorten(request["argv"])
         self.process = subprocess.Popen(
-            request["argv"],
+            argv,
+            pass_fds=[script.fileno()] if script else [],
             cwd=request["cwd"],
             env=request["env"],
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
@@ -133,21 +148,24 @@ class Command:
             start_new_session=True,
             bufsize=0,
         )
+        if script:
+            script.close()
         self.pid = self.process.pid
         self.stdin = memoryview(stdin)
-        self.captures = {self.process.stdout.fileno(): Capture(limit)}
+        self.captures = {self.process.stdout: Capture(limit)}  # by pipe: a number would be reused once closed
         if not merge:
-            self.captures[self.process.stderr.fileno()] = Capture(limit)
-        for fd in list(self.captures) + ([self.process.stdin.fileno()] if stdin else []):
-            os.set_blocking(fd, False)
+            self.captures[self.process.stderr] = Capture(limit)
+        for pipe in list(self.captures) + ([self.process.stdin] if stdin else []):
+            os.set_blocking(pipe.fileno(), False)
 
 
 class Terminal:
     """One process on a pseudo-terminal, what it printed, and who waits for more of it."""
 
-    def __init__(self, pid, fd):
+    def __init__(self, pid, fd, started_ticks):
         self.pid = pid
         self.fd = fd
+        self.started_ticks = started_ticks
         self.buffer = bytearray()
         self.pending = bytearray()
         self.searched = 0
@@ -168,12 +186,14 @@ class Runner:
         self.handlers = {}
         self.commands = {}
         self.terminals = {}
+        self.sessions = set()
         self.expires = None
         self.alive = True
         wake_read, wake_write = os.pipe()
         for fd in (source, sink, wake_read, wake_write):
             os.set_blocking(fd, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGCHLD, signal.SIGINT):  # as PID 1 we would get the SIGINT that Python handles
+            signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(wake_write)
         self.watch(source, select.POLLIN, self.on_request_bytes)
         self.watch(wake_read, select.POLLIN, self.on_child)
@@ -286,8 +306,8 @@ class Runner:
             self.reply_not_started(request, error)
             return
         self.commands[command.pid] = command
-        for fd in command.captures:
-            self.watch(fd, select.POLLIN, lambda fd: self.on_output(command, fd))
+        for pipe in command.captures:
+            self.watch(pipe.fileno(), select.POLLIN, functools.partial(self.on_output, command, pipe))
         if command.process.stdin:
             self.watch(command.process.stdin.fileno(), select.POLLOUT, lambda fd: self.on_input(command))
 
@@ -313,7 +333,7 @@ class Runner:
             message.update(stdout=0, stdout_dropped=0, stderr_dropped=0)
         self.reply(request, message, text)
 
-    def on_output(self, command, fd):
+    def on_output(self, command, pipe, fd):
         try:
             data = os.read(fd, CHUNK)
         except BlockingIOError:
@@ -321,15 +341,14 @@ class Runner:
         except OSError:
             data = b""
         if data:
-            command.captures[fd].add(data)
+            command.captures[pipe].add(data)
         else:
-            self.close_pipe(command, fd)
+            self.close_pipe(pipe)
 
-    def close_pipe(self, command, fd):
-        self.unwatch(fd)
-        for pipe in (command.process.stdout, command.process.stderr, command.process.stdin):
-            if pipe and not pipe.closed and pipe.fileno() == fd:
-                pipe.close()
+    def close_pipe(self, pipe):
+        if not pipe.closed:
+            self.unwatch(pipe.fileno())
+            pipe.close()
 
     def on_input(self, command):
         fd = command.process.stdin.fileno()
@@ -341,7 +360,7 @@ class Runner:
         except OSError:
             command.stdin = command.stdin[:0]  # the command closed its end
         if not command.stdin:
-            self.close_pipe(command, fd)
+            self.close_pipe(command.process.stdin)
 
     def on_child(self, fd):
         try:
@@ -367,15 +386,16 @@ class Runner:
         """Reply with what came until now; keep draining pipes that background processes hold."""
         del self.commands[command.pid]
         payload, dropped = [], []
-        for fd, capture in command.captures.items():
-            self.drain(fd, capture)
+        for pipe, capture in command.captures.items():
+            if not pipe.closed:
+                self.drain(pipe.fileno(), capture)
+                self.watch(pipe.fileno(), select.POLLIN, functools.partial(self.discard, pipe))
             data, cut = capture.result()
             payload.append(data)
             dropped.append(cut)
-            if fd in self.handlers:
-                self.watch(fd, select.POLLIN, lambda fd: self.discard(command, fd))
-        if command.process.stdin and not command.process.stdin.closed:
-            self.close_pipe(command, command.process.stdin.fileno())
+        if command.process.stdin:
+            self.close_pipe(command.process.stdin)
+        self.remember_session(command)
         status = command.status
         signaled = status is None or os.WIFSIGNALED(status)
         number = signal.SIGKILL if status is None else os.WTERMSIG(status)
@@ -395,8 +415,6 @@ class Runner:
 
     def drain(self, fd, capture):
         """Take what already lies in the pipe, and no more than it can hold, for a child may go on writing."""
-        if fd not in self.handlers:
-            return
         for _ in range(64):
             try:
                 data = os.read(fd, CHUNK)
@@ -406,7 +424,7 @@ class Runner:
                 return
             capture.add(data)
 
-    def discard(self, command, fd):
+    def discard(self, pipe, fd):
         try:
             if os.read(fd, CHUNK):
                 return
@@ -414,29 +432,41 @@ class Runner:
             return
         except OSError:
             pass
-        self.close_pipe(command, fd)
+        self.close_pipe(pipe)
 
     # --- killing --------------------------------------------------------------------------------------------
 
-    def victims(self, command):
-        """The command's tree, with what it daemonised.
+    def victims(self, owner):
+        """The tree of a command or a terminal, with what it daemonised.
 
         A process that cut every tie to its command was handed to us as an orphan. So everything below us counts
-        that started after the command, except the trees of what else is running.
+        that started after the owner, except the trees of what else is running, and the sessions of commands that
+        have ended and left a server.
         """
         table = processes()
-        others = [other.pid for other in self.commands.values() if other is not command]
-        others += [terminal.pid for terminal in self.terminals.values()]
-        own = descendants(table, [command.pid])
-        spared = descendants(table, others) - own
-        below = descendants(table, [os.getpid()]) - {os.getpid()} - spared
-        return own | {pid for pid in below if table[pid][1] >= command.started_ticks}
+        others = [other.pid for other in self.running() if other is not owner]
+        own = descendants(table, [owner.pid])
+        below = descendants(table, [os.getpid()]) - {os.getpid()} - (descendants(table, others) - own)
+        self.sessions -= set(table)  # whoever has this pid now is somebody new
+        return own | {
+            pid for pid in below if table[pid][1] >= owner.started_ticks and table[pid][2] not in self.sessions
+        }
+
+    def remember_session(self, command):
+        """Note whether a command that ended left something running in its own session."""
+        try:
+            os.killpg(command.pid, 0)
+        except OSError:
+            return
+        self.sessions.add(command.pid)
+
+    def running(self):
+        return list(self.commands.values()) + list(self.terminals.values())
 
     def strays(self):
         """Everything below us that belongs to nothing that is running."""
         table = processes()
-        busy = [command.pid for command in self.commands.values()]
-        busy += [terminal.pid for terminal in self.terminals.values()]
+        busy = [owner.pid for owner in self.running()]
         return descendants(table, [os.getpid()]) - {os.getpid()} - descendants(table, busy)
 
     def kill(self, command):
@@ -522,6 +552,8 @@ class Runner:
             for member in members:
                 self.check_member(root, member, links)
             os.makedirs(root, exist_ok=True)
+            for member in members:
+                self.make_way(os.path.join(root, member.name), member)
             archive.extractall(root, members=members, **self.tar_options())
         self.reply(request, {})
 
@@ -532,21 +564,25 @@ class Runner:
 
     @staticmethod
     def check_member(root, member, links):
-        """Refuse what could write outside of `root` or make a device."""
-        name = os.path.normpath(member.name)
-        inside = not os.path.isabs(name) and name.split("/")[0] != ".."
-        parts = name.split("/")
-        through_link = any("/".join(parts[:count]) in links for count in range(1, len(parts)))
-        kind = member.isreg() or member.isdir() or member.issym() or member.islnk()
-        if member.issym() or member.islnk():
-            base = "" if member.islnk() else os.path.dirname(name)
-            target = os.path.normpath(os.path.join(base, member.linkname))
-            inside = inside and not os.path.isabs(target) and target.split("/")[0] != ".."
-            links.add(name)
-        real = os.path.realpath(os.path.join(root, os.path.dirname(name)))
-        inside = inside and (real + "/").startswith(root.rstrip("/") + "/")
-        if not inside or through_link or not kind:
-            raise OSError(errno.EINVAL, "refused member %r: it leads out of the folder or is a device" % member.name)
+        """Refuse what could write outside of `root`, or make a device. A symbolic link may point anywhere."""
+        names = [os.path.normpath(name) for name in [member.name] + [member.linkname] * member.islnk()]
+        harmless = member.isreg() or member.isdir() or member.issym() or member.islnk()
+        for name in names:
+            parts = name.split("/")
+            folder = os.path.realpath(os.path.join(root, name if member.isdir() else os.path.dirname(name)))
+            inside = parts[0] != ".." and (folder + "/").startswith(root.rstrip("/") + "/")
+            through_link = any("/".join(parts[:count]) in links for count in range(1, len(parts) + 1))
+            if through_link or not (inside and harmless):
+                message = "refused member %r: it leads out of the folder or is a device" % member.name
+                raise OSError(errno.EINVAL, message)
+        if member.issym():
+            links.add(names[0])
+
+    @staticmethod
+    def make_way(path, member):
+        """Remove what a member replaces: writing to a link would change what it points to."""
+        if not member.isdir() and os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+            os.unlink(path)
 
     def op_get_tar(self, request, _):
         root = request["path"]
@@ -616,11 +652,12 @@ class Runner:
     def op_pty_open(self, request, _):
         if not os.path.isdir(request["cwd"]) or not shutil.which(request["argv"][0], path=request["env"].get("PATH")):
             raise FileNotFoundError(errno.ENOENT, "no such directory or command")
+        started_ticks = boot_ticks()
         pid, fd = pty.fork()
         if pid == 0:
             self.become_terminal_process(request)
         os.set_blocking(fd, False)
-        terminal = Terminal(pid, fd)
+        terminal = Terminal(pid, fd, started_ticks)
         self.terminals[request["id"]] = terminal
         self.watch(fd, select.POLLIN, lambda fd: self.on_terminal(terminal))
         self.reply(request, {})
@@ -743,8 +780,7 @@ class Runner:
         if terminal:
             self.unwatch(terminal.fd)
             os.close(terminal.fd)
-            if terminal.status is None:
-                self.kill_all(lambda: descendants(processes(), [terminal.pid]))
+            self.kill_all(lambda: self.victims(terminal))
         self.reply(request, {})
 
 

@@ -201,8 +201,11 @@ def devices(root):
 
 
 def limit_processes(pids):
-    """Cap the PID namespace, where the kernel can (Linux 6.14), for RLIMIT_NPROC does not bind a host's root."""
-    for name, value in (("user/max_user_namespaces", 0), ("kernel/pid_max", max(301, pids))):
+    """Cap the PID namespace, where the kernel can (Linux 6.14), for RLIMIT_NPROC does not bind a host's root.
+
+    The kernel gives out the numbers below 300 only once, so a sandbox that has used them has `pids` left.
+    """
+    for name, value in (("user/max_user_namespaces", 0), ("kernel/pid_max", 300 + pids)):
         try:
             with open("/proc/sys/" + name, "w") as file:
                 file.write(str(value))

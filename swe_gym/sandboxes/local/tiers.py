@@ -41,7 +41,7 @@ TIERS = {
             "Memory is capped per process (memory_mb), not in total, and CPU is not capped.",
             "The host's /usr and the Python installation in use can be read.",
             "Where the host's user is root, the process count is capped on Linux 6.14 and later only, "
-            "and never below 301.",
+            "and up to 300 more than `pids` are let through.",
         ),
         closes_network=True,
     ),
