@@ -195,7 +195,8 @@ def signals_have_their_default_meaning(make: Opener) -> None:
     sandbox = make()
     status = ok(sandbox.exec(["cat", "/proc/self/status"])).text
     masks = dict(line.split(":\t") for line in status.splitlines() if line.startswith(("SigBlk", "SigIgn")))
-    assert {name: int(mask, 16) for name, mask in masks.items()} == {"SigBlk": 0, "SigIgn": 0}, masks
+    ordinary = (1 << 31) - 1  # the C library keeps the two above to itself
+    assert not any(int(mask, 16) & ordinary for mask in masks.values()), masks
     assert sandbox.exec("yes | head -n 1; exit ${PIPESTATUS[0]}", timeout=10).exit_code == 141
 
 
@@ -230,8 +231,11 @@ def ordinary_programs_work(make: Opener) -> None:
 @case("commands")
 def long_shell_line(make: Opener) -> None:
     """A script of 200 kB runs."""
-    result = ok(make().exec("printf %s '" + "x" * 200_000 + "' | wc -c"))
-    assert result.text.strip() == "200000", result
+    sandbox = make()
+    for size in (120_000, 131_000, 131_072, 140_000, 200_000):
+        result = sandbox.exec("printf '%s' '" + "x" * size + '\' | wc -c; echo "$0 $#"; cat; exit 5', stdin=b"input\n")
+        assert result.exit_code == 5, f"{size}: {result}"
+        assert result.text.split() == [str(size), "bash", "0", "input"], f"{size}: {result}"
 
 
 @case("commands")
@@ -277,7 +281,8 @@ def threads_with_everything(make: Opener) -> None:
         for turn in range(8):
             sandbox.write_file(f"{number}/{turn}", data)
             assert sandbox.read_file(f"{number}/{turn}") == data, f"thread {number} read another's file"
-            assert ok(sandbox.exec(["cat", f"{number}/{turn}"])).stdout == data, f"thread {number}: wrong output"
+            seen = ok(sandbox.exec(["cat", f"{number}/{turn}"])).stdout
+            assert seen == data, f"thread {number} got {len(seen)} bytes of {len(data)}: {seen[:20]!r}"
         assert len(sandbox.manifest(str(number))) == 8
 
     run_all([partial(one, number) for number in range(16)], 25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -126,28 +127,47 @@ def tar_merges(make: Opener) -> None:
 def hostile_tars(make: Opener) -> None:
     """A tar that leads out of its folder, or has a device, is refused and nothing of it is unpacked."""
     sandbox = make()
-    ok(sandbox.exec("mkdir -p /tmp/outside folder; echo kept > /tmp/outside/file; ln -s /tmp/outside folder/existing"))
+    outside = f"{sandbox.workdir}/outside"
+    ok(sandbox.exec(f"mkdir -p {outside} folder; echo kept > {outside}/file; ln -s {outside} folder/existing"))
     good = ("good", b"good")
     hostile = {
         "a parent": make_tar(good, ("../escaped", b"x")),
         "a parent further in": make_tar(good, ("a/../../escaped", b"x")),
-        "an absolute path": make_tar(good, ("/tmp/outside/escaped", b"x")),
-        "its own link": make_tar(good, special("way", tarfile.SYMTYPE, "/tmp/outside"), ("way/escaped", b"x")),
-        "a relative link": make_tar(good, special("way", tarfile.SYMTYPE, "../.."), ("way/escaped", b"x")),
+        "an absolute path": make_tar(good, (f"{outside}/escaped", b"x")),
+        "its own link": make_tar(good, special("way", tarfile.SYMTYPE, outside), ("way/escaped", b"x")),
+        "a relative link": make_tar(good, special("way", tarfile.SYMTYPE, "../outside"), ("way/escaped", b"x")),
         "an existing link": make_tar(good, ("existing/escaped", b"x")),
-        "a hard link": make_tar(good, special("way", tarfile.LNKTYPE, "/tmp/outside/file"), ("way", b"x")),
-        "a relative hard link": make_tar(good, special("way", tarfile.LNKTYPE, "../../../../tmp/outside/file")),
+        "a hard link": make_tar(good, special("way", tarfile.LNKTYPE, f"{outside}/file"), ("way", b"x")),
+        "a relative hard link": make_tar(good, special("way", tarfile.LNKTYPE, "../outside/file")),
+        "a hard link through its own link": make_tar(
+            good, special("way", tarfile.SYMTYPE, outside), special("hard", tarfile.LNKTYPE, "way/file")
+        ),
+        "a file in the place of its own link": make_tar(
+            good, special("way", tarfile.SYMTYPE, f"{outside}/new"), ("way", b"x")
+        ),
+        "a folder in the place of a link": make_tar(good, special("existing", tarfile.DIRTYPE)),
         "a device": make_tar(good, special("device", tarfile.CHRTYPE)),
         "a block device": make_tar(good, special("device", tarfile.BLKTYPE)),
     }
     for what, archive in hostile.items():
         check_refused(FileError, partial(sandbox.put_tar, "folder", archive), f"a tar with {what}")
-        listing = ok(
-            sandbox.exec("ls -A folder; ls -A . .. /tmp | grep escaped; ls -A /tmp/outside; cat /tmp/outside/*")
-        )
+        listing = ok(sandbox.exec(f"ls -A folder; ls -A . .. | grep escaped; ls -A {outside}; cat {outside}/*"))
         assert listing.text == "existing\nfile\nkept\n", f"after a tar with {what}: {listing.text!r}"
     sandbox.put_tar("folder", make_tar(good))
     assert sandbox.read_file("folder/good") == b"good"
+
+
+@case("trees", "hostile")
+def unpacking_replaces_links(make: Opener) -> None:
+    """Unpacking over a link replaces the link, or is refused; what the link points to stays as it was."""
+    sandbox = make()
+    outside = f"{sandbox.workdir}/outside"
+    ok(sandbox.exec(f"echo kept > {outside}; mkdir folder; ln -s {outside} folder/link; ln {outside} folder/hard"))
+    for name in ("link", "hard"):
+        with contextlib.suppress(FileError):
+            sandbox.put_tar("folder", make_tar((name, b"changed")))
+            assert sandbox.read_file(f"folder/{name}") == b"changed"
+        assert sandbox.read_file(outside) == b"kept\n", f"a file outside was changed through a {name}"
 
 
 @case("trees")
