@@ -1,1 +1,1 @@
-"""TODO."""
+"""The Gymnasium environment and the ids under which it is registered."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Gymnasium wrappers for `SweEnv`."""

@@ -1,0 +1,68 @@
+"""What can be said about an environment's arguments before anything is started."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..actions.render import require_shell, resolve_format
+from ..errors import UsageError, unknown_name
+from ..sandboxes import BACKENDS, SandboxSpec, make_spec
+from ..tasks import SOURCES
+from ..types import ToolSpec
+
+
+def json_native(**arguments: Any) -> dict[str, Any]:
+    """The arguments as JSON gives them back: tuples become lists, nothing is shared with the caller.
+
+    Raises:
+        UsageError: One of them is more than JSON can say, such as a `Path` or an object.
+    """
+    for name, value in arguments.items():
+        try:
+            arguments[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"argument {name!r} must be plain JSON (text, number, list, dict): {error}") from error
+    return arguments
+
+
+def check_limits(**limits: float) -> None:
+    """Each must be a positive, finite number; all but `time_limit` whole ones."""
+    for name, value in limits.items():
+        kinds = (int, float) if name == "time_limit" else (int,)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
+            whole = "" if name == "time_limit" else "whole "
+            raise UsageError(f"{name} must be a positive {whole}number, not {value!r}")
+
+
+def check_format(name: str, tools: Sequence[ToolSpec]) -> None:
+    """The action format must be one that `actions` knows, and that can carry a call of these tools."""
+    if resolve_format(name) == "bash":
+        require_shell(tools)
+
+
+def check_source(name: str, options: dict[str, Any]) -> None:
+    """The source must exist and take these arguments. It is not built: its data may be large."""
+    parameters = inspect.signature(SOURCES.load(name)).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        for option in options:
+            if option not in parameters:
+                raise unknown_name(f"option of task source {name!r}", option, parameters)
+    for parameter in parameters.values():
+        needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        if needed and parameter.name not in options:
+            raise UsageError(f"task source {name!r} needs the argument {parameter.name!r}")
+
+
+def check_sandbox(backend: str, options: dict[str, Any]) -> None:
+    """The backend must exist and take these options. A sandbox object is made for that, and never started."""
+    try:
+        spec = make_spec(SandboxSpec(), options)
+    except ValidationError as error:
+        raise UsageError(f"sandbox_options: {error}") from error
+    BACKENDS.load(backend)(spec)

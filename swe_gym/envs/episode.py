@@ -1,0 +1,147 @@
+"""One live episode: what `SweEnv` keeps between `reset` and the end, and what it says about it in `info`."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+import time
+from typing import Any, Literal
+
+from ..errors import GradingError, SandboxError, TaskError
+from ..grading.patch import Patch
+from ..sandboxes import Sandbox
+from ..tools.base import ToolContext
+from ..types import Action, Reward, Task, TestStatus, ToolResult, Verdict
+from .group import SandboxGroup
+
+Outcome = Literal["running", "submitted", "agent_limit", "infra_failed"]
+"""How an episode stands: `submitted` and `agent_limit` were graded, `infra_failed` could not be."""
+
+Limit = Literal["", "turns", "time", "invalid"]
+"""Which limit ended an episode of outcome `agent_limit`."""
+
+WORLD_ERRORS = (SandboxError, GradingError, TaskError)
+"""What ends an episode as `infra_failed` when it happens inside `step`: none of it is the policy's doing."""
+
+SHOWN_TURNS = 12
+"""How many of the last turns the render modes can show."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShownTurn:
+    """What a render mode shows of one turn: 0 is the reset, which has no action."""
+
+    number: int
+    action: str
+    observation: str
+
+
+@dataclasses.dataclass(slots=True)
+class Episode:
+    """The state of one episode. Counters and results only; `SweEnv` does the work.
+
+    Attributes:
+        task: The problem.
+        group: Everything to close.
+        sandbox: Where the policy works.
+        context: What tools get.
+        max_turns: The limits, as `SweEnv` describes them.
+        max_invalid: Likewise.
+        turn: Steps taken.
+        invalid_actions: Steps that did nothing because the action was no valid call or the tool refused.
+        invalid_row: How many of the last steps in a row were such.
+        outcome: How it stands.
+        limit: Which limit ended it.
+        failure: What of the world failed, short and free of host paths.
+        failure_detail: The same in full, for logs.
+        action: The last action, where it was understood.
+        result: What the last tool gave back.
+        verdict: What the grader found.
+        reward: What became of the verdict.
+        patch: The work that was judged.
+        shown: The last turns.
+        seconds: Wall-clock time by activity: "start", "tools", "grading".
+    """
+
+    task: Task
+    group: SandboxGroup
+    sandbox: Sandbox
+    context: ToolContext
+    max_turns: int
+    max_invalid: int | None
+    turn: int = 0
+    invalid_actions: int = 0
+    invalid_row: int = 0
+    outcome: Outcome = "running"
+    limit: Limit = ""
+    failure: str = ""
+    failure_detail: str = ""
+    action: Action | None = None
+    result: ToolResult | None = None
+    verdict: Verdict | None = None
+    reward: Reward | None = None
+    patch: Patch | None = None
+    shown: collections.deque[ShownTurn] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=SHOWN_TURNS)
+    )
+    seconds: dict[str, float] = dataclasses.field(default_factory=lambda: {"start": 0.0, "tools": 0.0, "grading": 0.0})
+
+    def limit_reached(self) -> Limit:
+        """The first limit that the episode has run into, else an empty string."""
+        if self.turn >= self.max_turns:
+            return "turns"
+        if time.monotonic() >= self.context.deadline:
+            return "time"
+        if self.max_invalid is not None and self.invalid_row >= self.max_invalid:
+            return "invalid"
+        return ""
+
+    def failed(self, error: Exception) -> None:
+        """End it without a reward: the world let the policy down."""
+        self.outcome = "infra_failed"
+        self.limit = ""
+        self.verdict = self.reward = None
+        self.failure = describe_failure(error, self.sandbox)
+        self.failure_detail = f"{type(error).__name__}: {error}"
+
+    def info(self) -> dict[str, Any]:
+        """The `info` of `reset` and `step`: new, JSON-native, every key always there and of one type."""
+        verdict = self.verdict or Verdict(resolved=False)
+        exit_code = self.result.exit_code if self.result else None
+        return {
+            "task_id": self.task.task_id,
+            "turn": self.turn,
+            "outcome": str(self.outcome),
+            "reward_valid": self.outcome != "infra_failed",
+            "resolved": verdict.resolved,
+            "tool": self.action.call.name if self.action else "",
+            "tool_ok": self.result is not None and self.result.ok,
+            "exit_code": -1 if exit_code is None else exit_code,
+            "invalid_actions": self.invalid_actions,
+            "limit": str(self.limit),
+            "failure": self.failure,
+            "reward_components": {k: float(v) for k, v in self.reward.components.items()} if self.reward else {},
+            "fail_to_pass_passed": _passed(verdict.fail_to_pass),
+            "fail_to_pass_total": len(verdict.fail_to_pass),
+            "pass_to_pass_passed": _passed(verdict.pass_to_pass),
+            "pass_to_pass_total": len(verdict.pass_to_pass),
+        }
+
+
+def _passed(statuses: dict[str, TestStatus]) -> int:
+    return sum(status is TestStatus.PASSED for status in statuses.values())
+
+
+def describe_failure(error: Exception, sandbox: Sandbox, limit: int = 300) -> str:
+    """An infrastructure error in one line, without the sandbox's id and without paths of the host."""
+    reason = getattr(error, "reason", "")
+    first = (str(error).splitlines() or [""])[0].replace(sandbox.id, "...")
+    first = re.sub(r"(?<![\w.])/[\w.@+-]+(?:/[\w.@+-]*)+", _hide_path(sandbox.spec.workdir), first)
+    name = f"{type(error).__name__} ({reason})" if reason else type(error).__name__
+    return f"{name}: {first}"[:limit]
+
+
+def _hide_path(workdir: str) -> Any:
+    """A replacement for `re.sub` that keeps paths below the workdir."""
+    return lambda match: match[0] if (match[0] + "/").startswith(workdir + "/") else "<path>"

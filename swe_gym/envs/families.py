@@ -1,0 +1,204 @@
+"""The environments behind the registered ids: `SweEnv` with its task source chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from .swe_env import SweEnv
+
+
+class Settings(TypedDict, total=False):
+    """The keyword arguments that every family takes; `SweEnv` describes them and holds their defaults."""
+
+    task_id: str | None
+    backend: str
+    sandbox_options: dict[str, Any] | None
+    tools: str | list[str]
+    action_format: str
+    reward: str
+    max_turns: int
+    time_limit: float
+    max_observation: int
+    max_invalid: int | None
+    render_mode: str | None
+
+
+class ToyEnv(SweEnv):
+    """Small bundled repositories with one bug each.
+
+    ## Description
+
+    Hand-made projects of a few hundred lines, pure standard library, that look like real ones. They need no
+    download, no network and no container, and a right solution is a few lines. In some of them a debugger finds
+    the bug far sooner than reading does. Made for first steps, tests and demonstrations.
+
+    ## Action Space
+
+    `Unicode(1000000)`: text with one tool call in it. See `SweEnv`.
+
+    ## Observation Space
+
+    `Unicode(16000)`: what the tool says; after `reset`, the issue text. See `SweEnv`.
+
+    ## Rewards
+
+    1.0 at the end where all required hidden tests pass, else 0.0; 0.0 at every other step. See `SweEnv` for other
+    rewards and for infrastructure failures.
+
+    ## Starting State
+
+    One of the bundled repositories with its bug in it, drawn with the seeded generator unless `task_id` is given.
+
+    ## Episode End
+
+    1. Termination: `submit`.
+    2. Truncation: a limit was reached (the work is graded), or the infrastructure failed (it is not).
+
+    ## Arguments
+
+    Those of `SweEnv` but `source` and `source_options`.
+
+    ```python
+    env = gymnasium.make("SWE/Toy-v0", task_id=None, backend="local", max_turns=50)
+    ```
+
+    ## Version History
+
+    * v0: Initial version.
+    """
+
+    def __init__(self, **settings: Unpack[Settings]) -> None:
+        super().__init__("toy", **settings)
+
+
+class TasksEnv(SweEnv):
+    """The tasks of a file.
+
+    ## Description
+
+    Any file of task rows in swe_gym's own form: `.jsonl`, `.json` or `.parquet`, written by `swe-gym tasks export`,
+    by `swe-gym tasks new` or by a program of yours.
+
+    ## Action Space
+
+    `Unicode(1000000)`: text with one tool call in it. See `SweEnv`.
+
+    ## Observation Space
+
+    `Unicode(16000)`: what the tool says; after `reset`, the issue text. See `SweEnv`.
+
+    ## Rewards
+
+    1.0 at the end where all required hidden tests pass, else 0.0; 0.0 at every other step. See `SweEnv` for other
+    rewards and for infrastructure failures.
+
+    ## Starting State
+
+    The repository of a task of the file, drawn with the seeded generator unless `task_id` is given.
+
+    ## Episode End
+
+    1. Termination: `submit`.
+    2. Truncation: a limit was reached (the work is graded), or the infrastructure failed (it is not).
+
+    ## Arguments
+
+    | Parameter | Type | Default | Description |
+    |---|---|---|---|
+    | `path` | str | required | The file |
+
+    and those of `SweEnv` but `source` and `source_options`.
+
+    ```python
+    env = gymnasium.make("SWE/Tasks-v0", path="tasks.jsonl")
+    ```
+
+    ## Version History
+
+    * v0: Initial version.
+    """
+
+    def __init__(self, path: str, **settings: Unpack[Settings]) -> None:
+        super().__init__("file", {"path": path}, **settings)
+
+
+class LocalEnv(SweEnv):
+    """A folder and a test command of your own.
+
+    ## Description
+
+    One task made of what you have: a folder, and a command that succeeds when the work is done. The policy works on
+    a copy; the folder itself is never written to. The command is no secret: the `eval` tool runs it. Files that
+    `test_paths` names are set back before the command judges the work.
+
+    ## Action Space
+
+    `Unicode(1000000)`: text with one tool call in it. See `SweEnv`.
+
+    ## Observation Space
+
+    `Unicode(16000)`: what the tool says; after `reset`, the problem statement. See `SweEnv`.
+
+    ## Rewards
+
+    1.0 at the end where the command exits with status 0, else 0.0; 0.0 at every other step. See `SweEnv` for
+    infrastructure failures.
+
+    ## Starting State
+
+    A copy of the folder as it is at `reset`.
+
+    ## Episode End
+
+    1. Termination: `submit`.
+    2. Truncation: a limit was reached (the work is graded), or the infrastructure failed (it is not).
+
+    ## Arguments
+
+    | Parameter | Type | Default | Description |
+    |---|---|---|---|
+    | `path` | str | required | The folder |
+    | `test_cmd` | str | required | The shell command that judges the work, run in the folder |
+    | `problem_statement` | str | `""` | What to do; by default, to make the command succeed |
+    | `test_paths` | list | `[]` | Glob patterns of files that the policy's changes do not count in |
+    | `python` | str | `""` | Version of Python, as in "3.12"; empty is the one that runs swe_gym |
+    | `requirements` | list | `[]` | Requirement lines that are installed beside it, once |
+    | `env` | dict | `{}` | Environment variables of every command |
+    | `timeout` | float | `300.0` | Seconds that the command may take |
+
+    and those of `SweEnv` but `source` and `source_options`.
+
+    ```python
+    env = gymnasium.make("SWE/Local-v0", path=".", test_cmd="python -m unittest")
+    ```
+
+    ## Version History
+
+    * v0: Initial version.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        test_cmd: str,
+        *,
+        problem_statement: str = "",
+        test_paths: Sequence[str] = (),
+        python: str = "",
+        requirements: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        timeout: float = 300.0,
+        **settings: Unpack[Settings],
+    ) -> None:
+        options = {
+            "path": path,
+            "test_cmd": test_cmd,
+            "problem_statement": problem_statement,
+            "test_paths": list(test_paths),
+            "python": python,
+            "requirements": list(requirements),
+            "env": dict(env or {}),
+            "timeout": timeout,
+        }
+        super().__init__("local", options, **settings)

@@ -1,0 +1,262 @@
+"""Is a task usable? Its gold patch must be judged resolved and the untouched repository not, every time."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from ..envs.group import SandboxGroup
+from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
+from ..grading import grade
+from ..grading.patch import apply_diff, take_patch
+from ..tasks import TaskSource
+from ..types import Frozen, Task, Verdict
+from .trajectory import append_line
+
+Status = Literal["valid", "invalid", "skipped", "error"]
+"""`skipped`: this machine lacks what the task needs; `error`: the infrastructure failed, try again."""
+
+
+class TaskRecord(Frozen):
+    """What validating one task found, as one line of a record file.
+
+    Attributes:
+        task_id: The task.
+        status: Whether it is usable.
+        reason: Why not, in one sentence; empty where it is.
+        gold: Whether the gold patch was judged resolved, run by run.
+        empty: Whether the untouched repository was judged resolved, run by run.
+        seconds: Wall-clock time of each run, gold and empty in turns.
+        backend: Where it ran.
+        isolation: How well that was isolated; empty where no sandbox came up.
+        digest: SHA-256 of the task and its oracle: a changed task is validated anew.
+        date: As the caller gave it.
+    """
+
+    task_id: str
+    status: Status
+    reason: str = ""
+    gold: tuple[bool, ...] = ()
+    empty: tuple[bool, ...] = ()
+    seconds: tuple[float, ...] = ()
+    backend: str
+    isolation: str = ""
+    digest: str = ""
+    date: str = ""
+
+
+def validate(
+    source: TaskSource,
+    ids: Sequence[str] | None = None,
+    *,
+    backend: str = "local",
+    sandbox_options: dict[str, Any] | None = None,
+    times: int = 3,
+    workers: int = 4,
+    record: str | os.PathLike[str] | None = None,
+    date: str = "",
+    on_record: Callable[[TaskRecord], None] | None = None,
+) -> list[TaskRecord]:
+    """Judge the gold patch and the empty patch of tasks, several times each, several tasks at once.
+
+    With `record`, each finished task is written down at once. What the file already holds as valid or invalid for
+    the same task, backend and number of runs is taken from there, so an interrupted validation goes on where it
+    stopped.
+
+    Args:
+        source: Where the tasks come from.
+        ids: The tasks; None is all of the source.
+        backend: Kind of sandbox.
+        sandbox_options: As in `SweEnv`.
+        times: Runs of each patch.
+        workers: Tasks at once, one thread each.
+        record: A JSONL file.
+        date: Written into the records; the caller's, so that a run can be repeated to the byte.
+        on_record: Called in this thread with each record as it comes, old ones first.
+
+    Returns:
+        One record per task, in the order of the tasks.
+
+    Raises:
+        UsageError: An argument makes no sense, or the record file is broken.
+        KeyboardInterrupt: After every sandbox was closed; finished tasks are in the record file.
+    """
+    if times < 1 or workers < 1:
+        raise UsageError(f"times and workers must be at least 1: {times=}, {workers=}")
+    check = _Check(source, backend, sandbox_options or {}, times, date)
+    names = list(source.ids() if ids is None else ids)
+    known = {old.task_id: old for old in read_records(record) if check.still_holds(old)} if record else {}
+    found: dict[str, TaskRecord] = {}
+
+    def add(result: TaskRecord) -> None:
+        found[result.task_id] = result
+        if on_record is not None:
+            on_record(result)
+
+    for name in names:
+        if name in known:
+            add(known[name])
+    with check.pool(workers) as submit:
+        futures = [submit(name) for name in names if name not in known]
+        for future in concurrent.futures.as_completed(futures):
+            result = future.result()
+            if record:
+                append_line(record, result.model_dump_json())
+            add(result)
+    return [found[name] for name in names]
+
+
+def read_records(path: str | os.PathLike[str]) -> list[TaskRecord]:
+    """The records of a file, in order; none where the file does not exist. A later line of a task replaces an earlier.
+
+    Raises:
+        UsageError: A line is no record; the message names file and line.
+    """
+    if not Path(path).exists():
+        return []
+    records: dict[str, TaskRecord] = {}
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            result = TaskRecord.model_validate_json(line)
+        except ValidationError as error:
+            raise UsageError(f"{path}, line {number} is no validation record: {error}") from error
+        records[result.task_id] = result
+    return list(records.values())
+
+
+def digest(task: Task) -> str:
+    """SHA-256 of everything that a task says, its oracle included."""
+    return hashlib.sha256(task.model_dump_json().encode()).hexdigest()
+
+
+def judge_diff(group: SandboxGroup, diff: str) -> tuple[Verdict, str]:
+    """Apply a diff as a policy would have, judge it as an episode's end would.
+
+    Returns:
+        The verdict, and the isolation of the sandbox that gave it.
+    """
+    with group.fresh() as sandbox:
+        if diff:
+            apply_diff(sandbox, diff)
+        with group.fresh() as fresh:
+            patch = take_patch(sandbox, fresh)
+            group.drop(sandbox)
+            return grade(group.task, patch, fresh), fresh.capabilities.isolation
+
+
+class _Check:
+    """One validation: its settings, and the sandboxes that it has open."""
+
+    def __init__(self, source: TaskSource, backend: str, options: dict[str, Any], times: int, date: str) -> None:
+        self.source = source
+        self.backend = backend
+        self.options = options
+        self.times = times
+        self.date = date
+        self._groups: set[SandboxGroup] = set()
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def still_holds(self, old: TaskRecord) -> bool:
+        """Whether an old record answers the question that is asked now."""
+        answered = old.status in ("valid", "invalid") and len(old.gold) in (0, self.times)
+        if not answered or old.backend != self.backend:
+            return False
+        try:
+            return old.digest == digest(self.source.get(old.task_id))
+        except (UsageError, TaskError):
+            return False
+
+    @contextlib.contextmanager
+    def pool(self, workers: int) -> Iterator[Callable[[str], concurrent.futures.Future[TaskRecord]]]:
+        """Threads that check tasks. Leaving by an exception closes every sandbox first."""
+        threads = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="validate")
+        try:
+            yield lambda task_id: threads.submit(self.check, task_id)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            self._stop()
+            raise
+        finally:
+            threads.shutdown()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            groups = list(self._groups)
+        for group in groups:
+            group.close()
+
+    @contextlib.contextmanager
+    def _group(self, task: Task) -> Iterator[SandboxGroup]:
+        with SandboxGroup(task, self.backend, self.options) as group:
+            with self._lock:
+                self._groups.add(group)
+                stopped = self._stopped
+            if stopped:
+                group.close()
+            try:
+                yield group
+            finally:
+                with self._lock:
+                    self._groups.discard(group)
+
+    def check(self, task_id: str) -> TaskRecord:
+        """Everything about one task. Trouble becomes a record; only mistakes of the caller are raised."""
+        facts: dict[str, Any] = {"task_id": task_id, "backend": self.backend, "date": self.date}
+        try:
+            task = self.source.get(task_id)
+            facts["digest"] = digest(task)
+            if not task.oracle.gold_patch:
+                raise TaskError("it has no gold patch, so nothing shows that it can be solved")
+            with self._group(task) as group:
+                return self._runs(group, facts)
+        except MissingInterpreter as error:
+            return TaskRecord(**facts, status="skipped", reason=str(error))
+        except TaskError as error:
+            return TaskRecord(**facts, status="invalid", reason=str(error))
+        except (SandboxError, GradingError) as error:
+            return TaskRecord(**facts, status="error", reason=f"{type(error).__name__}: {error}")
+
+    def _runs(self, group: SandboxGroup, facts: dict[str, Any]) -> TaskRecord:
+        verdicts: dict[str, list[Verdict]] = {"gold": [], "empty": []}
+        seconds = []
+        for _ in range(self.times):
+            for name, diff in (("gold", group.task.oracle.gold_patch), ("empty", "")):
+                started = time.monotonic()
+                verdict, facts["isolation"] = judge_diff(group, diff)
+                verdicts[name].append(verdict)
+                seconds.append(round(time.monotonic() - started, 3))
+        reason = _why_unusable(verdicts["gold"], verdicts["empty"])
+        return TaskRecord(
+            **facts,
+            status="invalid" if reason else "valid",
+            reason=reason,
+            gold=tuple(verdict.resolved for verdict in verdicts["gold"]),
+            empty=tuple(verdict.resolved for verdict in verdicts["empty"]),
+            seconds=tuple(seconds),
+        )
+
+
+def _why_unusable(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> str:
+    """The first thing that speaks against a task; an empty string where nothing does."""
+    passed, slipped = sum(verdict.resolved for verdict in gold), sum(verdict.resolved for verdict in empty)
+    if passed == 0:
+        return f"gold does not pass: {gold[0].reason}"
+    if passed < len(gold):
+        reason = next(verdict.reason for verdict in gold if not verdict.resolved)
+        return f"flaky: gold passed {passed} of {len(gold)} times: {reason}"
+    if slipped == len(empty):
+        return "empty passes: the hidden tests do not see the problem"
+    if slipped:
+        return f"flaky: empty passed {slipped} of {len(empty)} times"
+    return ""

@@ -1,0 +1,119 @@
+"""`RecordTrajectory`: write down every episode that is played through it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from typing import Any
+
+import gymnasium
+from gymnasium.utils import RecordConstructorArgs
+
+from ..envs.swe_env import SweEnv
+from ..errors import UsageError
+from ..rollout.trajectory import Trajectory, Turn
+
+
+class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
+    """Records each episode, and appends it to a file when it ends, is left by `reset`, or at `close`.
+
+    There is no vector version: wrap each environment.
+
+    Args:
+        env: A `SweEnv`, wrapped or not.
+        path: The JSONL file; None keeps the last episode in `trajectory` only.
+
+    Change logs:
+        * v0: Initial version.
+    """
+
+    def __init__(self, env: gymnasium.Env[str, str], path: str | None = None) -> None:
+        if not isinstance(env.unwrapped, SweEnv):
+            raise UsageError(f"RecordTrajectory records SweEnv, not {type(env.unwrapped).__name__}")
+        path = None if path is None else os.fspath(path)
+        RecordConstructorArgs.__init__(self, path=path)
+        gymnasium.Wrapper.__init__(self, env)
+        self._swe_env: SweEnv = env.unwrapped
+        self._path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self._start: tuple[int | None, str, dict[str, Any]] | None = None
+        self._turns: list[Turn] = []
+        self._written = True
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Reset the environment and start a new record."""
+        self._write()
+        self._forget()
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._start = (seed, observation, copy.deepcopy(info))
+        self._written = False
+        return observation, info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Step the environment and record the turn."""
+        started = time.monotonic()
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        seconds = time.monotonic() - started
+        understood = self._swe_env.last_action
+        self._turns.append(
+            Turn(
+                action=action,
+                thought=understood.thought if understood else "",
+                tool=understood.call.name if understood else "",
+                arguments=understood.call.arguments if understood else {},
+                observation=observation,
+                reward=float(reward),
+                terminated=terminated,
+                truncated=truncated,
+                info=copy.deepcopy(info),
+                seconds=seconds,
+            )
+        )
+        if terminated or truncated:
+            self._write()
+        return observation, float(reward), terminated, truncated, info
+
+    def close(self) -> None:
+        """Write down an episode that was not finished, then close the environment."""
+        self._write()
+        super().close()
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The record of the current or last episode, as far as it got.
+
+        Raises:
+            UsageError: There was none yet.
+        """
+        if self._start is None:
+            raise UsageError("no episode was recorded yet: call reset() first")
+        seed, observation, first_info = self._start
+        info = self._turns[-1].info if self._turns else first_info
+        env, spec = self._swe_env, self._swe_env.spec
+        stats = env.stats
+        return Trajectory(
+            task_id=info["task_id"],
+            env_id=spec.id if spec else "",
+            env=env.config,
+            sandbox=stats["sandbox"],
+            seed=seed,
+            observation=observation,
+            turns=tuple(self._turns),
+            outcome=info["outcome"],
+            reward_valid=info["reward_valid"],
+            resolved=info["resolved"],
+            reward=sum(turn.reward for turn in self._turns),
+            info=info,
+            patch=env.judged_diff,
+            seconds=stats["seconds"],
+        )
+
+    def _write(self) -> None:
+        if self._written:
+            return
+        self._written = True
+        if self._path is not None:
+            self.trajectory.append(self._path)

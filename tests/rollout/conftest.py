@@ -1,0 +1,100 @@
+"""A source of small real tasks, good and bad ones, for playing and validating."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from swe_gym.envs.registration import register_families
+from swe_gym.errors import TaskError, unknown_name
+from swe_gym.types import FolderWorkspace, Oracle, PythonEnv, Task
+
+register_families()
+
+GOLD = """diff --git a/calc.py b/calc.py
+--- a/calc.py
++++ b/calc.py
+@@ -1,2 +1,2 @@
+ def add(a, b):
+-    return a - b
++    return a + b
+"""
+
+HIDDEN = """import unittest
+from calc import add
+
+
+class AddTest(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(add(2, 3), 5)
+
+    def test_nothing(self):
+        self.assertEqual(add(2, 0), 2)
+"""
+
+COIN = """import os, unittest
+
+
+class AddTest(unittest.TestCase):
+    def test_add(self):
+        self.assertTrue(os.urandom(1)[0] % 2)
+"""
+
+
+class SmallSource:
+    """Tasks made from what the test wants."""
+
+    def __init__(self, tasks: dict[str, Task | Exception]) -> None:
+        self.tasks = tasks
+
+    def ids(self) -> Sequence[str]:
+        return tuple(self.tasks)
+
+    def get(self, task_id: str) -> Task:
+        if task_id not in self.tasks:
+            raise unknown_name("task", task_id, self.tasks)
+        task = self.tasks[task_id]
+        if isinstance(task, Exception):
+            raise task
+        return task
+
+
+@pytest.fixture
+def adder(tmp_path: Path) -> Task:
+    """A task that is as it should be."""
+    folder = tmp_path / "adder"
+    folder.mkdir()
+    (folder / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    oracle = Oracle(
+        gold_patch=GOLD,
+        test_files={"tests/test_add.py": HIDDEN, "tests/__init__.py": ""},
+        test_paths=("tests/*",),
+        test_cmd="python -m unittest tests.test_add",
+        fail_to_pass=("tests.test_add.AddTest.test_add",),
+        pass_to_pass=("tests.test_add.AddTest.test_nothing",),
+    )
+    return Task(
+        task_id="adder", problem_statement="Sums are wrong.", workspace=FolderWorkspace(path=str(folder)), oracle=oracle
+    )
+
+
+@pytest.fixture
+def source(adder: Task) -> SmallSource:
+    """One good task, and one of every kind of bad one."""
+
+    def variant(task_id: str, **oracle: object) -> Task:
+        return adder.model_copy(update={"task_id": task_id, "oracle": adder.oracle.model_copy(update=oracle)})
+
+    return SmallSource(
+        {
+            "adder": adder,
+            "wrong-gold": variant("wrong-gold", gold_patch=GOLD.replace("+ b", "* b")),
+            "no-gold": variant("no-gold", gold_patch=""),
+            "stale-gold": variant("stale-gold", gold_patch=GOLD.replace("a - b", "b - a")),
+            "empty-passes": variant(
+                "empty-passes", fail_to_pass=("tests.test_add.AddTest.test_nothing",), pass_to_pass=()
+            ),
+            "other-python": adder.model_copy(update={"task_id": "other-python", "python": PythonEnv(version="2.9")}),
+            "bad-row": TaskError("row 6: no workspace"),
+        }
+    )

@@ -1,0 +1,101 @@
+"""Validation finds the good tasks, says why the others are not, and goes on where it was stopped."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from swe_gym.errors import UsageError
+from swe_gym.rollout.validate import TaskRecord, read_records, validate
+from swe_gym.tasks import TaskSource, load_source
+from swe_gym.types import Task
+
+
+def test_every_kind_of_task_gets_its_status(source: TaskSource) -> None:
+    records = {record.task_id: record for record in validate(source, times=2, date="2030-01-01")}
+    assert list(records) == list(source.ids())
+    good = records.pop("adder")
+    assert (good.status, good.reason, good.gold, good.empty) == ("valid", "", (True, True), (False, False))
+    assert len(good.seconds) == 4
+    assert good.isolation
+    assert good.date == "2030-01-01"
+    assert {task_id: record.status for task_id, record in records.items()} == {
+        "wrong-gold": "invalid",
+        "no-gold": "invalid",
+        "stale-gold": "invalid",
+        "empty-passes": "invalid",
+        "other-python": "skipped",
+        "bad-row": "invalid",
+    }
+    assert records["wrong-gold"].reason.startswith("gold does not pass: ")
+    assert "no gold patch" in records["no-gold"].reason
+    assert "does not apply" in records["stale-gold"].reason
+    assert records["empty-passes"].reason.startswith("empty passes")
+    assert "2.9" in records["other-python"].reason
+    assert records["bad-row"].reason == "row 6: no workspace"
+
+
+def test_an_interrupted_validation_goes_on_where_it_stopped(source: TaskSource, tmp_path: Path) -> None:
+    record = tmp_path / "runs" / "record.jsonl"
+    first = validate(source, ["adder", "no-gold"], times=1, record=record)
+    seen: list[TaskRecord] = []
+    again = validate(source, ["adder", "no-gold", "empty-passes"], times=1, record=record, on_record=seen.append)
+    assert again[:2] == first
+    assert [one.task_id for one in seen] == ["adder", "no-gold", "empty-passes"]
+    assert len(record.read_text().splitlines()) == 3
+
+
+def test_what_changed_is_validated_anew(source: TaskSource, adder: Task, tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    validate(source, ["adder"], times=1, record=record)
+    assert len(validate(source, ["adder"], times=2, record=record)[0].gold) == 2
+    source.tasks["adder"] = adder.model_copy(  # type: ignore[attr-defined]  # a SmallSource
+        update={"oracle": adder.oracle.model_copy(update={"gold_patch": ""})}
+    )
+    assert validate(source, ["adder"], times=2, record=record)[0].status == "invalid"
+    assert len(record.read_text().splitlines()) == 3
+    assert [one.status for one in read_records(record)] == ["invalid"]
+
+
+def test_trouble_with_sandboxes_is_no_fault_of_the_task(source: TaskSource, tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    options = {"options": {"faults": [{"at": "manifest", "error": "SandboxLost", "reason": "oom"}]}}
+    result = validate(source, ["adder"], times=1, backend="fake", sandbox_options=options, record=record)[0]
+    assert (result.status, result.reason) == ("error", "SandboxLost: a scripted fault")
+    assert validate(source, ["adder"], times=1, record=record)[0].status == "valid"
+
+
+def test_leaving_closes_what_is_open_and_keeps_what_was_found(source: TaskSource, tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+
+    def stop(result: TaskRecord) -> None:
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        validate(source, ["no-gold", "adder", "empty-passes"], workers=3, record=record, on_record=stop)
+    assert threading.active_count() == before
+    assert len(read_records(record)) == 1
+
+
+def test_a_broken_record_file_is_named_with_its_line(source: TaskSource, tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    record.write_text(json.dumps({"task_id": "x"}) + "\n")
+    with pytest.raises(UsageError, match=r"record\.jsonl, line 1"):
+        validate(source, record=record)
+
+
+def test_mistakes_of_the_caller_are_raised(source: TaskSource) -> None:
+    with pytest.raises(UsageError, match="times"):
+        validate(source, times=0)
+    with pytest.raises(UsageError, match="Did you mean 'adder'"):
+        validate(source, ["ader"], times=1)
+    with pytest.raises(UsageError, match="backend"):
+        validate(source, ["adder"], backend="nowhere")
+
+
+def test_toy_tasks_are_valid() -> None:
+    toys = load_source("toy")
+    records = validate(toys, list(toys.ids())[:3], times=1, workers=2)
+    assert {record.task_id: record.reason for record in records if record.status != "valid"} == {}
