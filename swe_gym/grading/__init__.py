@@ -1,1 +1,81 @@
-"""TODO."""
+"""How work is judged: the patch goes into a fresh sandbox with the hidden tests, and a grader runs them there."""
+
+from __future__ import annotations
+
+from ..registry import Registry
+from ..sandboxes.base import Sandbox
+from ..types import Task, TestStatus, Verdict
+from .base import Grader
+from .command import parse_command
+from .configuration import changed_folder, find_configuration, point_at
+from .patch import Patch, apply_diff, apply_patch
+from .protect import Protection
+
+__all__ = ["GRADERS", "REWARDS", "Grader", "grade"]
+
+GRADERS = Registry(
+    "grader",
+    {
+        "tests": "swe_gym.grading.tests:grade_tests",
+        "exit_code": "swe_gym.grading.exit_code:grade_exit_code",
+    },
+    group="swe_gym.graders",
+)
+
+REWARDS = Registry(
+    "reward",
+    {
+        "binary": "swe_gym.grading.rewards:binary",
+        "fraction": "swe_gym.grading.rewards:fraction",
+        "shaped": "swe_gym.grading.rewards:shaped",
+    },
+    group="swe_gym.rewards",
+)
+
+
+def grade(task: Task, patch: Patch, fresh: Sandbox) -> Verdict:
+    """Judge a policy's work.
+
+    Args:
+        task: What it worked on.
+        patch: The work, as `take_patch` gives it.
+        fresh: A new sandbox of the task, in which nothing has run. It is used up.
+
+    Raises:
+        GradingError: No verdict is possible, and the work is not to blame.
+        TaskError: The task's hidden tests do not go in.
+        UsageError: There is no such grader.
+        SandboxError: The sandbox failed.
+    """
+    oracle = task.oracle
+    grader: Grader = GRADERS.load(oracle.grader)
+    protection = Protection(task)
+    patch, dropped = protection.sift(patch)
+    if patch.rejected:
+        return Verdict(
+            resolved=False,
+            fail_to_pass=dict.fromkeys(oracle.fail_to_pass, TestStatus.MISSING),
+            pass_to_pass=dict.fromkeys(oracle.pass_to_pass, TestStatus.MISSING),
+            reason=patch.rejected,
+            dropped=dropped,
+        )
+    # The hidden tests go in first: whether they do is then no matter of the policy's.
+    apply_diff(fresh, oracle.test_patch, what=f"task {task.task_id}: the test patch")
+    for path, text in oracle.test_files.items():
+        fresh.write_file(path, text.encode())
+    folder = changed_folder(patch, protection)
+    configuration = None if folder is None else find_configuration(fresh, folder)
+    apply_patch(patch, fresh)
+    options = [] if configuration is None else point_at(configuration, fresh)
+    options += protection.ignored_folders(patch, fresh.workdir)
+    verdict = grader(_with_options(task, options, fresh.workdir), fresh)
+    return verdict.model_copy(update={"dropped": tuple(sorted({*dropped, *verdict.dropped}))})
+
+
+def _with_options(task: Task, options: list[str], workdir: str) -> Task:
+    """The task, with more options for pytest in its test command."""
+    command = parse_command(task.oracle.test_cmd, workdir)
+    if not options or command is None or command.module != "pytest":
+        return task
+    oracle = task.oracle.model_copy(update={"test_cmd": command.text(options=options)})
+    return task.model_copy(update={"oracle": oracle})

@@ -1,0 +1,127 @@
+"""The text of a change to one file, in the form that git writes and `git apply` reads."""
+
+import base64
+import difflib
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+CONTEXT = 3
+MAX_COMPARED = 25_000_000
+"""Product of the line counts up to which lines are matched; beyond, the differing middle is replaced whole."""
+NO_NEWLINE = "\\ No newline at end of file\n"
+
+
+def file_diff(path: str, old: bytes | None, new: bytes | None, old_mode: int | None, new_mode: int | None) -> str:
+    """The diff of one file.
+
+    Args:
+        path: Relative to the root.
+        old: Content before; None where there was none.
+        new: Content after; None where there is none.
+        old_mode: git's mode before; None where there was no file.
+        new_mode: git's mode after; None where there is no file.
+    """
+    if old_mode is not None and new_mode is not None and old_mode >> 12 != new_mode >> 12:  # a file became a link
+        return file_diff(path, old, None, old_mode, None) + file_diff(path, None, new, None, new_mode)
+    source, target = quote("a/" + path), quote("b/" + path)
+    parts = [f"diff --git {source} {target}\n", *_mode_lines(old_mode, new_mode)]
+    if old != new:
+        unchanged_mode = f" {new_mode:o}" if old_mode == new_mode and new_mode is not None else ""
+        parts.append(f"index {blob_id(old)}..{blob_id(new)}{unchanged_mode}\n")
+        before, after = _lines(old), _lines(new)
+        if before is None or after is None:
+            parts.append(_binary(new or b""))
+        elif before or after:
+            parts.append(f"--- {source if old is not None else '/dev/null'}\n")
+            parts.append(f"+++ {target if new is not None else '/dev/null'}\n")
+            parts.extend(_hunks(before, after))
+    return "".join(parts)
+
+
+def quote(name: str) -> str:
+    """A file name in C quotes, where git would need them to read it back."""
+    data = name.encode()
+    if all(0x20 < byte < 0x7F and byte not in b'"\\' for byte in data):
+        return name
+    plain = (0x20 <= byte < 0x7F and byte not in b'"\\' for byte in data)
+    return '"' + "".join(chr(byte) if ok else f"\\{byte:03o}" for byte, ok in zip(data, plain, strict=True)) + '"'
+
+
+def blob_id(data: bytes | None) -> str:
+    """The name that git gives a content: binary patches are checked against it."""
+    if data is None:
+        return "0" * 40
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def _mode_lines(old: int | None, new: int | None) -> list[str]:
+    if old is None:
+        return [f"new file mode {new:o}\n"]
+    if new is None:
+        return [f"deleted file mode {old:o}\n"]
+    return [f"old mode {old:o}\n", f"new mode {new:o}\n"] if old != new else []
+
+
+def _lines(data: bytes | None) -> list[str] | None:
+    """The lines with their ends; None for what cannot stand in a text diff."""
+    if not data:
+        return []
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if "\0" in text:
+        return None
+    lines = text.split("\n")  # not splitlines: a lone carriage return ends no line for git
+    return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+
+
+def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
+    # Only what lies between the equal ends is compared, and only so much that a hostile file cannot stretch it.
+    start = max(0, _common(old, new) - CONTEXT)
+    old, new = old[start:], new[start:]
+    end = max(0, _common(old[::-1], new[::-1]) - CONTEXT)
+    old, new = old[: len(old) - end], new[: len(new) - end]
+    for group in _groups(old, new):
+        first, last = group[0], group[-1]
+        yield f"@@ -{_range(start + first[1], start + last[2])} +{_range(start + first[3], start + last[4])} @@\n"
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                yield from _marked(" ", old[i1:i2])
+            else:
+                yield from _marked("-", old[i1:i2])
+                yield from _marked("+", new[j1:j2])
+
+
+def _common(old: Sequence[str], new: Sequence[str]) -> int:
+    """How many lines the two have in common at their start."""
+    return next((index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+
+
+def _groups(old: list[str], new: list[str]) -> Iterable[Sequence[tuple[str, int, int, int, int]]]:
+    """The hunks as difflib's opcodes."""
+    if len(old) * len(new) <= MAX_COMPARED:
+        return difflib.SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT)
+    return [[("replace", 0, len(old), 0, len(new))]]
+
+
+def _range(start: int, stop: int) -> str:
+    count = stop - start
+    return f"{start + 1 if count else start},{count}"
+
+
+def _marked(mark: str, lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        yield mark + line if line.endswith("\n") else f"{mark}{line}\n{NO_NEWLINE}"
+
+
+def _binary(new: bytes) -> str:
+    """The whole new content, deflated, in lines of up to 52 bytes of base 85."""
+    packed = zlib.compress(new)
+    lines = ["GIT binary patch\n", f"literal {len(new)}\n"]
+    for start in range(0, len(packed), 52):
+        chunk = packed[start : start + 52]
+        mark = chr(ord("A") + len(chunk) - 1 if len(chunk) <= 26 else ord("a") + len(chunk) - 27)
+        lines.append(mark + base64.b85encode(chunk, pad=True).decode() + "\n")
+    return "".join([*lines, "\n"])

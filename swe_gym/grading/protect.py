@@ -1,0 +1,212 @@
+"""Which of a policy's changes do not count: the tests, what steers the test runner, what could stand in for it.
+
+Such changes are left out, so that the fresh workspace simply keeps its original. Everything else is product and stays,
+also a `conftest.py` or tests of the policy's own where no hidden test is near.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+import re
+import sys
+from collections.abc import Iterator
+
+from ..types import Oracle, Task
+from .patch import FileChange, Patch
+
+RUNNER_CONFIGURATION = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"})
+"""Files that steer pytest and nothing of the product, where they stand near hidden tests."""
+
+RUNNER_MODULES = frozenset(
+    {"pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "exceptiongroup", "pygments", "tomli", "attr"}
+    | {"attrs", "more_itertools", "importlib_metadata", "zipp", "coverage", "pytest_cov", "xdist", "execnet"}
+)
+INTERPRETER_HOOKS = frozenset({"sitecustomize", "usercustomize"})
+HARMLESS_SHADOWS = frozenset({"test", "this", "antigravity", "idlelib", "turtledemo"})
+SHADOWING = (RUNNER_MODULES | sys.stdlib_module_names) - HARMLESS_SHADOWS
+"""Modules that a new top-level module of the same name would replace in the test process."""
+
+
+class Protection:
+    """What one task protects.
+
+    Args:
+        task: The task; its oracle names the tests, its environment the folders that Python imports from.
+    """
+
+    def __init__(self, task: Task) -> None:
+        oracle = task.oracle
+        self._globs = tuple(glob.rstrip("/") for glob in oracle.test_paths)
+        self._hidden = hidden_files(oracle)
+        self._named = _words(oracle.test_cmd) | _pytest_files(oracle)
+        self._modules = _unittest_modules(oracle)
+        folders = {_folder(path) for path in self._hidden | self._named} | {_literal_part(glob) for glob in self._globs}
+        self._test_folders = folders - {""}
+        self._above_tests = {"", *folders, *(parent for folder in folders for parent in parents(folder))}
+        self._import_roots = {"", "src", "lib", *folders, *_python_path(task)}
+
+    def covers(self, change: FileChange) -> bool:
+        """Whether the change is one that grading sets back."""
+        return self._is_test(change.path) or self._steers_runner(change.path) or self._shadows(change)
+
+    def sift(self, patch: Patch) -> tuple[Patch, tuple[str, ...]]:
+        """The part of a patch that counts, and the paths of what does not, sorted.
+
+        A change that cannot stand beside what is kept, such as a file in the place of the tests' folder, does not count
+        either.
+        """
+        fixed = {change.path for change in patch.changes if self.covers(change)} | self._hidden
+        above = {parent for path in fixed for parent in parents(path)}
+        kept, dropped = [], [entry.path for entry in patch.dropped]
+        for change in patch.changes:
+            in_the_way = change.path in above and change.new is not None
+            below_a_file = any(parent in fixed for parent in parents(change.path))
+            if change.path in fixed or in_the_way or below_a_file:
+                dropped.append(change.path)
+            else:
+                kept.append(change)
+        return patch.model_copy(update={"changes": tuple(kept)}), tuple(sorted(dropped))
+
+    def ignored_folders(self, patch: Patch, workdir: str) -> list[str]:
+        """Options that keep pytest out of folders whose `conftest.py` is the policy's: no hidden test lies there.
+
+        What a `conftest.py` does on being loaded is not confined to its folder.
+        """
+        new = (posixpath.split(change.path) for change in patch.changes if change.new is not None)
+        return [f"--ignore={posixpath.join(workdir, folder)}" for folder, name in new if name == "conftest.py"]
+
+    def _is_test(self, path: str) -> bool:
+        matches = fnmatch.fnmatchcase
+        return (
+            path in self._hidden
+            or path in self._named
+            or any(f"/{path}".endswith(f"/{module}") for module in self._modules)
+            or any(matches(path, glob) or matches(path, glob + "/*") for glob in self._globs)
+        )
+
+    def _steers_runner(self, path: str) -> bool:
+        folder, name = posixpath.split(path)
+        if name.endswith(".pth") or name.partition(".")[0] in INTERPRETER_HOOKS:
+            return True
+        if any(part in INTERPRETER_HOOKS for part in folder.split("/")):
+            return True
+        if name == "entry_points.txt" and folder.endswith((".egg-info", ".dist-info")):
+            return True  # pytest would load a plugin that it names
+        return name in RUNNER_CONFIGURATION and self.near_tests(folder)
+
+    def near_tests(self, folder: str) -> bool:
+        """Whether what a folder configures may reach hidden tests: it lies above, at or below them."""
+        below = any(parent in self._test_folders for parent in parents(folder))
+        return folder in self._above_tests or below
+
+    def _shadows(self, change: FileChange) -> bool:
+        """Whether a new file would be imported in place of a module that the test process needs."""
+        if change.old is not None:
+            return False
+        folder, name = posixpath.split(change.path)
+        stem, _, kind = name.partition(".")
+        if stem == "__init__":
+            folder, stem = posixpath.split(folder)
+        importable = kind == "py" or kind.endswith(("so", "pyd"))
+        return importable and stem in SHADOWING and folder in self._import_roots
+
+
+def parents(path: str) -> Iterator[str]:
+    """The folders above a path, nearest first, the workspace itself ("") left out."""
+    while path := posixpath.dirname(path):
+        yield path
+
+
+# --- what the oracle names --------------------------------------------------------------------------------
+
+
+def hidden_files(oracle: Oracle) -> set[str]:
+    """Every file that the hidden tests bring or touch."""
+    return {posixpath.normpath(path) for path in (*oracle.test_files, *touched_files(oracle.test_patch))}
+
+
+def _required(oracle: Oracle) -> tuple[str, ...]:
+    return (*oracle.fail_to_pass, *oracle.pass_to_pass)
+
+
+def _pytest_files(oracle: Oracle) -> set[str]:
+    """The files of required pytest ids; a dot in the test's name means a doctest, whose file is product."""
+    parts = [test_id.partition("::") for test_id in _required(oracle)]
+    return {posixpath.normpath(path) for path, colons, name in parts if colons and "." not in name.partition("[")[0]}
+
+
+def _unittest_modules(oracle: Oracle) -> set[str]:
+    """The modules of required unittest ids (module.Class.method) as paths, from wherever they are imported."""
+    ids = [test_id.split(".") for test_id in _required(oracle) if "::" not in test_id]
+    return {"/".join(parts[:-2]) + ".py" for parts in ids if len(parts) > 2}
+
+
+def _folder(path: str) -> str:
+    """The folder that a path means: its parent for a file, itself for what looks like a folder."""
+    return posixpath.dirname(path) if posixpath.splitext(path)[1] else path
+
+
+def _literal_part(glob: str) -> str:
+    """The folder that a glob pattern names for sure."""
+    literal = re.split(r"[*?\[]", glob, maxsplit=1)[0]
+    return _folder(literal) if literal == glob else posixpath.dirname(literal)
+
+
+def _words(command: str) -> set[str]:
+    """The words of the test command that may name a file of the workspace."""
+    words = re.split(r"[\s\"'=;&|()<>]+", re.sub(r"(\{workdir\}|\$PWD|\$\{PWD\})/", "", command))
+    paths = (word.partition("::")[0] for word in words if word and not word.startswith(("-", "/")))
+    return {posixpath.normpath(path) for path in paths if path} - {"."}
+
+
+def _python_path(task: Task) -> set[str]:
+    """The folders of the workspace on PYTHONPATH."""
+    values = [task.env.get("PYTHONPATH", ""), *re.findall(r"PYTHONPATH=[\"']?([^\s\"';&]+)", task.oracle.test_cmd)]
+    entries = (entry for value in values for entry in value.split(":") if entry)
+    local = (re.sub(r"^(\{workdir\}|\$PWD|\$\{PWD\})/?", "", entry) for entry in entries)
+    return {"" if path in ("", ".") else posixpath.normpath(path) for path in local if not path.startswith("/")}
+
+
+def touched_files(diff: str) -> set[str]:
+    """The paths that a git diff names, before and after."""
+    found: set[str] = set()
+    in_header = not re.search(r"^diff --git ", diff, re.MULTILINE)  # a plain diff: read every line as a header
+    plain = in_header
+    for line in diff.split("\n"):
+        if line.startswith("diff --git "):
+            in_header = True
+            found |= _header_names(line.removeprefix("diff --git "))
+        elif line.startswith(("@@", "GIT binary patch")):
+            in_header = plain
+        elif in_header and (match := re.match(r"(?:---|\+\+\+|rename (?:from|to)|copy (?:from|to)) (.*)", line)):
+            name = _unquote(match[1].partition("\t")[0].rstrip("\r"))
+            found.add(name if line[0] in "rc" else _without_prefix(name))
+    return found - {"/dev/null", ""}
+
+
+def _header_names(names: str) -> set[str]:
+    """Of `a/OLD b/NEW`, where no other line says it (an empty file, a mode, a binary)."""
+    if names.startswith('"') or names.endswith('"'):
+        return {_without_prefix(_unquote(name)) for name in re.findall(r'"(?:[^"\\]|\\.)*"|\S+', names)}
+    half = len(names) // 2
+    if names[half : half + 1] == " " and names[2:half] == names[half + 3 :]:
+        return {names[2:half]}
+    return {_without_prefix(name) for name in names.split(" ")}
+
+
+def _without_prefix(name: str) -> str:
+    return name[2:] if name.startswith(("a/", "b/")) else name
+
+
+def _unquote(name: str) -> str:
+    """The file name behind git's C quotes."""
+    if not name.startswith('"'):
+        return name
+    special = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
+
+    def byte(match: re.Match[bytes]) -> bytes:
+        code = match[1]
+        return bytes([int(code, 8) if len(code) == 3 else special.get(code[0], code[0])])
+
+    return re.sub(rb"\\([0-7]{3}|.)", byte, name.strip('"').encode(), flags=re.DOTALL).decode("utf-8", "replace")

@@ -1,0 +1,160 @@
+"""What the two reporters share: their order, the lines they sign, and the watch over the runner's functions.
+
+A guest program: it runs inside the sandbox beside the product's code, on any Python >= 3.6, and needs nothing but the
+standard library. It is loaded before any code of the workspace.
+"""
+
+import sys
+
+START_PATH = sys.path[1:]  # the first entry is this script's folder
+sys.path[:] = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]  # not the workspace
+
+import builtins  # noqa: E402  the path had to be cleared first
+import hashlib  # noqa: E402
+import hmac  # noqa: E402
+import importlib.util  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import types  # noqa: E402
+
+ORDER = "order.json"
+RUNNERS = ("pytest", "_pytest", "pluggy", "unittest", "builtins")
+REPLACEABLE = ("open", "print", "input", "__import__")  # builtins that honest code replaces
+HOOKS = ("__getattribute__", "__getattr__", "__call__")  # attributes that would change others by their mere presence
+ABSENT = object()
+
+
+def take_order(folder):
+    """Read the key and the report's path, and remove them from the disk before product code can look."""
+    path = os.path.join(folder, ORDER)
+    try:
+        with open(path) as file:
+            order = json.load(file)
+        os.unlink(path)
+    except OSError:
+        sys.exit("the reporter has no order: a test command may run the tests only once")
+    return order
+
+
+def open_report(order):
+    """A function that appends one signed line to the report. Each signature covers the one before."""
+    key, path = bytes.fromhex(order["key"]), order["report"]
+    owner = os.getpid()
+    last = b""
+    new, digest, dumps = hmac.new, hashlib.sha256, json.dumps
+    os_open, os_write, os_close, os_getpid = os.open, os.write, os.close, os.getpid
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+
+    def emit(**event):
+        nonlocal last
+        if os_getpid() != owner:
+            return  # a fork of the test process that forgot to end
+        line = dumps(event, sort_keys=True).encode()
+        last = new(key, last + line, digest).hexdigest().encode()
+        fd = os_open(path, flags, 0o600)
+        os_write(fd, last + b" " + line + b"\n")
+        os_close(fd)
+
+    return emit
+
+
+def act_as_module(name, argv0):
+    """Look like `python -m NAME`: the current folder on the path, and a `__main__` that holds nothing of ours."""
+    sys.argv[0] = argv0
+    main = types.ModuleType("__main__")
+    try:
+        main.__spec__ = importlib.util.find_spec(name + ".__main__")
+    except ImportError:
+        main.__spec__ = importlib.util.find_spec(name)
+    main.__file__ = main.__spec__.origin
+    sys.modules["__main__"] = main
+    sys.modules.pop("report", None)
+
+
+class Watch:
+    """Remembers the functions of the test runner and says which of them were replaced.
+
+    Args:
+        trusted: Names of top-level modules that may replace functions: plugins of the environment.
+    """
+
+    def __init__(self, trusted=()):
+        self.trusted = frozenset(trusted) - frozenset(RUNNERS) - {"__main__"}
+        self.entries = list(remember())
+        self.replaced = set()
+
+    def look(self):
+        """Compare; returns the names of all that was ever found replaced."""
+        for owner, name, value, code in self.entries:
+            now = vars(owner).get(name, ABSENT)
+            if (now is not value or code_of(value) is not code) and not self.may_replace(now):
+                self.replaced.add("%s.%s" % (owner.__name__, name))
+        return sorted(self.replaced)
+
+    def may_replace(self, value):
+        return root_of(getattr(plain(value), "__module__", "")) in self.trusted
+
+
+def remember():
+    """(owner, name, value, code) of every function of the runner, its classes and the built-in ones."""
+    for module_name, module in sorted(sys.modules.items()):
+        if root_of(module_name) not in RUNNERS or not isinstance(module, types.ModuleType):
+            continue
+        for name, value in list(vars(module).items()):
+            if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) and is_own(module, name, value):
+                yield module, name, value, code_of(value)
+            if isinstance(value, type) and value.__module__ == module_name and module is not builtins:
+                for entry in members(value):
+                    yield entry
+
+
+def members(owner):
+    for name, value in list(vars(owner).items()):
+        if isinstance(value, (types.FunctionType, staticmethod, classmethod, property)):
+            yield owner, name, value, code_of(value)
+    for name in HOOKS:
+        if name not in vars(owner):
+            yield owner, name, ABSENT, None
+
+
+def is_own(module, name, value):
+    if module is builtins:
+        return name not in REPLACEABLE
+    return root_of(getattr(value, "__module__", "")) in RUNNERS
+
+
+def plain(value):
+    """The function behind a method or a property."""
+    return getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+
+
+def code_of(value):
+    return getattr(plain(value), "__code__", None)
+
+
+def root_of(name):
+    return (name or "").partition(".")[0]
+
+
+def run(module, prepare):
+    """Do the work of a reporter.
+
+    Args:
+        module: The runner's name.
+        prepare: Called with `emit` once the runner can be imported; returns a function that runs the tests and
+            returns the exit code, and a function that names what was tampered with.
+    """
+    emit = open_report(take_order(os.path.dirname(os.path.abspath(sys.argv[0]))))
+    sys.path[:] = [os.getcwd(), *START_PATH]
+    if importlib.util.find_spec(module) is None:
+        emit(event="absent")
+        sys.exit("there is no %s in this environment" % module)
+    emit(event="start")
+    main, replaced = prepare(emit)
+    try:
+        code = main()
+    except SystemExit as error:
+        code = error.code
+    code = 0 if code is None else code if isinstance(code, int) else 1
+    emit(event="end", exit_code=code, replaced=replaced())
+    sys.exit(code)

@@ -1,0 +1,199 @@
+"""The grader "tests": runs the hidden tests under our reporter and believes nothing but what the reporter signed."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib.resources
+import json
+import posixpath
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import FileError, GradingError, SandboxError
+from ..sandboxes.base import Sandbox
+from ..types import ExecResult, Frozen, Task, TestStatus, Verdict
+from .command import TestCommand, parse_command
+
+STEADY_ENV: Mapping[str, str] = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
+"""Set for the hidden tests where the task does not set it, so that the same work gets the same verdict."""
+
+LOG_CHARS = 20_000
+MAX_OUTPUT = 1 << 18
+MAX_REPORT = 64 << 20
+
+
+def grade_tests(task: Task, sandbox: Sandbox) -> Verdict:
+    """Run the hidden tests and read, test by test, how they ended.
+
+    Args:
+        task: The task; its oracle names the command and the required tests.
+        sandbox: Fresh, with the hidden tests and the work in it.
+
+    Raises:
+        GradingError: The task names no test or no runner, or the runner is not there, and the work is not to blame.
+        SandboxError: The sandbox failed.
+    """
+    oracle = task.oracle
+    if not oracle.fail_to_pass and not oracle.pass_to_pass:
+        raise GradingError(f"task {task.task_id}: its oracle names no test that must pass")
+    command = parse_command(oracle.test_cmd, sandbox.workdir)
+    if command is None:
+        raise GradingError(
+            f"task {task.task_id}: its test_cmd must call `python -m pytest` or `python -m unittest` exactly once; "
+            "for another command there is the grader 'exit_code'"
+        )
+    key = secrets.token_bytes(32)
+    folder = _install_reporter(sandbox, command.module, key)
+    result = sandbox.exec(
+        command.text(f"{folder}/report_{command.module}.py", _options(command)),
+        timeout=oracle.timeout,
+        env={name: value for name, value in STEADY_ENV.items() if name not in sandbox.spec.env},
+        max_output=MAX_OUTPUT,
+        merge=True,
+    )
+    report = read_report(_read(sandbox, f"{folder}/report"), key)
+    if report.absent:
+        raise GradingError(f"task {task.task_id}: {command.module} is not installed in its environment")
+    if not report.started and command.only_runs_tests:
+        raise GradingError(
+            f"task {task.task_id}: the test runner did not start ({result.describe()}): {result.text[-2000:].strip()}"
+        )
+    return _verdict(task, report, result)
+
+
+def _options(command: TestCommand) -> list[str]:
+    """A file that cannot be imported, of the policy's own for instance, must not keep the others from running."""
+    return ["--continue-on-collection-errors"] if command.module == "pytest" else []
+
+
+def _install_reporter(sandbox: Sandbox, module: str, key: bytes) -> str:
+    """Put the reporter and its order in a new folder outside of the workspace; returns the folder."""
+    made = sandbox.exec(["mktemp", "-d"])
+    folder = made.text.strip()
+    if not made.ok or not folder.startswith("/"):
+        raise SandboxError(f"no temporary folder could be made: {made.describe()}", detail=made.error_text[-2000:])
+    for name in ("report.py", f"report_{module}.py"):
+        source = importlib.resources.files(__package__).joinpath(name).read_bytes()
+        sandbox.write_file(posixpath.join(folder, name), source)
+    order = {"key": key.hex(), "report": f"{folder}/report"}
+    sandbox.write_file(f"{folder}/order.json", json.dumps(order).encode(), mode=0o600)
+    return folder
+
+
+def _read(sandbox: Sandbox, path: str) -> bytes:
+    """The report; nothing where the tests did away with it."""
+    try:
+        return sandbox.read_file(path, max_bytes=MAX_REPORT)
+    except FileError:
+        return b""
+
+
+# --- what the reporter said ------------------------------------------------------------------------------
+
+
+class Report(Frozen):
+    """The signed lines of one test run.
+
+    Attributes:
+        absent: The runner is not installed.
+        started: The runner was there, and product code may have run since.
+        tests: Test id -> how it ended, every time it ran.
+        groups: Id of a module, class or file that did not come up -> how.
+        exit_code: What the reporter ended with; None where it did not come to its end.
+        replaced: Functions of the runner that were replaced while the tests ran.
+    """
+
+    absent: bool = False
+    started: bool = False
+    tests: dict[str, tuple[TestStatus, ...]] = {}
+    groups: dict[str, TestStatus] = {}
+    exit_code: int | None = None
+    replaced: tuple[str, ...] = ()
+
+    def status(self, test_id: str) -> TestStatus:
+        """How a test ended: as the worst of its runs; `MISSING` where there is no word of it.
+
+        Published lists hold ids that were cut at their first blank. Such an id stands for all tests that it begins.
+        """
+        ends = self.tests.get(test_id, ())
+        if not ends:
+            ends = tuple(end for name, found in self.tests.items() if name.startswith(test_id + " ") for end in found)
+        bad = [end for end in ends if end is not TestStatus.PASSED]
+        group = [
+            end for name, end in self.groups.items() if test_id == name or test_id.startswith((name + "::", name + "."))
+        ]
+        return next(iter([*bad, *group, *ends]), TestStatus.MISSING)
+
+
+def read_report(data: bytes, key: bytes) -> Report:
+    """Read a report; lines that do not bear the next valid signature do not count."""
+    found: dict[str, Any] = {"tests": {}, "groups": {}}
+    last = b""
+    for line in data.split(b"\n"):
+        signature, _, text = line.partition(b" ")
+        expected = hmac.new(key, last + text, hashlib.sha256).hexdigest().encode()
+        if hmac.compare_digest(signature, expected):
+            last = signature
+            _add(found, json.loads(text))
+    return Report.model_validate(found)
+
+
+def _add(found: dict[str, Any], event: Mapping[str, Any]) -> None:
+    kind = event["event"]
+    if kind == "test":
+        found["tests"][event["id"]] = (*found["tests"].get(event["id"], ()), event["status"])
+    elif kind == "group":
+        found["groups"][event["id"]] = event["status"]
+    elif kind == "end":
+        found.update(exit_code=event["exit_code"], replaced=event["replaced"])
+    else:
+        found["absent" if kind == "absent" else "started"] = True
+
+
+# --- the verdict ------------------------------------------------------------------------------------------
+
+
+def _verdict(task: Task, report: Report, result: ExecResult) -> Verdict:
+    oracle = task.oracle
+    reason = _contradiction(report, result, oracle.timeout)
+    trusted = Report() if reason else report  # a run that cannot be believed has no passed test
+    fail_to_pass = {test: trusted.status(test) for test in oracle.fail_to_pass}
+    pass_to_pass = {test: trusted.status(test) for test in oracle.pass_to_pass}
+    reason = reason or _shortfall(fail_to_pass.values(), pass_to_pass.values())
+    return Verdict(
+        resolved=not reason,
+        fail_to_pass=fail_to_pass,
+        pass_to_pass=pass_to_pass,
+        exit_code=result.exit_code,
+        timed_out=result.timed_out,
+        reason=reason,
+        duration=result.duration,
+        log=result.text[-LOG_CHARS:],
+    )
+
+
+def _contradiction(report: Report, result: ExecResult, timeout: float) -> str:
+    """Why nothing in the report counts; empty where it does."""
+    if result.timed_out:
+        return f"the hidden tests ran into their timeout of {timeout:g} s"
+    if not report.started:
+        return f"the test runner did not start ({result.describe()})"
+    if report.exit_code is None:
+        return f"the test process ended before the test runner did ({result.describe()})"
+    if report.replaced:
+        return f"the test runner was tampered with: {', '.join(report.replaced[:5])}"
+    if result.exit_code != report.exit_code & 0xFF:
+        return f"the command's end ({result.describe()}) contradicts the test runner's, exit code {report.exit_code}"
+    return ""
+
+
+def _shortfall(fail_to_pass: Iterable[TestStatus], pass_to_pass: Iterable[TestStatus]) -> str:
+    """Which required tests did not pass, in numbers: their names are the oracle's."""
+    parts = []
+    for statuses, what in ((list(fail_to_pass), "had to start passing"), (list(pass_to_pass), "had to keep passing")):
+        failed = sum(status is not TestStatus.PASSED for status in statuses)
+        if failed:
+            parts.append(f"{failed} of {len(statuses)} tests that {what} did not pass")
+    return "; ".join(parts)
