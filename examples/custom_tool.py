@@ -1,0 +1,29 @@
+"""A tool of your own, used beside the ones that ship."""
+
+import gymnasium
+
+import swe_gym  # noqa: F401  importing it registers the environments
+from swe_gym.tools.base import Tool, ToolContext
+from swe_gym.types import ToolResult
+
+
+class LineCount(Tool):
+    name = "line_count"
+    description = "Count the lines of a file."
+    parameters = {
+        "type": "object",
+        "properties": {"path": {"type": "string", "description": "The file."}},
+        "required": ["path"],
+        "additionalProperties": False,
+    }
+
+    def run(self, context: ToolContext, path: str) -> ToolResult:
+        text = context.sandbox.read_file(path)
+        return ToolResult(text=f"{path} has {text.count(b'\n')} lines.")
+
+
+if __name__ == "__main__":
+    with gymnasium.make("SWE/Toy-v0", tools=["bash", "submit", "custom_tool:LineCount"]) as env:
+        env.reset(seed=0)
+        observation, *_ = env.step('{"name": "line_count", "arguments": {"path": "README.md"}}')
+        print(observation)
