@@ -35,9 +35,31 @@ def grade_tests(task: Task, sandbox: Sandbox) -> Verdict:
         GradingError: The task names no test or no runner, or the runner is not there, and the work is not to blame.
         SandboxError: The sandbox failed.
     """
-    oracle = task.oracle
-    if not oracle.fail_to_pass and not oracle.pass_to_pass:
+    if not task.oracle.fail_to_pass and not task.oracle.pass_to_pass:
         raise GradingError(f"task {task.task_id}: its oracle names no test that must pass")
+    return _verdict(task, *_run(task, sandbox))
+
+
+def find_statuses(task: Task, sandbox: Sandbox) -> dict[str, TestStatus]:
+    """Run the hidden tests and say of every test, required or not, how it ended: how tasks get their lists.
+
+    Args:
+        task: The task; of its oracle only the command and its timeout count.
+        sandbox: Fresh, with the hidden tests and the work in it.
+
+    Raises:
+        GradingError: The run cannot be believed, the runner is not there, or the task names none.
+        SandboxError: The sandbox failed.
+    """
+    report, result = _run(task, sandbox)
+    reason = _contradiction(report, result, task.oracle.timeout)
+    if reason:
+        raise GradingError(f"task {task.task_id}: {reason}: {result.text[-2000:].strip()}")
+    return {test: report.status(test) for test in report.tests}
+
+
+def _run(task: Task, sandbox: Sandbox) -> tuple[Report, ExecResult]:
+    oracle = task.oracle
     command = parse_command(oracle.test_cmd, sandbox.workdir)
     if command is None:
         raise GradingError(
@@ -60,7 +82,7 @@ def grade_tests(task: Task, sandbox: Sandbox) -> Verdict:
         raise GradingError(
             f"task {task.task_id}: the test runner did not start ({result.describe()}): {result.text[-2000:].strip()}"
         )
-    return _verdict(task, report, result)
+    return report, result
 
 
 def _options(command: TestCommand) -> list[str]:

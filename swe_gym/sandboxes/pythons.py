@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..cache import build_once, digest
 from ..commands import run_command, tail
-from ..errors import MissingInterpreter, TaskError
+from ..errors import MissingInterpreter, SandboxStartError, TaskError
 from ..index import pip_command
 from ..types import PythonEnv
 
@@ -175,3 +175,21 @@ def _environment() -> dict[str, str]:
     misleading = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_PYTHON"}
     kept = {name: value for name, value in os.environ.items() if name not in misleading}
     return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_REQUIRE_VIRTUALENV": "0"}
+
+
+def list_installed(python: PreparedPython, *, timeout: float) -> tuple[str, ...]:
+    """What is installed in an environment, as pinned requirement lines; pip and its own tools are left out.
+
+    Raises:
+        TaskError: pip cannot tell.
+        SandboxStartError: Time was up.
+    """
+    folders = [f"--path={folder}" for folder in python.prefix.glob("lib*/python*/site-packages")]
+    command = [*pip_command(), "freeze", "--exclude=pip", "--exclude=setuptools", "--exclude=wheel", *folders]
+    try:
+        result = run_command(command, deadline=time.monotonic() + timeout, env=_environment())
+    except TimeoutError as error:
+        raise SandboxStartError(str(error), reason="timeout", retryable=True) from error
+    if result.returncode:
+        raise TaskError(f"cannot list what is installed in {python.prefix}; pip says:\n{tail(result)}")
+    return tuple(result.stdout.decode("utf-8", "replace").split("\n")[:-1])

@@ -1,0 +1,251 @@
+"""A real task from two releases of a package: the older one is to be repaired, the newer one shows how.
+
+The newer release's tests are the hidden tests, all else that differs is the gold patch. Which tests the change
+makes pass is not read off anything: they run, before and after, in sandboxes, several times.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..envs.group import SandboxGroup
+from ..errors import TaskError, UsageError
+from ..grading.diff import file_diff
+from ..grading.patch import EXECUTABLE, LINK, REGULAR, apply_diff
+from ..grading.tests import find_statuses
+from ..index import Sdist, find_sdists, normalised
+from ..sandboxes.pythons import list_installed, prepare_python
+from ..sandboxes.workspaces import prepare_workspace
+from ..tasks.pypi import changes_between, find_source_root, find_tests, list_files, test_requirements
+from ..types import Oracle, PythonEnv, SdistWorkspace, Task, TestStatus
+
+ENV = {"TZ": "UTC", "PYTHONHASHSEED": "0"}
+"""What makes test runs repeatable, beside the clean environment of every sandbox."""
+
+PYTEST = "python -m pytest -p no:cacheprovider -o addopts= --continue-on-collection-errors"
+
+STATEMENT = """\
+The code is {package} {old}. Bring it to what release {new} does. Its changelog says:
+
+{changes}
+
+Only the behaviour of the code counts: version numbers, documentation and the changelog need not follow.
+"""
+
+_BUILD_TIMEOUT = 1800.0
+
+Statuses = Mapping[str, TestStatus]
+"""What one test run found: full test id -> how it ended."""
+
+
+@dataclass(frozen=True)
+class TestLists:
+    """The tests that judge a task: those that a solution makes pass, and those that must not break."""
+
+    __test__ = False  # not a test class, whatever pytest makes of the name
+
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+
+
+def build_release_task(
+    package: str,
+    old: str,
+    new: str,
+    *,
+    statement: str = "",
+    python: str = "",
+    requirements: Sequence[str] = (),
+    runs: int = 3,
+    test_timeout: float = 300.0,
+    backend: str = "local",
+    progress: Callable[[str], None] = lambda _: None,
+) -> Task:
+    """Make a task of a package's release `old`, solved by what changed up to release `new`.
+
+    Args:
+        package: The project's name on the package index.
+        old: The version to start from.
+        new: The version whose tests judge the work.
+        statement: The problem statement; by default, what the changelog of `new` says.
+        python: Version of Python, as in "3.9"; empty is the one that runs swe_gym.
+        requirements: What the tests need beyond what the release itself says.
+        runs: How often the tests run in each state; a test that does not always end alike judges nothing.
+        test_timeout: Seconds that a test run may take.
+        backend: Where the tests run.
+        progress: Called with one line of text as each step begins.
+
+    Returns:
+        A task that needs the package index to be set up, and nothing else. Validate it before use.
+
+    Raises:
+        TaskError: No such release, no tests in it, no changelog, or no test that the change makes pass.
+        MissingInterpreter: That version of Python is not installed here.
+        SandboxError: The index or a sandbox failed.
+    """
+    if runs < 1:
+        raise UsageError(f"runs must be at least 1: {runs}")
+    progress(f"looking for the source releases of {package} {old} and {new}")
+    before, after = _workspaces(package, old, new)
+    old_tree = prepare_workspace(before, timeout=_BUILD_TIMEOUT)
+    new_tree = prepare_workspace(after, timeout=_BUILD_TIMEOUT)
+    layout = find_tests(list_files(new_tree))
+    gold_patch, test_patch = split_difference(old_tree, new_tree, layout)
+    if not gold_patch:
+        raise TaskError(f"{package} {old} and {new} differ in nothing but their tests")
+    statement = statement or _statement(package, old, new, new_tree)
+    progress("installing what the code and its tests need")
+    environment = _environment(package, old, new_tree, python, requirements)
+    root = find_source_root(new_tree, package)
+    draft = Task(
+        task_id=f"pypi__{normalised(package)}-{new}",
+        problem_statement=statement,
+        repo=normalised(package),
+        workspace=before,
+        python=environment,
+        env={**ENV, "PYTHONPATH": f"{{workdir}}/{root}".rstrip("/")},
+        eval_cmd=_visible_tests(old_tree),
+        eval_timeout=test_timeout,
+        tags=("pypi",),
+        metadata={"package": package, "old": old, "new": new},
+        oracle=Oracle(
+            gold_patch=gold_patch,
+            test_patch=test_patch,
+            test_paths=layout.patterns,
+            test_cmd=f"{PYTEST} {shlex.join(layout.targets)}",
+            timeout=test_timeout,
+        ),
+    )
+    lists = compare_runs(*run_both(draft, runs=runs, backend=backend, progress=progress))
+    progress(f"{len(lists.fail_to_pass)} tests to make pass, {len(lists.pass_to_pass)} to keep passing")
+    return with_lists(draft, lists)
+
+
+# --- the parts of a task ----------------------------------------------------------------------------------
+
+
+def _workspaces(package: str, old: str, new: str) -> tuple[SdistWorkspace, SdistWorkspace]:
+    found = find_sdists(package, timeout=_BUILD_TIMEOUT)
+    return _workspace(package, old, found), _workspace(package, new, found)
+
+
+def _workspace(package: str, version: str, sdists: Sequence[Sdist]) -> SdistWorkspace:
+    for sdist in sdists:
+        if sdist.version == version and sdist.sha256:
+            return SdistWorkspace(name=package, version=version, filename=sdist.filename, sha256=sdist.sha256)
+    known = ", ".join(dict.fromkeys(sdist.version for sdist in sdists[-15:])) or "none"
+    raise TaskError(f"{package} has no source release {version}; it has, newest last: {known}")
+
+
+def split_difference(old: Path, new: Path, tests: Container[str]) -> tuple[str, str]:
+    """What turns one release into another, as two git diffs: everything but the tests, and the tests.
+
+    Files that packaging tools generate are in neither.
+
+    Args:
+        old: The older release's folder.
+        new: The newer one's.
+        tests: Says of a relative path whether it belongs to the tests.
+    """
+    gold, hidden = [], []
+    for path in sorted({*list_files(old), *list_files(new)}):
+        (old_mode, old_data), (new_mode, new_data) = _read(old / path), _read(new / path)
+        if (old_mode, old_data) != (new_mode, new_data):
+            (hidden if path in tests else gold).append(file_diff(path, old_data, new_data, old_mode, new_mode))
+    return "".join(gold), "".join(hidden)
+
+
+def _read(path: Path) -> tuple[int | None, bytes | None]:
+    """The mode, as git has it, and the content of a file or link; None and None where there is none."""
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None, None
+    if stat.S_ISLNK(mode):
+        return LINK, os.readlink(path).encode()
+    if stat.S_ISDIR(mode):
+        return None, None
+    return EXECUTABLE if mode & stat.S_IXUSR else REGULAR, path.read_bytes()
+
+
+def _statement(package: str, old: str, new: str, tree: Path) -> str:
+    changes = changes_between(tree, list_files(tree), old, new)
+    if not changes:
+        raise TaskError(f"{package} {new} has no changelog that says what changed: give the problem statement yourself")
+    return STATEMENT.format(package=package, old=old, new=new, changes=changes)
+
+
+def _environment(package: str, old: str, tree: Path, python: str, requirements: Sequence[str]) -> PythonEnv:
+    """What the tests need, pinned. The old release is part of it: its metadata count, the workspace hides its code."""
+    extras, lines = test_requirements(tree, package)
+    itself = f"{package}[{','.join(extras)}]=={old}" if extras else f"{package}=={old}"
+    wanted = PythonEnv(version=python, requirements=(itself, "pytest", *lines, *requirements), no_deps=False)
+    prepared = prepare_python(wanted, timeout=_BUILD_TIMEOUT)
+    minor = ".".join(prepared.version.split(".")[:2])
+    return PythonEnv(version=minor, requirements=list_installed(prepared, timeout=_BUILD_TIMEOUT))
+
+
+def _visible_tests(tree: Path) -> str:
+    """The command that runs the tests which the policy can see; empty where there are none."""
+    try:
+        return f"{PYTEST} -q {shlex.join(find_tests(list_files(tree)).targets)}"
+    except TaskError:
+        return ""
+
+
+# --- running ----------------------------------------------------------------------------------------------
+
+
+def run_both(
+    task: Task, *, runs: int, backend: str = "local", progress: Callable[[str], None] = lambda _: None
+) -> tuple[list[Statuses], list[Statuses]]:
+    """Run a task's hidden tests on the original and on the repaired workspace, each in sandboxes of its own.
+
+    Raises:
+        TaskError: A patch does not apply, or the tests do not end in time.
+        SandboxError: A sandbox failed.
+        GradingError: The tests ran, and nothing can be said of them.
+    """
+    before: list[Statuses] = []
+    after: list[Statuses] = []
+    with SandboxGroup(task, backend, {}) as group:
+        for number in range(1, runs + 1):
+            progress(f"running the tests before and after the change, {number} of {runs}")
+            before.append(_run(group, ""))
+            after.append(_run(group, task.oracle.gold_patch))
+    return before, after
+
+
+def _run(group: SandboxGroup, diff: str) -> Statuses:
+    with group.fresh() as sandbox:
+        apply_diff(sandbox, group.task.oracle.test_patch, what="the test patch")
+        apply_diff(sandbox, diff, what="the gold patch")
+        return find_statuses(group.task, sandbox)
+
+
+def compare_runs(before: Sequence[Statuses], after: Sequence[Statuses]) -> TestLists:
+    """Which tests judge the task: those that always end alike, and pass with the change.
+
+    Raises:
+        TaskError: The change makes no test pass.
+    """
+    always = [test for test in after[0] if all(run.get(test) is TestStatus.PASSED for run in after)]
+    passed = {test: sum(run.get(test) is TestStatus.PASSED for run in before) for test in always}
+    fail_to_pass = tuple(test for test in always if passed[test] == 0)
+    if not fail_to_pass:
+        raise TaskError(
+            f"no test fails before the change and passes after it: of {len(after[0])} tests, {len(always)} pass "
+            f"after it, and {sum(passed[test] == len(before) for test in always)} of these before it too"
+        )
+    return TestLists(fail_to_pass, tuple(test for test in always if passed[test] == len(before)))
+
+
+def with_lists(task: Task, lists: TestLists) -> Task:
+    """The task, judged by these tests."""
+    changes = {"fail_to_pass": lists.fail_to_pass, "pass_to_pass": lists.pass_to_pass}
+    return task.model_copy(update={"oracle": task.oracle.model_copy(update=changes)})
