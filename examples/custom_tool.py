@@ -19,7 +19,8 @@ class LineCount(Tool):
 
     def run(self, context: ToolContext, path: str) -> ToolResult:
         text = context.sandbox.read_file(path)
-        return ToolResult(text=f"{path} has {text.count(b'\n')} lines.")
+        lines = text.count(b"\n")
+        return ToolResult(text=f"{path} has {lines} lines.")
 
 
 if __name__ == "__main__":

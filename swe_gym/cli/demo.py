@@ -62,9 +62,11 @@ def demo(
             )
             for task_id in source.ids()
         ]
-        with Live(
-            console=console, refresh_per_second=8, get_renderable=lambda: _table(rows, time.monotonic() - started)
-        ):
+
+        def show() -> Table:
+            return _table(rows, time.monotonic() - started, wide=console.width >= 140)
+
+        with Live(console=console, refresh_per_second=8, get_renderable=show):
             for row in rows:
                 for future in (row.scripted, row.gold):
                     future.exception()  # waits; failures stand in the table
@@ -94,23 +96,19 @@ def _play(task_id: str, who: str, backend: str, path: Path) -> Trajectory:
     return trajectory
 
 
-def _table(rows: list[Row], seconds: float) -> Table:
+def _table(rows: list[Row], seconds: float, wide: bool) -> Table:
     table = Table(title="Software-engineering tasks, played and graded", title_style="bold", pad_edge=False)
     table.add_column("task", no_wrap=True)
-    table.add_column("level")
-    table.add_column("the issue", overflow="ellipsis", no_wrap=True, ratio=1)
-    table.add_column("look around", justify="center")
-    table.add_column("gold patch", justify="center")
-    table.add_column("hidden tests", justify="right")
+    table.add_column("level", no_wrap=True)
+    if wide:
+        table.add_column("the issue", no_wrap=True)
+    table.add_column("look\naround", justify="center", no_wrap=True)
+    table.add_column("gold\npatch", justify="center", no_wrap=True)
+    table.add_column("hidden\ntests", justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(
-            row.task.task_id,
-            row.task.difficulty,
-            _headline(row.task),
-            _cell(row.scripted, wanted=0.0),
-            _cell(row.gold, wanted=1.0),
-            _tests(row.gold),
-        )
+        issue = [_headline(row.task)] if wide else []
+        played = [_cell(row.scripted, wanted=0.0), _cell(row.gold, wanted=1.0), _tests(row.gold)]
+        table.add_row(row.task.task_id, row.task.difficulty, *issue, *played)
     done = sum(future.done() for row in rows for future in (row.scripted, row.gold))
     table.caption = f"{done} of {2 * len(rows)} episodes in {seconds:.0f} s"
     return table

@@ -40,7 +40,12 @@ def doctor() -> None:
     findings = list(_findings())
     for finding in findings:
         mark = "[green]ok[/]" if finding.works else "[red]no[/]" if finding.needed else "[yellow]no[/]"
-        table.add_row(mark, finding.what, finding.detail.replace("[", "\\["), finding.fix.replace("[", "\\["))
+        table.add_row(
+            mark,
+            finding.what,
+            finding.detail.replace("[", "\\["),
+            "" if finding.works else finding.fix.replace("[", "\\["),
+        )
     console.print(table)
     console.print(_isolation_table())
     if any(finding.needed and not finding.works for finding in findings):
@@ -57,7 +62,7 @@ def _findings() -> Iterator[Finding]:
     for extra, (module, use) in EXTRAS.items():
         found = importlib.util.find_spec(module) is not None
         detail = f"{use}: {'installed' if found else 'not installed'}"
-        yield Finding(f"extra {extra}", found, detail, "" if found else f"pip install 'swe-gym[{extra}]'")
+        yield Finding(f"extra {extra}", found, detail, f"pip install 'swe-gym[{extra}]'")
     yield from _limits()
 
 
@@ -70,8 +75,8 @@ def _cache() -> Finding:
     except OSError as error:
         return Finding("cache", False, f"{folder}: {error.strerror}", fix, needed=True)
     writable = os.access(folder, os.W_OK)
-    enough = "" if free >= 5 else "less than 5 GB: real tasks need room for their environments"
-    return Finding("cache", writable, f"{folder}, {free} GB free", enough if writable else fix, needed=True)
+    room = "" if free >= 5 else ": real tasks need more room for their environments"
+    return Finding("cache", writable, f"{folder}, {free} GB free{room}", fix, needed=True)
 
 
 def _tiers() -> Iterator[Finding]:
@@ -84,7 +89,7 @@ def _tiers() -> Iterator[Finding]:
             f"local sandboxes: {tier}",
             not reason,
             reason or f"works{used}. {info.isolates}",
-            fix if reason else "",
+            fix,
             needed=tier == "process",
         )
         best = best and bool(reason)
@@ -119,7 +124,7 @@ def _limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = soft >= 4096
     detail = f"{soft}: about {max(0, soft - 100) // 2} local sandboxes at once"
-    yield Finding("open files", enough, detail, "" if enough else f"ulimit -n {min(hard, 65536)}")
+    yield Finding("open files", enough, detail, f"ulimit -n {min(hard, 65536)}")
 
 
 def _isolation_table() -> Table:
