@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from ..grading.tests import find_statuses
 from ..index import Sdist, find_sdists, normalised
 from ..sandboxes.pythons import list_installed, prepare_python
 from ..sandboxes.workspaces import prepare_workspace
-from ..tasks.pypi import changes_between, find_source_root, find_tests, list_files, test_requirements
+from ..tasks.pypi import TestLayout, changes_between, find_source_root, find_tests, list_files, test_requirements
 from ..types import Oracle, PythonEnv, SdistWorkspace, Task, TestStatus
 
 ENV = {"TZ": "UTC", "PYTHONHASHSEED": "0"}
@@ -142,7 +142,7 @@ def _workspace(package: str, version: str, sdists: Sequence[Sdist]) -> SdistWork
     raise TaskError(f"{package} has no source release {version}; it has, newest last: {known}")
 
 
-def split_difference(old: Path, new: Path, tests: Container[str]) -> tuple[str, str]:
+def split_difference(old: Path, new: Path, tests: TestLayout) -> tuple[str, str]:
     """What turns one release into another, as two git diffs: everything but the tests, and the tests.
 
     Files that packaging tools generate are in neither.
@@ -150,9 +150,10 @@ def split_difference(old: Path, new: Path, tests: Container[str]) -> tuple[str, 
     Args:
         old: The older release's folder.
         new: The newer one's.
-        tests: Says of a relative path whether it belongs to the tests.
+        tests: What belongs to the tests.
     """
-    gold, hidden = [], []
+    gold: list[str] = []
+    hidden: list[str] = []
     for path in sorted({*list_files(old), *list_files(new)}):
         (old_mode, old_data), (new_mode, new_data) = _read(old / path), _read(new / path)
         if (old_mode, old_data) != (new_mode, new_data):
