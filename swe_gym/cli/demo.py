@@ -106,9 +106,10 @@ def _table(rows: list[Row], seconds: float, wide: bool) -> Table:
     table.add_column("gold\npatch", justify="center", no_wrap=True)
     table.add_column("hidden\ntests", justify="right", no_wrap=True)
     for row in rows:
-        issue = [_headline(row.task)] if wide else []
-        played = [_cell(row.scripted, wanted=0.0), _cell(row.gold, wanted=1.0), _tests(row.gold)]
-        table.add_row(row.task.task_id, row.task.difficulty, *issue, *played)
+        cells: list[str | Text] = [row.task.task_id, row.task.difficulty]
+        cells += [_headline(row.task)] if wide else []
+        cells += [_cell(row.scripted, wanted=0.0), _cell(row.gold, wanted=1.0), _tests(row.gold)]
+        table.add_row(*cells)
     done = sum(future.done() for row in rows for future in (row.scripted, row.gold))
     table.caption = f"{done} of {2 * len(rows)} episodes in {seconds:.0f} s"
     return table
@@ -169,5 +170,6 @@ def _report(console: Console, rows: list[Row], seconds: float, path: Path) -> in
         "Next: [cyan]swe-gym play[/] plays one yourself · [cyan]swe-gym tasks show ID[/] shows a task · "
         "[cyan]swe-gym doctor[/] says what else works here",
     ]
+    console.print()
     console.print(Panel("\n".join(lines), border_style="green" if not wrong else "red", expand=False))
     return wrong
