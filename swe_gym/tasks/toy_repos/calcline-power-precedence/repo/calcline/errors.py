@@ -1,0 +1,5 @@
+"""What can go wrong."""
+
+
+class CalcError(ValueError):
+    """The expression cannot be read or has no value."""
