@@ -3,7 +3,8 @@
 Importing it makes the ids `SWE/Toy-v0`, `SWE/Tasks-v0` and `SWE/Local-v0` known to Gymnasium.
 """
 
-from .envs.registration import register_families, register_tasks
+from .envs.registration import register_families as _register_families
+from .envs.registration import register_tasks
 from .envs.swe_env import SweEnv
 from .errors import (
     ActionError,
@@ -80,4 +81,4 @@ __all__ = [
     "validate",
 ]
 
-register_families()
+_register_families()

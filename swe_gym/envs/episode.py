@@ -138,7 +138,7 @@ def describe_failure(error: Exception, sandbox: Sandbox, limit: int = 300) -> st
     reason = getattr(error, "reason", "")
     first = (str(error).splitlines() or [""])[0].replace(sandbox.id, "...")
     first = re.sub(r"(?<![\w.])/[\w.@+-]+(?:/[\w.@+-]*)+", _hide_path(sandbox.spec.workdir), first)
-    name = f"{type(error).__name__} ({reason})" if reason else type(error).__name__
+    name = f"{type(error).__name__} ({reason})" if reason not in ("", "unknown") else type(error).__name__
     return f"{name}: {first}"[:limit]
 
 

@@ -146,7 +146,7 @@ def judge_diff(group: SandboxGroup, diff: str) -> tuple[Verdict, str]:
     """
     with group.fresh() as sandbox:
         if diff:
-            apply_diff(sandbox, diff)
+            apply_diff(sandbox, diff, what="the gold patch")
         with group.fresh() as fresh:
             patch = take_patch(sandbox, fresh)
             group.drop(sandbox)

@@ -197,7 +197,7 @@ def test_a_thousand_environments_start_nothing(fake_env: Make) -> None:
         ({"source": "toy", "action_format": "jsn"}, "Did you mean 'json'"),
         ({"source": "toy", "action_format": "bash", "tools": ["view", "submit"]}, "'bash'"),
         ({"source": "toy", "reward": "binnary"}, "Did you mean 'binary'"),
-        ({"source": "toy", "render_mode": "rgb"}, "Did you mean 'rgb_array'"),
+        ({"source": "toy", "render_mode": "rgb_aray"}, "Did you mean 'rgb_array'"),
         ({"source": "toy", "max_turns": 0}, "max_turns must be a positive whole number"),
         ({"source": "toy", "max_turns": 1.5}, "max_turns must be a positive whole number"),
         ({"source": "toy", "max_invalid": 0}, "max_invalid"),

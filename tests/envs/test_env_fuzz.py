@@ -22,8 +22,11 @@ KEYS = st.sampled_from(["path", "pattern", "command", "start", "end", "old_str",
 VALUES = JSON | st.sampled_from(["calc.py", ".", "..", "/", "/proc/self/mem", "\0", "\ud800", "str_replace", "b 1"])
 CALLS = st.builds(lambda name, arguments: call(name, **arguments), NAMES, st.dictionaries(KEYS, VALUES, max_size=5))
 FRAGMENTS = st.sampled_from(
-    ['{"name":', "<tool_call>", "</tool_call>", "<function=bash>", "<parameter=command>", "</function>", "```bash\n"]
-    + ["```", "[[[[", '{"a":' * 50, "<param name=", "<think>", "</think>", "\x00", "\x1b[2J", "\\ud800", "null", "\n"]
+    [
+        *('{"name":', "<tool_call>", "</tool_call>", "<function=bash>", "<parameter=command>", "</function>"),
+        *("```bash\n", "```", "[[[[", '{"a":' * 50, "<param name=", "<think>", "</think>", "\x00", "\x1b[2J"),
+        *("\\ud800", "null", "\n"),
+    ]
 )
 MESSY = st.lists(FRAGMENTS | TEXT | CALLS, max_size=6).map("".join)
 

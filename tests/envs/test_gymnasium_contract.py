@@ -70,8 +70,8 @@ print(json.dumps(results))
 
 
 def test_two_processes_see_the_same_bytes() -> None:
-    commands = ["ls -la", "python -c 'print(set(\"abcdef\"))'", "git log --stat | cat", "env | sort"]
-    actions = [*(call("bash", command=command) for command in commands), call("eval"), SUBMIT]
+    commands = ["ls -lR", "python -c 'print(set(\"abcdef\"))'", "git log --stat | cat", "env | sort"]
+    actions = [*(call("bash", command=command) for command in commands), call("listdir"), SUBMIT]
     play = [sys.executable, "-c", PLAY, json.dumps([{"max_turns": 20}, actions])]
     outputs = [subprocess.run(play, capture_output=True, check=True, timeout=120).stdout for _ in range(2)]
     assert outputs[0] == outputs[1]

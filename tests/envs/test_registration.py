@@ -48,7 +48,7 @@ def test_every_task_gets_an_id_that_makes_it() -> None:
     assert EnvSpec.from_json(gym.spec(ids[0]).to_json()) == gym.spec(ids[0])
 
 
-def test_awkward_task_ids_keep_their_own_version(tmp_path: object) -> None:
+def test_awkward_task_ids_keep_their_own_version() -> None:
     names = ["django__django-11099", "a.b_c-v2", "x-v0", "7"]
     ids = register_tasks("env_parts:ManySource", names, prefix="Odd")
     assert [gym.spec(env_id).kwargs["task_id"] for env_id in ids] == names

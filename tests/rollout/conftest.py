@@ -88,7 +88,7 @@ def source(adder: Task) -> SmallSource:
     return SmallSource(
         {
             "adder": adder,
-            "wrong-gold": variant("wrong-gold", gold_patch=GOLD.replace("+ b", "* b")),
+            "wrong-gold": variant("wrong-gold", gold_patch=GOLD.replace("a + b", "a * b")),
             "no-gold": variant("no-gold", gold_patch=""),
             "stale-gold": variant("stale-gold", gold_patch=GOLD.replace("a - b", "b - a")),
             "empty-passes": variant(

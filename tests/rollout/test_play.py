@@ -61,10 +61,10 @@ def test_a_large_gold_patch_comes_in_pieces(make_env: Make) -> None:
     env = make_env()
     policy = GoldPolicy(env)
     lines = "".join(f"+line {number} {'x' * 80}\n" for number in range(3000))
-    new = f"diff --git a/big.txt b/big.txt\nnew file mode 100644\n--- /dev/null\n+++ b/big.txt\n@@ -0,0 +1,3000 @@\n{lines}"
+    head = "diff --git a/big.txt b/big.txt\nnew file mode 100644\n--- /dev/null\n+++ b/big.txt\n@@ -0,0 +1,3000 @@\n"
     env.reset()
     large = env.task.model_copy(
-        update={"oracle": env.task.oracle.model_copy(update={"gold_patch": env.task.oracle.gold_patch + new})}
+        update={"oracle": env.task.oracle.model_copy(update={"gold_patch": env.task.oracle.gold_patch + head + lines})}
     )
 
     class Large:

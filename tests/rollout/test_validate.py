@@ -30,7 +30,7 @@ def test_every_kind_of_task_gets_its_status(source: TaskSource) -> None:
     }
     assert records["wrong-gold"].reason.startswith("gold does not pass: ")
     assert "no gold patch" in records["no-gold"].reason
-    assert "does not apply" in records["stale-gold"].reason
+    assert "the gold patch does not apply" in records["stale-gold"].reason
     assert records["empty-passes"].reason.startswith("empty passes")
     assert "2.9" in records["other-python"].reason
     assert records["bad-row"].reason == "row 6: no workspace"
@@ -69,7 +69,7 @@ def test_trouble_with_sandboxes_is_no_fault_of_the_task(source: TaskSource, tmp_
 def test_leaving_closes_what_is_open_and_keeps_what_was_found(source: TaskSource, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
 
-    def stop(result: TaskRecord) -> None:
+    def stop(_: TaskRecord) -> None:
         raise KeyboardInterrupt
 
     before = threading.active_count()

@@ -1,0 +1,45 @@
+"""The shortest real episode: read the issue, look, repair, submit.
+
+python examples/hello.py
+"""
+
+import json
+
+import gymnasium as gym
+
+import swe_gym  # noqa: F401  makes the ids known to Gymnasium
+
+
+def call(tool: str, **arguments: object) -> str:
+    """An action is text. This is the simplest form of it; see the docs for those that models write."""
+    return json.dumps({"name": tool, "arguments": arguments})
+
+
+ACTIONS = [
+    call("view", path="larder/cache.py", start=38, end=46),
+    call(
+        "edit",
+        command="str_replace",
+        path="larder/cache.py",
+        old_str="if len(self._entries) >=",
+        new_str="if key not in self._entries and len(self._entries) >=",
+    ),
+    call(
+        "edit",
+        command="str_replace",
+        path="larder/cache.py",
+        old_str="Entry(value, self._deadline(ttl))\n",
+        new_str="Entry(value, self._deadline(ttl))\n        self._entries.move_to_end(key)\n",
+    ),
+    call("eval"),
+    "All tests pass, so I hand it in.\n" + call("submit"),
+]
+
+with gym.make("SWE/Toy-v0", task_id="larder-overwrite-evicts") as env:
+    observation, info = env.reset()
+    print(observation)
+    for action in ACTIONS:
+        observation, reward, terminated, truncated, info = env.step(action)
+        print(f">>> {action}\n{observation}\n")
+
+print(f"reward {reward}: {info['fail_to_pass_passed']} of {info['fail_to_pass_total']} failing tests were repaired")

@@ -1,0 +1,103 @@
+"""The shape of the package: who may import whom, what an import costs, what runs inside a sandbox."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "swe_gym"
+
+LAYERS = {
+    "swe_gym.tasks": 1,
+    "swe_gym.sandboxes": 1,
+    "swe_gym.tools": 2,
+    "swe_gym.grading": 2,
+    "swe_gym.envs": 3,
+    "swe_gym.rollout.trajectory": 3,  # data that wrappers and rollouts write
+    "swe_gym.wrappers": 4,
+    "swe_gym.rollout": 5,
+    "swe_gym.cli": 6,
+    "swe_gym.testing": 6,
+}
+"""The longest prefix counts; everything else directly below the package is layer 0."""
+
+SIBLINGS = {"swe_gym.tasks", "swe_gym.sandboxes"}
+"""Of one layer, and still neither imports the other."""
+
+HEAVY = {"docker", "kubernetes", "e2b", "torch", "datasets", "openai", "pyarrow", "PIL", "typer", "rich", "requests"}
+
+
+GUESTS = [
+    "grading/report.py",
+    "grading/report_pytest.py",
+    "grading/report_unittest.py",
+    "sandboxes/local/confined.py",
+    "sandboxes/local/launcher.py",
+    "sandboxes/local/linux.py",
+    "sandboxes/local/namespace.py",
+    "sandboxes/protocol.py",
+    "sandboxes/runner.py",
+    "tools/pdb_guest.py",
+]
+"""Programs that are sent into a sandbox, or become one, as text."""
+
+
+def own_modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        if "toy_repos" not in parts:
+            yield ".".join(parts).removesuffix(".__init__"), path
+
+
+def imports(module: str, path: Path) -> Iterator[str]:
+    """The absolute names of everything that a module imports, also inside functions."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            source = ".".join(filter(None, [base, node.module]))
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def group_of(name: str) -> str:
+    fitting = [prefix for prefix in LAYERS if (name + ".").startswith(prefix + ".")]
+    return max(fitting, key=len, default="")
+
+
+@pytest.mark.parametrize(("module", "path"), [pytest.param(*pair, id=pair[0]) for pair in own_modules()])
+def test_imports_point_down_and_never_to_the_root(module: str, path: Path) -> None:
+    if module == "swe_gym":
+        return  # the root gathers the public names of all
+    here = group_of(module)
+    for name in imports(module, path):
+        if name.split(".")[0] != "swe_gym":
+            continue
+        target = PACKAGE.joinpath(*name.split(".")[1:2])
+        assert target != PACKAGE, f"{module} imports the root"
+        assert target.is_dir() or target.with_suffix(".py").is_file(), f"{module} imports {name} from the root"
+        there = group_of(name)
+        assert LAYERS.get(there, 0) <= LAYERS.get(here, 0), f"{module} imports {name}, which is above it"
+        assert {here, there} != SIBLINGS, f"{module} imports its sibling {name}"
+
+
+def test_importing_the_package_is_light() -> None:
+    code = "import sys, swe_gym; print(*sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert not HEAVY & set(output.stdout.split())
+
+
+@pytest.mark.parametrize("path", GUESTS)
+def test_guest_programs_need_only_an_old_python(path: str) -> None:
+    tree = ast.parse((PACKAGE / path).read_text(), feature_version=(3, 6))
+    known = sys.stdlib_module_names | {Path(guest).stem for guest in GUESTS} | {"pytest"}
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} is sent alone and has no package"
+            names.append(node.module or "")
+        assert {name.split(".")[0] for name in names} <= known
