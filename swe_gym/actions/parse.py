@@ -141,8 +141,9 @@ def _no_call(text: str, open_think: bool, tools: Sequence[ToolSpec], format: str
 
 
 def _other_format(text: str) -> str:
+    beginning = text[:20_000]  # enough for a hint
     try:
-        return next((found.format for found in find_calls(text, FORMATS).found), "")
+        return next((found.format for found in find_calls(beginning, FORMATS).found), "")
     except TooManyCalls:
         return ""
 

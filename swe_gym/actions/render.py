@@ -118,7 +118,8 @@ _RULES = {
     ),
     "r2e": (
         "Write exactly one call in the form below. A value stands as it is, without quotes or escapes; one line break "
-        "after the opening tag and one before the closing tag do not belong to it. For example:"
+        "after the opening tag and one before the closing tag do not belong to it. A value cannot hold </parameter>, "
+        "<parameter= or <function=. For example:"
     ),
     "graph_planner": (
         "Write exactly one call in the form below. Put a value with several lines or with < or > between <![CDATA[ and "
@@ -170,7 +171,7 @@ def _describe(spec: ToolSpec) -> str:
     lines = [f"## {spec.name}", spec.description.strip(), "Parameters:" if known else "No parameters."]
     for key, schema in known.items():
         need = "required" if key in required else "optional"
-        lines.append(f"- {key} ({_type_text(schema)}, {need}){_meaning(schema)}")
+        lines.append(f"- {key} ({_type_text(schema)}; {need}){_meaning(schema)}")
     return "\n".join(line for line in lines if line)
 
 

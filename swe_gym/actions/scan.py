@@ -104,11 +104,20 @@ def find_calls(text: str, formats: Iterable[str]) -> Scan:
             position = len(text) if closing < 0 else closing + len("</think>")
         else:
             found, position, cost = _reader(opening)(text, match)
-            scan.found += [one for one in found if one.format in wanted]
+            scan.found += [one for one in (_wanted(one, wanted) for one in found) if one]
             budget -= cost
         if budget < 0:
             raise TooManyCalls
     return scan
+
+
+def _wanted(found: Found, formats: Iterable[str]) -> Found | None:
+    """What was found, if it is in one of the formats; a function without parameters is in both formats of tags."""
+    if found.format in formats:
+        return found
+    if found.format == "r2e" and not found.arguments and "graph_planner" in formats:
+        return dataclasses.replace(found, format="graph_planner")
+    return None
 
 
 _Read = tuple[list[Found], int, int]
@@ -322,7 +331,7 @@ def _read_tagged(text: str, match: re.Match[str]) -> _Read:
             break
     if closings := _STRAY_CLOSINGS.match(text, start):
         found[-1] = dataclasses.replace(found[-1], end=closings.end())
-    return found, found[-1].end, _BAD_JSON_COST if found[-1].flaw else len(found)
+    return found, found[-1].end, _BAD_JSON_COST * len(found)
 
 
 def _read_tagged_object(text: str, start: int, position: int) -> tuple[Found, int]:
