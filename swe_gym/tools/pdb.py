@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import signal
 import time
 from collections.abc import Sequence
-from typing import Any, ClassVar
 
 from ..errors import FileError, ToolError
 from ..sandboxes.base import Sandbox
 from ..types import ToolResult
+from . import schema
 from .base import Tool, ToolContext
 from .files import checked, shown_path
 from .pdb_entrypoint import FORMS, parse_entrypoint
 from .pdb_lines import moved_lines
 from .pdb_session import Breakpoint, Position, Reply, Session
+from .shell import MAX_TIMEOUT
 from .text import NOTE_ROOM, bound, clean, harmless, shorten
+
+DEFAULT_TIMEOUT = 60.0
+"""Seconds that a command may take where the policy does not say."""
 
 MAX_COMMAND = 50_000
 """Characters of one `command`."""
@@ -62,11 +67,7 @@ class _Breakpoints:
 
 
 class Pdb(Tool):
-    """A debugger session that outlives a call, and breakpoints that outlive the session.
-
-    Args:
-        timeout: Seconds that a command may take where the call names no other limit.
-    """
+    """A debugger session that outlives a call, and breakpoints that outlive the session."""
 
     name = "pdb"
     description = (
@@ -77,29 +78,19 @@ class Pdb(Tool):
         "and the breakpoints, which stay over restarts and move along with edits. When source files change or the "
         "program ends, the next call starts it from the top. Its standard input is empty."
     )
-    parameters: ClassVar = {
-        "type": "object",
-        "properties": {
-            "command": {"type": "string", "description": "What to type into pdb; a line each for several commands."},
-            "entrypoint": {
-                "type": "string",
-                "description": "What to debug, as in `python -m pytest tests/test_x.py -x` or `python script.py 3`. "
-                "A new one starts a new session. By default the last one, and at first the task's own test command.",
-            },
-            "timeout": {
-                "type": "number",
-                "exclusiveMinimum": 0,
-                "maximum": 3600,
-                "description": "Seconds after which the program is interrupted; it then stops where it is.",
-            },
-        },
-        "required": ["command"],
-        "additionalProperties": False,
-    }
-    examples = ({"command": "b"},)
+    parameters = schema.parameters(
+        ["command"],
+        command=schema.string("What to type into pdb; a line each for several commands."),
+        entrypoint=schema.string(
+            "What to debug, as in `python -m pytest tests/test_x.py -x` or `python script.py 3`. Another one than the "
+            "last starts a new session. The first is by default the task's own test command."
+        ),
+        timeout=schema.number(
+            f"Seconds after which what runs is interrupted ({DEFAULT_TIMEOUT:g} by default, {MAX_TIMEOUT:g} at most)."
+        ),
+    )
 
-    def __init__(self, timeout: float = 60.0) -> None:
-        self._timeout = timeout
+    def __init__(self) -> None:
         self._session: Session | None = None
         self._breakpoints = _Breakpoints()
         self._entrypoint = ""
@@ -112,11 +103,15 @@ class Pdb(Tool):
         self._entrypoint = ""
         self._arguments = None
 
-    def run(self, context: ToolContext, **arguments: Any) -> ToolResult:
-        """See `Tool.run`."""
-        lines = _command_lines(arguments["command"])
-        self._choose(context, checked(arguments.get("entrypoint", "").strip(), "entrypoint"))
-        deadline = time.monotonic() + context.time_left(arguments.get("timeout", self._timeout))
+    def run(
+        self, context: ToolContext, *, command: str, entrypoint: str = "", timeout: float = DEFAULT_TIMEOUT
+    ) -> ToolResult:
+        """Type `command` into the session of `entrypoint`, and interrupt it after `timeout` seconds."""
+        lines = _command_lines(command)
+        if not timeout > 0:
+            raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds")
+        self._choose(context, checked(entrypoint.strip(), "entrypoint"))
+        deadline = time.monotonic() + context.time_left(min(timeout, MAX_TIMEOUT))
         try:
             return self._run(context, lines, deadline)
         except BaseException:  # a session that failed in the middle of a reply cannot be trusted
@@ -127,7 +122,7 @@ class Pdb(Tool):
         """Make `entrypoint`, the last one or the task's own the one to debug."""
         wanted = entrypoint or self._entrypoint or context.eval_cmd
         if not wanted:
-            raise ToolError(f"There is no default entrypoint. {FORMS}")
+            raise ToolError(f"this task comes with nothing to run, so say what to debug. {FORMS}")
         parse_entrypoint(wanted)
         if wanted != self._entrypoint:
             self._close()
@@ -150,6 +145,7 @@ class Pdb(Tool):
                 changed = ", ".join(shown_path(context.sandbox, file) for file in position.changed)
                 story.notes += [f"Changed since the program was started: {changed}."] if changed else []
                 self._start(context, story, deadline)
+        story.not_run = lines
         return self._result(context, story)
 
     def _start(self, context: ToolContext, story: _Story, deadline: float) -> None:
@@ -179,14 +175,14 @@ class Pdb(Tool):
     def _result(self, context: ToolContext, story: _Story) -> ToolResult:
         reply, position = story.reply, story.reply.position
         points = self._breakpoints.points
-        end = [*_ending(reply), *_place(context.sandbox, position, points), *_listing(context.sandbox, points)]
+        end = [*_ending(story), *_place(context.sandbox, position, points), *_listing(context.sandbox, points)]
         state = bound(harmless("\n".join(end)), context.max_output // 2)
         head = bound(harmless("\n".join(story.notes)), context.max_output // 4)
         room = max(NOTE_ROOM, context.max_output - len(state) - len(head) - 4)
         output = bound(clean(story.output.decode("utf-8", "replace")).strip("\n"), room)
-        failed = reply.timed_out or (position and position.failed)
         text = "\n\n".join(part for part in (head, output, state) if part)
-        return ToolResult(text=text, ok=not failed, exit_code=None if position else reply.exit_code)
+        failed = reply.timed_out or story.not_run or (position and position.failed)
+        return ToolResult(text=text, ok=not failed, exit_code=_shell_status(None if position else reply.exit_code))
 
 
 @dataclasses.dataclass(slots=True)
@@ -197,20 +193,20 @@ class _Story:
         notes: What the policy should know before it reads the output.
         output: Everything that was printed.
         reply: The last reply.
+        not_run: The commands that the program did not live to see.
     """
 
     notes: list[str] = dataclasses.field(default_factory=list)
     output: bytes = b""
     reply: Reply = dataclasses.field(default_factory=Reply)
+    not_run: list[str] = dataclasses.field(default_factory=list)
 
 
 def _command_lines(command: str) -> list[str]:
     if not command.strip():
-        raise ToolError(
-            "The command is empty. Say what pdb should do, as in `b file.py:12`, `c`, `n` or `p expression`."
-        )
+        raise ToolError("the command is empty: say what pdb should do, as in `b file.py:12`, `c`, `n` or `p x`")
     if len(command) > MAX_COMMAND:
-        raise ToolError(f"The command has {len(command):,} characters; at most {MAX_COMMAND:,} are taken.")
+        raise ToolError(f"the command has {len(command):,} characters, but may have at most {MAX_COMMAND:,}")
     return [line.rstrip("\r") for line in command.strip("\n").split("\n")]
 
 
@@ -226,16 +222,25 @@ def _lines(sandbox: Sandbox, file: str) -> list[str]:
         return []
 
 
-def _ending(reply: Reply) -> list[str]:
+def _shell_status(exit_code: int | None) -> int | None:
+    """An exit code as a shell reports it: 128 and the number of the signal that ended the program."""
+    return 128 - exit_code if exit_code is not None and exit_code < 0 else exit_code
+
+
+def _ending(story: _Story) -> list[str]:
     """How the command or the program ended, where that needs to be said."""
+    reply = story.reply
     again = "Breakpoints are kept; the next command starts the program from the top."
+    if story.not_run:
+        again = f"That was before its first line, so this did not run: {' ;; '.join(story.not_run)}"
     if reply.position:
         late = ["The command took too long and was interrupted."] if reply.timed_out else []
         return [f"The session is closed. {again}"] if reply.position.state == "quit" else late
     if reply.exit_code is None:
         return [f"The command took too long, the program could not be interrupted, and it was killed. {again}"]
     if reply.exit_code < 0:
-        return [f"The program was killed by signal {-reply.exit_code}. {again}"]
+        name = signal.strsignal(-reply.exit_code) or "unknown"
+        return [f"The program was killed by signal {-reply.exit_code} ({name}). {again}"]
     return [f"The program ended with exit code {reply.exit_code}. {again}"]
 
 

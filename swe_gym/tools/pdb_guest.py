@@ -17,6 +17,7 @@ import json
 import linecache
 import os
 import pdb
+import pprint
 import reprlib
 import runpy
 import shlex
@@ -172,8 +173,9 @@ class Debugger(pdb.Pdb):
         self.stepping_thread = threading.get_ident()
         self.evaluating = False
         self.showing_entries = False
+        self.naming_places = False
         self.failed = False
-        self.reason = ""
+        self.reasons = {}
         self.exception = ""
         self.notes = []
         self.reset()
@@ -212,7 +214,7 @@ class Debugger(pdb.Pdb):
         first, context = self.context(frame, line)
         return {
             "state": state,
-            "reason": self.reason,
+            "reason": self.reasons.get(threading.get_ident(), ""),
             "file": self.canonic(frame.f_code.co_filename),
             "line": line,
             "function": frame.f_code.co_name,
@@ -300,16 +302,32 @@ class Debugger(pdb.Pdb):
                 self.commands_doprompt[number] = item["prompts"]
 
     def do_break(self, arg, temporary=0):
-        before = {point for point in bdb.Breakpoint.bpbynumber if point}
-        pdb.Pdb.do_break(self, arg, temporary)
-        for point in bdb.Breakpoint.bpbynumber:
-            if point and point not in before:
-                self.warn_without_code(point.file, point.line)
+        """As in pdb; a condition that is no expression and a line without code are told in every version."""
+        if not self.is_condition(arg.partition(",")[2]):
+            return
+        before = len(bdb.Breakpoint.bpbynumber)
+        with self.places():
+            pdb.Pdb.do_break(self, arg, temporary)
+        for point in bdb.Breakpoint.bpbynumber[before:]:
+            self.warn_without_code(point.file, point.line)
+        self.failed = self.failed or (bool(arg) and len(bdb.Breakpoint.bpbynumber) == before)
         for frame, _ in self.stack:  # running already, perhaps untraced so far
             if self.break_anywhere(frame) and not frame.f_trace:
                 frame.f_trace = self.trace_dispatch
 
     do_b = do_break
+
+    def do_condition(self, arg):
+        if self.is_condition(arg.partition(" ")[2]):
+            pdb.Pdb.do_condition(self, arg)
+
+    def is_condition(self, text):
+        try:
+            compile(text.strip() or "True", "<condition>", "eval")
+        except (SyntaxError, ValueError) as error:
+            self.error("Invalid condition {}: {!r}".format(text.strip(), error))
+            return False
+        return True
 
     def warn_without_code(self, file, line):
         source = "".join(linecache.getlines(file))
@@ -324,15 +342,24 @@ class Debugger(pdb.Pdb):
 
     def do_clear(self, arg):
         """Clear all breakpoints without asking where no argument is given: nobody could answer."""
-        if arg:
-            pdb.Pdb.do_clear(self, arg)
-            return
-        points = [point for point in bdb.Breakpoint.bpbynumber if point]
-        self.clear_all_breaks()
-        for point in points:
-            self.message("Deleted {}".format(point))
+        with self.places():
+            if arg:
+                pdb.Pdb.do_clear(self, arg)
+                return
+            points = [point for point in bdb.Breakpoint.bpbynumber if point]
+            self.clear_all_breaks()
+            for point in points:
+                self.message("Deleted {}".format(point))
 
     do_cl = do_clear
+
+    def do_enable(self, arg):
+        with self.places():
+            pdb.Pdb.do_enable(self, arg)
+
+    def do_disable(self, arg):
+        with self.places():
+            pdb.Pdb.do_disable(self, arg)
 
     def lookupmodule(self, filename):
         """Find files from the folder where the session started and from the workdir too."""
@@ -381,6 +408,13 @@ class Debugger(pdb.Pdb):
             text += "\n" + lines.pop(0)
         return text + "\n" if "\n" in text else text
 
+    def handle_command_def(self, line):
+        """A command that resumes the program ends the list by itself: an `end` behind it is not meant for us."""
+        ended = pdb.Pdb.handle_command_def(self, line)
+        if ended and line.strip() != "end" and [text.strip() for text in self.channel.lines[:1]] == ["end"]:
+            self.channel.lines.pop(0)
+        return ended
+
     def do_quit(self, arg):
         return pdb.Pdb.do_quit(self, arg) if self.nested else self.leave("quit")
 
@@ -414,11 +448,39 @@ class Debugger(pdb.Pdb):
         self.message("LEAVING RECURSIVE DEBUGGER")
         sys.settrace(self.trace_dispatch)
 
+    def do_p(self, arg):
+        self.show(arg, repr)
+
+    def do_pp(self, arg):
+        self.show(arg, pprint.pformat)
+
+    def show(self, arg, form):
+        """Print a value; say so where it cannot be printed, which old versions of pdb do not."""
+        try:
+            value = self._getval(arg)
+        except BaseException:  # noqa: BLE001  pdb has shown it
+            return
+        try:
+            self.message(form(value))
+        except BaseException as error:  # noqa: BLE001  a `__repr__` may raise anything
+            self.error("".join(traceback.format_exception_only(type(error), error)).strip())
+
     def error(self, msg):
         self.failed = True
         pdb.Pdb.error(self, msg)
 
     # --- stopping -------------------------------------------------------------------------------------
+
+    def trace_dispatch(self, frame, event, arg):
+        """As `bdb` does it, with a short way past what cannot be a stop: it makes a program some times faster."""
+        if self.stopframe is not None and frame is not self.stopframe and event in ("call", "line"):
+            code = frame.f_code
+            lines = self.breaks.get(self.fncache.get(code.co_filename) or self.canonic(code.co_filename))
+            if not lines:
+                return None if event == "call" else self.trace_dispatch
+            if event == "line" and frame.f_lineno not in lines and code.co_firstlineno not in lines:
+                return self.trace_dispatch
+        return pdb.Pdb.trace_dispatch(self, frame, event, arg)
 
     def stop_here(self, frame):
         """Not in the debugger itself, and single steps stay in the thread that was stopped."""
@@ -431,8 +493,12 @@ class Debugger(pdb.Pdb):
     def break_here(self, frame):
         if not pdb.Pdb.break_here(self, frame):
             return False
-        self.reason = "breakpoint {}".format(self.currentbp)
+        self.give_reason("breakpoint {}".format(self.currentbp))
         return True
+
+    def give_reason(self, reason):
+        """Say why this thread is about to stop."""
+        self.reasons[threading.get_ident()] = reason
 
     def interaction(self, frame, traceback):
         if os.getpid() != self.pid:  # a forked child: only one process can use the channel
@@ -441,7 +507,7 @@ class Debugger(pdb.Pdb):
         flush()
         with self.at_prompt():
             pdb.Pdb.interaction(self, frame, traceback)
-        self.reason = ""
+        self.give_reason("")
 
     def bp_commands(self, frame):
         if getattr(self, "currentbp", 0) not in self.commands:
@@ -484,7 +550,7 @@ class Debugger(pdb.Pdb):
             return
         sys.settrace(None)
         self.exception = "".join(traceback.format_exception_only(type(error), error)).strip()[:MAX_EXCEPTION]
-        self.reason = "post-mortem, the program is over" if final else "post-mortem of a failed test"
+        self.give_reason("post-mortem, the program is over" if final else "post-mortem of a failed test")
         if isinstance(error, EOFError):
             self.notes.append("The program's standard input is empty: whatever reads it meets its end.")
         try:
@@ -515,7 +581,7 @@ class Debugger(pdb.Pdb):
             if self.channel.prompting == threading.get_ident():
                 raise KeyboardInterrupt
             return
-        self.reason = "interrupted"
+        self.give_reason("interrupted")
         if self.inside_trace(frame):
             self.break_in(frame)
             return
@@ -546,7 +612,7 @@ class Debugger(pdb.Pdb):
 
     def preloop(self):
         """Say where we are only if commands wait: else the reply says it."""
-        if self.queued() or self.channel.lines:
+        if (self.queued() or self.channel.lines) and not self.commands_defining:
             self.showing_entries = True
             self.print_stack_entry(self.stack[self.curindex])
             self.showing_entries = False
@@ -561,7 +627,21 @@ class Debugger(pdb.Pdb):
 
     def print_stack_entry(self, *arguments):
         if self.showing_entries:
-            pdb.Pdb.print_stack_entry(self, *arguments)
+            with self.places():
+                pdb.Pdb.print_stack_entry(self, *arguments)
+
+    @contextlib.contextmanager
+    def places(self):
+        """What is printed meanwhile names files: without the root, as in the reply."""
+        outer, self.naming_places = self.naming_places, True
+        try:
+            yield
+        finally:
+            self.naming_places = outer
+
+    def message(self, msg, *arguments, **options):
+        text = str(msg).replace(self.watch.root, "") if self.naming_places else msg
+        pdb.Pdb.message(self, text, *arguments, **options)
 
 
 def kept(breakpoints):
@@ -740,8 +820,12 @@ def stopping(method, debugger):
     def wrapper(result, *arguments):
         failure = arguments[-1]
         if failure and isinstance(failure[1], BaseException):
-            traceback.print_exception(*failure)
-            debugger.post_mortem(failure[1])
+            kind, error, trace = failure
+            while trace and trace.tb_next and harness(trace.tb_frame):
+                trace = trace.tb_next
+            sys.stderr.write("\n")
+            traceback.print_exception(kind, error, trace)
+            debugger.post_mortem(error)
         return method(result, *arguments)
 
     return wrapper
@@ -761,6 +845,7 @@ def catch_set_trace(debugger):
 def main(token, arguments):
     """Take over the terminal, say so, and run the program as the first request says."""
     channel = Channel(token)
+    linecache.clearcache()  # Python 3.13 and later keep the text of BOOT there
     with open(os.devnull) as empty:
         os.dup2(empty.fileno(), 0)
     channel.reply()

@@ -27,6 +27,8 @@ exec(compile(sys.argv.pop(1), '<debugger>', 'exec'), {'__name__': '<debugger>'})
 """Runs the guest program, its first argument. No file of the folder that it starts in can shadow a module of Python."""
 
 START_TIMEOUT = 60.0
+COLUMNS = 100
+MAX_OUTPUT = 4 << 20
 
 INTERRUPTS = ((signal.SIGURG, 2.0), (signal.SIGINT, 3.0))
 """What is sent to a program that runs too long, and the seconds that it gets to stop.
@@ -150,12 +152,12 @@ class Session:
         self._root = sandbox.workdir
         source = importlib.resources.files(__package__).joinpath("pdb_guest.py").read_text("utf-8")
         token = secrets.token_hex(8)
-        self._pty: Pty = sandbox.open_pty(entrypoint.shell_command(["-c", BOOT, source, token]))
+        self._pty: Pty = sandbox.open_pty(entrypoint.shell_command(["-c", BOOT, source, token]), columns=COLUMNS)
         printed, ready = self._pty.read_until(_end_mark(token), timeout=min(timeout, START_TIMEOUT))
         if not ready:
             self.close()
             text = printed.decode("utf-8", "replace").strip() or f"exit code {self._pty.exit_code}"
-            raise ToolError(f"The debugger did not start: {text}")
+            raise ToolError(f"the debugger did not start: {text}")
         self._opening = printed.rpartition(_begin_mark(token))[0]
 
     def start(
@@ -212,13 +214,13 @@ class Session:
     def _listen(self, reply: Reply, nonce: str, timeout: float) -> None:
         """Read up to the end of the reply, at most for `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        while not reply.position:
-            data, found = self._pty.read_until(_end_mark(nonce), timeout=max(0.05, deadline - time.monotonic()))
+        while not reply.position and (left := deadline - time.monotonic()) > 0:
+            data, found = self._pty.read_until(_end_mark(nonce), timeout=left)
             if not found:
-                reply.output += data
+                reply.output = (reply.output + data)[-MAX_OUTPUT:]
                 return
             printed, _, block = data.removesuffix(_end_mark(nonce)).rpartition(_begin_mark(nonce))
-            reply.output += printed
+            reply.output = (reply.output + printed)[-MAX_OUTPUT:]
             position = _parse(block)
             reply.breakpoints = position.breakpoints
             reply.position = position if position.state != "running" else None
@@ -241,4 +243,6 @@ def _parse(block: bytes) -> Position:
     try:
         return Position.model_validate_json(block)
     except pydantic.ValidationError as error:
-        raise ToolError("The program wrote into the debugger's reply; the session is over.") from error
+        raise ToolError(
+            "the program wrote into the debugger's reply, so the session is over; breakpoints are kept"
+        ) from error
