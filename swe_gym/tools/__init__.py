@@ -94,8 +94,7 @@ def make_tools(tools: str | Sequence[str | Tool]) -> list[Tool]:
 def _make(item: str | Tool) -> Tool:
     if isinstance(item, Tool):
         return item
-    target = TOOLS.load(item)
-    tool = target() if callable(target) else target
-    if not isinstance(tool, Tool):
-        raise UsageError(f"tool {item!r} is a {type(tool).__name__}, not a swe_gym.tools.Tool")
-    return tool
+    kind = TOOLS.load(item)
+    if not (isinstance(kind, type) and issubclass(kind, Tool)):
+        raise UsageError(f"tool {item!r} is {kind!r}, which is no subclass of swe_gym.tools.Tool")
+    return kind()

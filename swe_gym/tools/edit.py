@@ -9,7 +9,7 @@ from .base import Tool, ToolContext
 from .editing import Change, insert_after, new_file, replace_once, snippet
 from .files import explained, find_document, read_document, shown_path, write_file
 from .history import History
-from .text import bound
+from .text import bound, harmless
 
 
 class Edit(Tool):
@@ -52,12 +52,12 @@ class Edit(Tool):
             change = self._editor.insert(context, path, insert_line, new_str)
         elif command == "create":
             self._editor.create(context, path, file_text)
-            return ToolResult(text=f"The file {shown_path(context.sandbox, path)} was created.")
+            return ToolResult(text=f"The file {harmless(shown_path(context.sandbox, path))} was created.")
         elif command == "undo":
             return ToolResult(text=self._editor.undo(context, path))
         else:
             raise ToolError(f"unknown command {command!r}: give str_replace, insert, create or undo")
-        shown = shown_path(context.sandbox, path)
+        shown = harmless(shown_path(context.sandbox, path))
         return ToolResult(text=f"The file {shown} was changed. It now reads:\n{bounded_snippet(context, change)}")
 
     def reset(self) -> None:
@@ -113,14 +113,15 @@ class Editor:
         Raises:
             ToolError: There is none, or the file was changed since by something else.
         """
-        shown = shown_path(context.sandbox, path)
+        full, shown = context.sandbox.resolve(path), harmless(shown_path(context.sandbox, path))
         document = find_document(context, path)
-        before = self._history.undone(context.sandbox.resolve(path), None if document is None else document.data)
+        before = self._history.before_last(full, None if document is None else document.data)
         if before is None:
             _remove(context, path)
-            return f"The last change of {shown} was undone: the file does not exist any more."
-        write_file(context, path, before)
-        return f"The last change of {shown} was undone."
+        else:
+            write_file(context, path, before)
+        self._history.drop_last(full)
+        return f"The last change of {shown} was undone{': it does not exist any more' if before is None else ''}."
 
     def forget(self) -> None:
         """Drop the history."""

@@ -140,7 +140,11 @@ def _flood(found: Found) -> str:
 
 
 def as_extended(pattern: str) -> str:
-    r"""A pattern as policies write it in the extended syntax, which knows neither "\d" nor "(?:"."""
+    r"""A pattern as policies write it in the extended syntax, which knows neither "\d" nor "(?:".
+
+    Raises:
+        ToolError: It holds a look-around or another group that this syntax has not; `grep` would take it for a text.
+    """
     return _TOKEN.sub(_translated, pattern.removeprefix("(?i)"))
 
 
@@ -148,10 +152,12 @@ def _translated(match: re.Match[str]) -> str:
     token = match[0]
     if token.startswith("["):
         return re.sub(r"\\([dwst])", lambda inner: _IN_BRACKETS[inner[1]], token)
+    if token == "(?":
+        raise ToolError(f"`{harmless(match.string)}` holds `(?`, which extended regular expressions have not")
     return _OUTSIDE.get(token, token)
 
 
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\[:\w+:\]|[^\]])*\]|\(\?:")
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\[:\w+:\]|[^\]])*\]|\(\?:?")
 _OUTSIDE = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\t": "\t", "(?:": "("}
 _IN_BRACKETS = {"d": "0-9", "w": "[:alnum:]_", "s": "[:space:]", "t": "\t"}
 
@@ -197,8 +203,12 @@ def _check_errors(result: ExecResult, pattern: str, where: str) -> None:
     """Tell a bad pattern or path from files that could not be read, which a search leaves out."""
     errors = [line.removeprefix("grep: ") for line in clean(result.error_text).splitlines()]
     errors = [line for line in errors if not line.startswith("warning: ")]
-    if f"{where}: No such file or directory" in errors:
-        raise ToolError(f"there is no file or folder {where!r}")
+    about_path = [line.removeprefix(f"{where}: ") for line in errors if line.startswith(f"{where}: ")]
+    if about_path:
+        missing = about_path[0] in ("No such file or directory", "Not a directory")
+        raise ToolError(
+            f"there is no file or folder {where!r}" if missing else f"{where!r} cannot be searched: {about_path[0]}"
+        )
     if result.exit_code == 2 and all(": " in line for line in errors):
         return
     reason = "; ".join(errors[:3]) or result.describe()

@@ -40,8 +40,8 @@ class History:
         steps = self._steps.setdefault(path, collections.deque(maxlen=MAX_STEPS))
         steps.append(step_between(before, after))
 
-    def undone(self, path: str, current: bytes | None) -> bytes | None:
-        """What the file was before its last change, which is forgotten; None where it did not exist.
+    def before_last(self, path: str, current: bytes | None) -> bytes | None:
+        """What the file was before its last change; None where it did not exist.
 
         Raises:
             ToolError: Nothing is left to take back, or the file is not what the last change made of it.
@@ -49,12 +49,16 @@ class History:
         steps = self._steps.get(path)
         if not steps:
             raise ToolError("there is nothing to undo: this tool made no change of the file that is not undone yet")
-        if current is None or _digest(current) != steps[-1].digest:
+        step = steps[-1]
+        if current is None or _digest(current) != step.digest:
             raise ToolError("the file was changed by something else after the last edit: undo would lose that change")
-        step = steps.pop()
         if step.removed is None:
             return None
         return current[: step.start] + step.removed + current[step.start + step.added :]
+
+    def drop_last(self, path: str) -> None:
+        """Forget the last change of a file, now that it is taken back."""
+        self._steps[path].pop()
 
     def clear(self) -> None:
         """Forget everything."""

@@ -113,5 +113,5 @@ def _why_not(context: ToolContext, path: str, reason: str) -> str:
     if "No such file" in reason:
         return f"there is no folder {shown!r}"
     if "Not a directory" in reason:
-        return f"{shown!r} is a file, not a folder: view shows it"
+        return f"{shown!r} is not a folder"
     return f"{shown!r} cannot be listed: {clean(reason).strip().replace(context.sandbox.resolve(path), shown)}"

@@ -8,7 +8,7 @@ from . import schema
 from .base import Tool, ToolContext
 from .editing import Change, new_file, replace_all, replace_lines, unified_diff
 from .files import find_document, read_document, shown_path, write_file
-from .text import bound
+from .text import bound, harmless
 
 
 class Rewrite(Tool):
@@ -35,7 +35,7 @@ class Rewrite(Tool):
         """Put `new_code` in place of the lines, or of everything."""
         change, done = _changed(context, path, new_code, start, end)
         write_file(context, path, change.after.data)
-        shown = shown_path(context.sandbox, path)
+        shown = harmless(shown_path(context.sandbox, path))
         diff = bound(unified_diff(change, shown), context.max_output - 2 * len(shown) - 100)
         return ToolResult(text=f"The file {shown} was {done}.\n\n{diff}")
 

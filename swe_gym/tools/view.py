@@ -12,7 +12,7 @@ from .document import Document
 from .editing import numbered
 from .files import MAX_FILE_BYTES, checked, explained, shown_path
 from .listdir import list_folder
-from .text import shorten
+from .text import harmless, shorten
 
 MAX_LINE = 2000
 """Characters of a line that are shown."""
@@ -108,7 +108,7 @@ def choose_window(document: Document, start: int | None, end: int | None, room: 
 
 
 def _header(context: ToolContext, path: str, document: Document, window: Window) -> str:
-    shown = shown_path(context.sandbox, path)
+    shown = harmless(shown_path(context.sandbox, path))
     notes = [] if document.encoding == "utf-8" and not document.bom else [f"{document.encoding} text"]
     notes += ["lines end with CRLF"] if document.newline == "\r\n" else []
     about = f" ({', '.join(notes)})" if notes else ""

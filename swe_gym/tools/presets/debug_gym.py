@@ -93,7 +93,7 @@ class DebugGymView(Tool):
         if not include_line_numbers_and_breakpoints:
             text = "".join(f"{harmless(line)}\n" for line in document.lines(window.first, window.last))
         where = f"lines {window.first}-{window.last} of {window.total} total lines"
-        shown = shown_path(context.sandbox, path)
+        shown = harmless(shown_path(context.sandbox, path))
         return ToolResult(text=f"Viewing `{shown}`, {where}.\n\n```\n{text}```\n{more_lines(window)}")
 
 
@@ -146,6 +146,7 @@ class DebugGymPdb(Pdb):
         runner=schema.string("With file: what runs it.", ["python", "pytest"]),
         file=schema.string("With runner: the Python file or the test to debug, such as tests/test_x.py::test_a."),
     )
+    examples = ()
 
     def run(self, context: ToolContext, **arguments: Any) -> ToolResult:
         """Type `command` into the session of the program that is named, or of the last one."""

@@ -1,0 +1,168 @@
+from collections.abc import Callable
+
+import pytest
+
+from swe_gym.errors import SandboxClosed, ToolError
+from swe_gym.tools import ToolContext
+from swe_gym.tools.grep import Grep, as_extended
+
+FILES: dict[str, str | bytes] = {
+    "pkg/b.py": "import os\n\ndef second(x):\n    return x\n",
+    "pkg/a.py": "def first(x):\n    return x + 1\n",
+    "pkg/deep/c.pyx": "def third(x):\n",
+    "notes.txt": "def in the notes, caf\u00e9\n",
+    "latin.txt": b"def caf\xe9\n",
+    "data.bin": b"def\0binary\n",
+    ".git/config": "def hidden\n",
+    ".hidden/d.py": "def fourth():\n",
+    "-dash.txt": "def dash\n",
+    "odd name: 1.txt": "def odd\n",
+}
+
+
+def grep(context: ToolContext, pattern: str, path: str = ".", **more: object) -> str:
+    return Grep().run(context, pattern, path, **more).text
+
+
+def test_matching_lines_are_sorted_by_path_and_line(context_for: Callable[..., ToolContext]) -> None:
+    context = context_for(FILES)
+
+    assert grep(context, "^def ") == (
+        "-dash.txt:1:def dash\n"
+        ".hidden/d.py:1:def fourth():\n"
+        "latin.txt:1:def café\n"
+        "notes.txt:1:def in the notes, café\n"
+        "odd name: 1.txt:1:def odd\n"
+        "pkg/a.py:1:def first(x):\n"
+        "pkg/b.py:3:def second(x):\n"
+        "pkg/deep/c.pyx:1:def third(x):\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "include", "files"),
+    [
+        ("pkg", "", ["pkg/a.py", "pkg/b.py", "pkg/deep/c.pyx"]),
+        ("/testbed/pkg/deep/", "", ["pkg/deep/c.pyx"]),
+        ("pkg/a.py", "", ["pkg/a.py"]),
+        ("-dash.txt", "", ["-dash.txt"]),
+        (".", "*.py", [".hidden/d.py", "pkg/a.py", "pkg/b.py"]),
+        (".", "*.{py,pyx}", [".hidden/d.py", "pkg/a.py", "pkg/b.py", "pkg/deep/c.pyx"]),
+        (".", "pkg/*.py", ["pkg/a.py", "pkg/b.py"]),
+        (".", "pkg/**/*.pyx", ["pkg/deep/c.pyx"]),
+        (".", "**/a.py", ["pkg/a.py"]),
+        ("pkg", "deep/*", ["pkg/deep/c.pyx"]),
+    ],
+)
+def test_the_search_is_narrowed_by_path_and_glob(
+    context_for: Callable[..., ToolContext], path: str, include: str, files: list[str]
+) -> None:
+    found = grep(context_for(FILES), "^def ", path, include=include)
+
+    assert [line.split(":")[0] for line in found.splitlines()] == files
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        (r"\d+", True),
+        (r"[\d]", True),
+        (r"x[\s\d]*=", True),
+        (r"(?:one|x) = 4", True),
+        (r"(?i)VALUE", True),
+        (r"VALUE", False),
+        (r"\bvalue\b", True),
+        (r"\bvalu\b", False),
+        (r"alue *x\.y", True),
+        (r"[[:digit:]]{2}", True),
+        (r"[]x]", True),
+        (r"é", True),
+        (r"x = \D", False),
+    ],
+)
+def test_patterns_are_read_as_policies_write_them(
+    context_for: Callable[..., ToolContext], pattern: str, matches: bool
+) -> None:
+    found = grep(context_for({"f": "value x.y é\nx = 42\n"}), pattern)
+
+    assert found.startswith("f:") is matches
+
+
+def test_what_has_another_name_in_the_extended_syntax_is_translated() -> None:
+    assert as_extended(r"(?:a|b)\d[\w.]\\d[^]\d]") == r"(a|b)[0-9][[:alnum:]_.]\\d[^]0-9]"
+
+
+@pytest.mark.parametrize("pattern", ["a(", "a[b", "a{2,1}", "x\\"])
+def test_a_bad_pattern_is_refused_with_the_reason(context_for: Callable[..., ToolContext], pattern: str) -> None:
+    with pytest.raises(ToolError, match=r"no regular expression that grep takes: .+"):
+        grep(context_for({"f": "x\n"}), pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(?=x)", "a(?!x)", "(?P<n>x)"])
+def test_a_group_that_grep_would_take_for_a_text_is_refused(
+    context_for: Callable[..., ToolContext], pattern: str
+) -> None:
+    with pytest.raises(ToolError, match="which extended regular expressions have not"):
+        grep(context_for({"f": "x\n"}), pattern)
+
+
+@pytest.mark.parametrize("pattern", ["", "a\nb", "a\0", "\ud800"])
+def test_a_pattern_that_no_line_can_match_is_refused(context_for: Callable[..., ToolContext], pattern: str) -> None:
+    with pytest.raises(ToolError):
+        grep(context_for({"f": "x\n"}), pattern)
+
+
+@pytest.mark.parametrize("path", ["nowhere", "/nowhere/at/all", "f/below"])
+def test_a_missing_path_is_refused(context_for: Callable[..., ToolContext], path: str) -> None:
+    with pytest.raises(ToolError, match="there is no file or folder"):
+        grep(context_for({"f": "x\n"}), "x", path)
+
+
+def test_no_match_is_said_and_a_needless_backslash_pointed_out(context_for: Callable[..., ToolContext]) -> None:
+    context = context_for({"f": "one\n"})
+
+    assert grep(context, "two") == "No line of the repository matches `two`.\n"
+    assert "| needs no backslash" in grep(context, r"two\|one")
+
+
+def test_results_are_limited_and_the_rest_is_counted(context_for: Callable[..., ToolContext]) -> None:
+    context = context_for({f"{name}.txt": "hit\n" * 60 for name in "cab"})
+
+    lines = grep(context, "hit", max_results=70).splitlines()
+
+    assert lines[0] == "a.txt:1:hit"
+    assert lines[69] == "b.txt:10:hit"
+    assert lines[70:] == ["[... 110 more matching lines; 180 in 3 files in all ...]"]
+    with pytest.raises(ToolError, match="max_results"):
+        grep(context, "hit", max_results=0)
+
+
+def test_a_long_line_is_cut(context_for: Callable[..., ToolContext]) -> None:
+    assert grep(context_for({"f": "x" * 1000 + "\n"}), "x") == f"f:1:{'x' * 300} [... 700 more characters]\n"
+
+
+def test_too_many_matches_to_read_are_counted_by_file(context_for: Callable[..., ToolContext]) -> None:
+    context = context_for({"small.txt": "x\n"})
+    context.sandbox.exec("yes xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx | head -n 300000 > big.txt")
+
+    found = grep(context, "x")
+
+    assert found == (
+        "300,001 lines in 2 files match, too many to show: narrow the search. Most are in\n"
+        "big.txt: 300,000 lines\nsmall.txt: 1 lines\n"
+    )
+
+
+def test_a_search_does_not_hang_on_a_pipe_or_a_loop_of_links(context_for: Callable[..., ToolContext]) -> None:
+    context = context_for({"f": "x\n"})
+    context.sandbox.exec("mkfifo pipe; ln -s . loop; ln -s nowhere dangling")
+
+    assert grep(context, "x") == "f:1:x\n"
+
+
+def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., ToolContext]) -> None:
+    context = context_for({"f": ""})
+    context.sandbox.close()
+
+    with pytest.raises(SandboxClosed):
+        grep(context, "x")
