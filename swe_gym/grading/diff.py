@@ -77,15 +77,14 @@ def _lines(data: bytes | None) -> list[str] | None:
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
+Opcode = tuple[str, int, int, int, int]
+"""As in difflib: what to do, with which lines of the old, into which lines of the new."""
+
+
 def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
-    # Only what lies between the equal ends is compared, and only so much that a hostile file cannot stretch it.
-    start = max(0, _common(old, new) - CONTEXT)
-    old, new = old[start:], new[start:]
-    end = max(0, _common(old[::-1], new[::-1]) - CONTEXT)
-    old, new = old[: len(old) - end], new[: len(new) - end]
-    for group in _groups(old, new):
+    for group in _groups(_opcodes(old, new)):
         first, last = group[0], group[-1]
-        yield f"@@ -{_range(start + first[1], start + last[2])} +{_range(start + first[3], start + last[4])} @@\n"
+        yield f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@\n"
         for tag, i1, i2, j1, j2 in group:
             if tag == "equal":
                 yield from _marked(" ", old[i1:i2])
@@ -94,16 +93,38 @@ def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
                 yield from _marked("+", new[j1:j2])
 
 
+def _opcodes(old: list[str], new: list[str]) -> Iterator[Opcode]:
+    """How the new comes out of the old, with context at both ends: git takes a hunk without for the file's end."""
+    head = _common(old, new)
+    foot = min(_common(old[::-1], new[::-1]), min(len(old), len(new)) - head)
+    old_end, new_end = len(old) - foot, len(new) - foot
+    # Only the middle is compared, and only so much of it that a hostile file cannot stretch it.
+    yield "equal", max(0, head - CONTEXT), head, max(0, head - CONTEXT), head
+    if (old_end - head) * (new_end - head) <= MAX_COMPARED:
+        matcher = difflib.SequenceMatcher(None, old[head:old_end], new[head:new_end])
+        for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+            yield tag, head + i1, head + i2, head + j1, head + j2
+    else:
+        yield "replace", head, old_end, head, new_end
+    foot = min(foot, CONTEXT)
+    yield "equal", old_end, old_end + foot, new_end, new_end + foot
+
+
 def _common(old: Sequence[str], new: Sequence[str]) -> int:
     """How many lines the two have in common at their start."""
     return next((index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
 
 
-def _groups(old: list[str], new: list[str]) -> Iterable[Sequence[tuple[str, int, int, int, int]]]:
-    """The hunks as difflib's opcodes."""
-    if len(old) * len(new) <= MAX_COMPARED:
-        return difflib.SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT)
-    return [[("replace", 0, len(old), 0, len(new))]]
+def _groups(opcodes: Iterable[Opcode]) -> Iterator[list[Opcode]]:
+    """The hunks: changes with a few equal lines around them, parted where more lie between."""
+    group: list[Opcode] = []
+    for tag, i1, i2, j1, j2 in opcodes:
+        if tag == "equal" and i2 - i1 > 2 * CONTEXT:
+            yield [*group, (tag, i1, i1 + CONTEXT, j1, j1 + CONTEXT)]
+            group = [(tag, i2 - CONTEXT, i2, j2 - CONTEXT, j2)]
+        else:
+            group.append((tag, i1, i2, j1, j2))
+    yield group
 
 
 def _range(start: int, stop: int) -> str:
