@@ -5,6 +5,7 @@ import lzma
 import math
 import re
 import string
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -464,7 +465,7 @@ REFUSED = {
     "half pair as it is": "<function=bash><parameter=command>\ud800</parameter></function>",
     "deep": '{"name": "anything", "arguments": {"object": ' + '{"a":' * 100 + "1" + "}" * 102,
     "very deep": '{"name": "anything", "arguments": {"object": ' + '{"a":' * 100_000,
-    "very deep in tags": f"<tool_call>{{{'[' * 100_000}</tool_call>",
+    "very deep in tags": '<tool_call>{"name": ' + "[" * 100_000 + "</tool_call>",
     "very deep in a string": json.dumps({"name": "anything", "arguments": '{"a":' * 100_000}),
     "openai null": '{"tool_calls": [null]}',
     "openai function": '{"tool_calls": [{"function": "bash"}]}',
@@ -540,12 +541,19 @@ def test_the_call_that_was_written_is_shown_only_in_part() -> None:
 
 
 def test_another_format_is_named_where_one_is_asked_for() -> None:
+    assert "no tool call" in error_of("<function=" * 2000, format="bash")
     assert "in the format 'hermes'" in error_of(SAMPLES["hermes"], format="r2e")
 
 
 def test_without_tools_there_is_an_error_and_no_example() -> None:
     assert error_of("hm", []) == "The action holds no tool call."
     assert "There are none." in error_of('{"name": "x", "arguments": {}}', [])
+
+
+def test_a_tool_that_the_format_cannot_name_has_no_example() -> None:
+    odd = tool("a<b", {}, [])
+    assert error_of("hm", [odd], format="r2e") == "The action holds no tool call."
+    assert "a<b" in error_of("hm", [odd], format="json")
 
 
 @pytest.mark.parametrize(("options", "what"), [({"format": "hermez"}, "'hermes'"), ({"several": "frist"}, "'first'")])
@@ -614,7 +622,7 @@ any_message = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(any_action | any_message, st.sampled_from(["auto", *FORMATS]), st.sampled_from(["first", "last", "error"]))
 def test_any_action_gives_a_call_or_a_lesson(action: Any, format: str, several: Any) -> None:
     try:
@@ -689,7 +697,7 @@ def test_ten_megabytes_take_two_seconds_at_most(what: str) -> None:
         parse_action(text, TOOLS)
     except ActionError as error:
         check_lesson(error)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < (2 if sys.gettrace() is None else 20)  # coverage slows it down
 
 
 # --- written and read again -----------------------------------------------------------------------------

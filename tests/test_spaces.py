@@ -150,7 +150,7 @@ def test_it_does_not_flatten_to_an_array() -> None:
 
 
 def test_importing_it_is_light() -> None:
-    code = "import gymnasium, sys; before = set(sys.modules); import swe_gym.spaces; print(*set(sys.modules) - before)"
+    code = "import gymnasium, swe_gym, sys; old = {*sys.modules}; import swe_gym.spaces; print(*{*sys.modules} - old)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert all(name.startswith("swe_gym") for name in output.stdout.split())
 

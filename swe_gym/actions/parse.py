@@ -61,8 +61,9 @@ def _parse(action: Any, tools: Sequence[ToolSpec], format: str, several: str) ->
     if several == "error" and len(found) > 1:
         raise ActionError(f"The action holds {len(found)} calls. Write exactly one.")
     chosen = found[-1 if several == "last" else 0]
-    if chosen.format == "bash" and not chosen.flaw:
-        chosen = _shell_call(chosen, tools)
+    shell = shell_tool(tools)
+    if chosen.format == "bash" and shell and not chosen.flaw:
+        chosen = dataclasses.replace(chosen, name=shell[0].name, arguments={shell[1]: chosen.arguments["command"]})
     echo = text[chosen.start : chosen.end] if chosen.end else ""
     if chosen.flaw:
         raise ActionError(_lesson(f"This is not a valid call. {chosen.flaw}", echo, tools, chosen))
@@ -80,13 +81,6 @@ def _parse(action: Any, tools: Sequence[ToolSpec], format: str, several: str) ->
         format=chosen.format,
         ignored_calls=len(found) - 1,
     )
-
-
-def _shell_call(found: Found, tools: Sequence[ToolSpec]) -> Found:
-    shell = shell_tool(tools)
-    if shell is None:  # only with format="auto", which then does not look for fences
-        raise UsageError("there is no shell tool")
-    return dataclasses.replace(found, name=shell[0].name, arguments={shell[1]: found.arguments["command"]})
 
 
 def _around(text: str, found: Found) -> str:
