@@ -1,4 +1,6 @@
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,3 +106,17 @@ def test_no_example_changes_a_file_or_ends_the_episode(preset: str) -> None:
     quiet = {"submit", "finish", "edit", "rewrite", "eval"}
 
     assert not any(tool.examples for tool in make_tools(preset) if tool.name in quiet)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_the_documentation_names_every_tool_and_parameter(name: str) -> None:
+    pages = Path(__file__).resolve().parents[2] / "docs" / "tools"
+    index, presets = (pages / "index.md").read_text(), (pages / "presets.md").read_text()
+    if "." in name:
+        part = next(line for line in presets.splitlines() if line.startswith(f"| `{name}` |"))
+    else:
+        part = index.split(f"### `{name}`\n", 1)[1].split("\n#", 1)[0]
+
+    documented = set(re.findall(r"`(\w+)`", part))
+
+    assert set(make_tools([name])[0].spec.parameters["properties"]) <= documented
