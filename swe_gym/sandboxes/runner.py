@@ -77,6 +77,15 @@ def descendants(table, roots):
     return found
 
 
+def children():
+    """Our own direct children, commands and orphans; none where the kernel does not list them."""
+    try:
+        with open("/proc/self/task/%d/children" % os.getpid()) as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
+
+
 def send_signal(pids, number):
     """Signal each; those that are gone do not matter."""
     for pid in pids:
@@ -131,6 +140,7 @@ class Command:
         self.grace = request["grace"]
         self.started = time.monotonic()
         self.started_ticks = boot_ticks()
+        self.earlier = children()
         self.deadline = self.started + request["limit"]
         self.timed_out = False
         self.kill_at = None
@@ -162,10 +172,11 @@ class Command:
 class Terminal:
     """One process on a pseudo-terminal, what it printed, and who waits for more of it."""
 
-    def __init__(self, pid, fd, started_ticks):
+    def __init__(self, pid, fd, started_ticks, earlier):
         self.pid = pid
         self.fd = fd
         self.started_ticks = started_ticks
+        self.earlier = earlier
         self.buffer = bytearray()
         self.pending = bytearray()
         self.searched = 0
@@ -440,13 +451,14 @@ class Runner:
         """The tree of a command or a terminal, with what it daemonised.
 
         A process that cut every tie to its command was handed to us as an orphan. So everything below us counts
-        that started after the owner, except the trees of what else is running, and the sessions of commands that
-        have ended and left a server.
+        that started after the owner, except the trees of what else is running or was there before, and the
+        sessions of commands that have ended and left a server.
         """
         table = processes()
-        others = [other.pid for other in self.running() if other is not owner]
         own = descendants(table, [owner.pid])
-        below = descendants(table, [os.getpid()]) - {os.getpid()} - (descendants(table, others) - own)
+        others = [other.pid for other in self.running() if other is not owner]
+        others += [pid for pid in owner.earlier if pid in table and table[pid][1] <= owner.started_ticks]
+        below = descendants(table, [os.getpid()]) - {os.getpid()} - descendants(table, others)
         self.sessions -= set(table)  # whoever has this pid now is somebody new
         return own | {
             pid for pid in below if table[pid][1] >= owner.started_ticks and table[pid][2] not in self.sessions
@@ -485,6 +497,7 @@ class Runner:
         for _ in range(200):
             victims = find()
             if not victims:
+                self.reap(command)  # the last zombies still count against the limit of processes
                 return
             send_signal(victims, signal.SIGSTOP)  # a stopped tree cannot outrun us
             send_signal(victims, signal.SIGKILL)
@@ -652,12 +665,12 @@ class Runner:
     def op_pty_open(self, request, _):
         if not os.path.isdir(request["cwd"]) or not shutil.which(request["argv"][0], path=request["env"].get("PATH")):
             raise FileNotFoundError(errno.ENOENT, "no such directory or command")
-        started_ticks = boot_ticks()
+        started_ticks, earlier = boot_ticks(), children()
         pid, fd = pty.fork()
         if pid == 0:
             self.become_terminal_process(request)
         os.set_blocking(fd, False)
-        terminal = Terminal(pid, fd, started_ticks)
+        terminal = Terminal(pid, fd, started_ticks, earlier)
         self.terminals[request["id"]] = terminal
         self.watch(fd, select.POLLIN, lambda fd: self.on_terminal(terminal))
         self.reply(request, {})

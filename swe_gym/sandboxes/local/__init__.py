@@ -124,7 +124,7 @@ class LocalSandbox(RunnerSandbox):
 
     def _disconnect(self) -> None:
         if self._supervisor:
-            self._supervisor.end()
+            self._supervisor.end(patience=1.0 if self._loss is None else 0.0)  # what is lost does not answer
         if self._root:
             shutil.rmtree(self._root, ignore_errors=True)
 

@@ -32,17 +32,17 @@ class Supervisor:
         except ProcessLookupError:
             self._pidfd = -1
 
-    def end(self) -> None:
-        """Wait until nothing of the sandbox is left: ask nicely, then by signal. At most 9 s. Call it once."""
+    def end(self, *, patience: float = 1.0) -> None:
+        """Wait until nothing of the sandbox is left: `patience` seconds, then by signal. At most 9 s. Call it once."""
         if self._pidfd < 0:
             return
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
-        for order, patience in ((None, 1.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 3.0)):
+        for order, seconds in ((None, patience), (signal.SIGTERM, 5.0), (signal.SIGKILL, 3.0)):
             if order is not None:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, order)
-            if poll.poll(patience * 1000):
+            if poll.poll(seconds * 1000):
                 break
         os.close(self._pidfd)
 

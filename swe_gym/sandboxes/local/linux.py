@@ -3,8 +3,11 @@
 import ctypes
 import os
 import signal
+import struct
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
+
+CAPABILITY_VERSION_3 = 0x20080522
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,10 +33,14 @@ def die_with_parent(parent):
 
 
 def drop_privileges(kept):
-    """From here on no program that is started can gain a capability but `kept`, or look into this process."""
+    """From here on neither this process nor one that it starts has a capability but `kept`, or can look into it."""
     if os.geteuid() == 0:
         last = int(open("/proc/sys/kernel/cap_last_cap").read())
         for capability in set(range(last + 1)) - set(kept):
             prctl(PR_CAPBSET_DROP, capability)
+        mask = sum(1 << capability for capability in kept)
+        low, high = mask & 0xFFFFFFFF, mask >> 32
+        header = struct.pack("Ii", CAPABILITY_VERSION_3, 0)
+        check(libc.capset(header, struct.pack("6I", low, low, 0, high, high, 0)), "capset")
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_SET_DUMPABLE, 0)
