@@ -81,8 +81,9 @@ def paths(make: Opener) -> None:
     sandbox.write_file("sub/file", b"x")
     for path in ("./sub/file", "sub/../sub//file", f"{sandbox.workdir}/sub/file", f"{sandbox.spec.workdir}/sub/file"):
         assert sandbox.read_file(path) == b"x", path
-    sandbox.write_file("/tmp/contract/absolute", b"y")
-    assert ok(sandbox.exec("cat /tmp/contract/absolute")).stdout == b"y"
+    folder = ok(sandbox.exec("mktemp -d")).text.strip()
+    sandbox.write_file(f"{folder}/deep/absolute", b"y")
+    assert ok(sandbox.exec(f"cat {folder}/deep/absolute")).stdout == b"y"
 
 
 @case("files")

@@ -50,8 +50,8 @@ else:
 
 def lives_or_is_lost(make: Opener, sandbox: Sandbox, command: str) -> None:
     """Run something destructive: in time, a result after which the sandbox works, or a loss."""
-    with make.within(5 + 1 + SLACK, command):
-        loss = loss_of(lambda: sandbox.exec(command, timeout=5))
+    with make.within(1 + 1 + SLACK, command):
+        loss = loss_of(lambda: sandbox.exec(command, timeout=1))
     if loss is not None:
         assert sandbox.closed, "a lost sandbox must be closed"
         return

@@ -243,11 +243,13 @@ def sandboxes_share_no_files(make: Opener) -> None:
     """What one sandbox writes in its workdir, /tmp, HOME or /dev/shm another does not see."""
     first, second = make(), make()
     name = f"contract-{secrets.token_hex(8)}"
-    ok(first.exec(f'for folder in . /tmp "$HOME" /dev/shm /var/tmp; do echo secret > "$folder/{name}"; done'))
-    seen = second.exec(f'ls ./{name} /tmp/{name} "$HOME/{name}" /dev/shm/{name} /var/tmp/{name} 2>/dev/null').text
+    paths = f'./{name} /tmp/{name} "$HOME/{name}" /dev/shm/{name} /var/tmp/{name} "$TMPDIR/{name}"'
+    first.exec(f"for path in {paths}; do echo secret > $path; done")
+    seen = second.exec(f"ls {paths} 2>/dev/null").text
+    here = [str(path) for folder in ("/tmp", "/dev/shm", "/var/tmp") for path in Path(folder).glob(name)]
+    ok(first.exec(f"rm -f {paths}"))
     assert seen == "", f"another sandbox's files are visible: {seen.split()}"
-    assert not Path(f"/tmp/{name}").exists(), "a file was left in this machine's /tmp"
-    assert not Path(f"/dev/shm/{name}").exists(), "a file was left in this machine's /dev/shm"
+    assert not here, f"files of the sandbox are on this machine: {here}"
 
 
 @case("isolation")
@@ -272,7 +274,7 @@ def sandboxes_share_no_ports(make: Opener) -> None:
     )
     for sandbox in (first, second):
         sandbox.write_file("serve.py", serve.encode())
-    ok(first.exec("python3 serve.py 0 & while [ ! -e port ]; do sleep 0.05; done", timeout=10))
+    ok(first.exec("python3 serve.py 0 & until [ -e port ] || ! kill -0 $!; do sleep 0.05; done; test -e port"))
     port = int(first.read_file("port"))
     reached = json.loads(python(second, CONNECT, json.dumps([["AF_INET", "SOCK_STREAM", ["127.0.0.1", port]]])))
     assert not reached, "another sandbox's server was reached"

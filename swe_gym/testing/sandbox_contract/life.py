@@ -213,8 +213,8 @@ def killed_from_inside(make: Opener) -> None:
     """A command that kills its parent leads to a result or to `SandboxLost` by the deadline, and nothing survives."""
     sandbox = make()
     marker = new_marker()
-    with make.within(5 + 1 + SLACK, "a command that kills its parent"):
-        loss = loss_of(lambda: sandbox.exec(f"setsid sleep {marker} & kill -9 $PPID; sleep 60", timeout=5))
+    with make.within(1 + 1 + SLACK, "a command that kills its parent"):
+        loss = loss_of(lambda: sandbox.exec(f"setsid sleep {marker} & kill -9 $PPID; sleep 60", timeout=1))
     if loss is None:
         assert ok(sandbox.exec("echo on")).text == "on\n"
     else:
@@ -281,6 +281,7 @@ def closing_a_hundred_thousand_files(make: Opener) -> None:
             "mkdir -p locked/in/side && touch locked/in/side/file && chmod 000 locked/in/side locked/in locked"
         )
     )
-    sandbox.exec("touch pinned && chattr +i pinned")  # only the most privileged may; it may fail
+    if sandbox.capabilities.isolation in ISOLATION_LEVELS[ISOLATION_LEVELS.index("namespace") :]:
+        sandbox.exec("touch pinned && chattr +i pinned")  # only the most privileged may; it may fail
     with make.within(CLOSE_SECONDS, "closing a sandbox with 100,000 files"):
         sandbox.close()

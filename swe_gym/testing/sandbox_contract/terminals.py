@@ -208,6 +208,21 @@ def closing_a_terminal_kills(make: Opener) -> None:
     ok(sandbox.exec("true"))
 
 
+@case("terminals")
+def closing_a_terminal_spares_the_others(make: Opener) -> None:
+    """Closing a terminal kills no other terminal, and no server that a command started."""
+    sandbox = make()
+    first, second = (sandbox.open_pty("echo ready; read line; echo got $line; sleep 60") for _ in range(2))
+    marker = new_marker()
+    ok(sandbox.exec(f"sleep {marker} & echo started"))
+    for pty in (first, second):
+        read(pty, b"ready\r\n")
+    first.close()
+    second.write(b"it\n")
+    assert read(second, b"\r\n") == b"got it\r\n"
+    assert processes_inside(sandbox, marker), "a command's server was killed"
+
+
 @case("terminals", "threads")
 def closing_the_sandbox_ends_a_read(make: Opener) -> None:
     """Closing the sandbox from another thread ends a waiting read within a second."""
