@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import weakref
 from typing import Any
@@ -22,7 +23,7 @@ def shared_source(name: str, options: dict[str, Any]) -> TaskSource:
         UsageError: No such source, or it does not take these arguments.
         TaskError: The source's data are broken.
     """
-    key = json.dumps([name, options], sort_keys=True)
+    key = json.dumps([name, options, os.getcwd()], sort_keys=True)  # options may hold relative paths
     with _lock:
         source = _shared.get(key)
         if source is None:

@@ -396,7 +396,7 @@ class SweEnv(gymnasium.Env[str, str]):
             episode.invalid_row = 0
         finally:
             episode.seconds["tools"] += time.monotonic() - started
-        return episode.result.text
+        return episode.result.text + _note_on_ignored(episode.action)
 
     def _parse(self, action: str) -> Action:
         if len(action) > MAX_ACTION:
@@ -470,6 +470,13 @@ class SweEnv(gymnasium.Env[str, str]):
         self._reward = REWARDS.load(self._config["reward"])
         self._tools = make_tools(self._config["tools"])
         self._set_up()
+
+
+def _note_on_ignored(action: Action | None) -> str:
+    """What a policy must know that wrote several calls: all but one of them did nothing."""
+    if action is None or not action.ignored_calls:
+        return ""
+    return f"\n[Only the first call was run. Calls after it that were ignored: {action.ignored_calls}]"
 
 
 def _opening(episode: Episode) -> str:

@@ -274,6 +274,15 @@ def test_the_last_action_is_what_was_understood(local_env: Make) -> None:
     assert env.last_action is None
 
 
+def test_a_policy_is_told_of_calls_that_were_not_run(local_env: Make) -> None:
+    env = local_env()
+    env.reset()
+    observation = env.step(call("bash", command="echo one") + "\n" + call("bash", command="echo two"))[0]
+    assert observation.startswith("one\n")
+    assert "Only the first call was run" in observation
+    assert "Only" not in env.step(call("bash", command="echo one"))[0]
+
+
 def test_sandbox_options_reach_the_sandbox_and_add_to_the_tasks_environment(local_env: Make) -> None:
     env = local_env(env={"FROM_TASK": "1"}, sandbox_options={"env": {"FROM_USER": "2"}, "labels": {"run": "x"}})
     env.reset()

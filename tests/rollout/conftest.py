@@ -32,14 +32,6 @@ class AddTest(unittest.TestCase):
         self.assertEqual(add(2, 0), 2)
 """
 
-COIN = """import os, unittest
-
-
-class AddTest(unittest.TestCase):
-    def test_add(self):
-        self.assertTrue(os.urandom(1)[0] % 2)
-"""
-
 
 class SmallSource:
     """Tasks made from what the test wants."""

@@ -36,6 +36,22 @@ def test_every_kind_of_task_gets_its_status(source: TaskSource) -> None:
     assert records["bad-row"].reason == "row 6: no workspace"
 
 
+@pytest.mark.parametrize(
+    ("grader", "reason"),
+    [
+        ("flaky_parts:flaky_gold", "flaky: gold passed 1 of 2 times: the moon"),
+        ("flaky_parts:flaky_empty", "flaky: empty passed 1 of 2 times"),
+    ],
+)
+def test_a_task_that_cannot_make_up_its_mind_is_flaky(
+    source: TaskSource, adder: Task, grader: str, reason: str
+) -> None:
+    oracle = adder.oracle.model_copy(update={"grader": grader})
+    source.tasks["adder"] = adder.model_copy(update={"oracle": oracle})  # type: ignore[attr-defined]  # a SmallSource
+    result = validate(source, ["adder"], times=2)[0]
+    assert (result.status, result.reason) == ("invalid", reason)
+
+
 def test_an_interrupted_validation_goes_on_where_it_stopped(source: TaskSource, tmp_path: Path) -> None:
     record = tmp_path / "runs" / "record.jsonl"
     first = validate(source, ["adder", "no-gold"], times=1, record=record)
@@ -48,14 +64,14 @@ def test_an_interrupted_validation_goes_on_where_it_stopped(source: TaskSource, 
 
 def test_what_changed_is_validated_anew(source: TaskSource, adder: Task, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    validate(source, ["adder"], times=1, record=record)
+    validate(source, ["adder", "bad-row"], times=1, record=record)
     assert len(validate(source, ["adder"], times=2, record=record)[0].gold) == 2
     source.tasks["adder"] = adder.model_copy(  # type: ignore[attr-defined]  # a SmallSource
         update={"oracle": adder.oracle.model_copy(update={"gold_patch": ""})}
     )
     assert validate(source, ["adder"], times=2, record=record)[0].status == "invalid"
-    assert len(record.read_text().splitlines()) == 3
-    assert [one.status for one in read_records(record)] == ["invalid"]
+    assert len(record.read_text().splitlines()) == 4
+    assert [one.status for one in read_records(record)] == ["invalid", "invalid"]
 
 
 def test_trouble_with_sandboxes_is_no_fault_of_the_task(source: TaskSource, tmp_path: Path) -> None:
