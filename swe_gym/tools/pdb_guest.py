@@ -6,6 +6,10 @@ the reply stands between two marks made of it, so nothing that the program print
 is moved to a descriptor of its own for this; the program finds an empty standard input.
 """
 
+import sys
+
+STARTED_WITH = set(sys.modules)  # what is imported from here on is ours and not the program's
+
 import bdb
 import builtins
 import codeop
@@ -22,15 +26,15 @@ import reprlib
 import runpy
 import shlex
 import signal
-import sys
 import termios
 import threading
 import traceback
 import types
+import unittest
 
 HERE = "<debugger>"  # what BOOT compiles this text as
 OWN_FILES = (HERE, bdb.__file__, pdb.__file__)
-HARNESS = ("bdb", "pdb", "pytest", "_pytest", "pluggy", "unittest", HERE)
+HARNESS = ("bdb", "pdb", "pytest", "_pytest", "pluggy", "unittest", "importlib", HERE)
 """Packages whose frames at the old end of the stack are no news to anybody."""
 
 CONTEXT = 5
@@ -667,9 +671,9 @@ def continues_block(lines):
 
 def harness(frame):
     """Whether a frame belongs to the debugger or to a test runner."""
-    names = frame.f_globals
-    package = names.get("__package__") or names.get("__name__") or ""
-    return str(package).partition(".")[0] in HARNESS
+    spec = frame.f_globals.get("__spec__")  # of a module that runs as __main__ it has the true name
+    name = getattr(spec, "name", None) or frame.f_globals.get("__name__")
+    return str(name).partition(".")[0] in HARNESS
 
 
 def helper(frame):
@@ -734,9 +738,16 @@ def load_module(name, rest):
 
 
 def add_to_path(folder):
-    """What Python does for the program that it starts, unless it was told not to."""
-    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-        sys.path.insert(0, folder)
+    """What Python does for the program that it starts, unless it was told not to.
+
+    A module of the program that has the name of one that only the debugger imported is found by the program.
+    """
+    if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
+        return
+    sys.path.insert(0, folder)
+    for name in set(sys.modules) - STARTED_WITH:
+        if os.path.exists(os.path.join(folder, name + ".py")):
+            del sys.modules[name]
 
 
 def run(debugger, arguments):
@@ -797,7 +808,7 @@ def pytest_plugin(debugger):
     def pytest_exception_interact(call, report):
         error = call.excinfo.value
         if type(error).__name__ in ("CollectError", "ConftestImportFailure"):
-            error = error.__cause__ or error
+            error = error.__cause__ or error.__context__ or error
         sys.stdout.write("\n{}\n{}\n".format(report.nodeid, report.longrepr))
         debugger.post_mortem(error)
 
@@ -807,8 +818,6 @@ def pytest_plugin(debugger):
 
 
 def watch_unittest(debugger):
-    import unittest
-
     for name in ("addError", "addFailure", "addSubTest"):
         setattr(unittest.TestResult, name, stopping(getattr(unittest.TestResult, name), debugger))
 
@@ -851,7 +860,7 @@ def main(token, arguments):
     channel.reply()
     request = channel.request()
     watch = Watch()
-    watch.root = os.path.join(request["root"], "")
+    watch.root = os.path.join(os.path.realpath(request["root"]), "")
     debugger = Debugger(channel, watch)
     debugger.restore(request["breakpoints"])
     for number in (signal.SIGURG, signal.SIGINT):
