@@ -133,9 +133,9 @@ def _gold_calls(env: SweEnv) -> Iterator[ToolCall]:
     spec, parameter = shell
     diff = env.task.oracle.gold_patch
     for chunk in _chunks(diff if diff.endswith("\n") else diff + "\n"):
-        command = f"cat >> /tmp/gold.patch <<'END_OF_GOLD_PATCH'\n{chunk}END_OF_GOLD_PATCH"
+        command = f"cat >> .gold.patch <<'END_OF_GOLD_PATCH'\n{chunk}END_OF_GOLD_PATCH"
         yield ToolCall(name=spec.name, arguments={parameter: command})
-    command = "GIT_DIR=/nonexistent git apply --whitespace=nowarn /tmp/gold.patch && rm /tmp/gold.patch"
+    command = "GIT_DIR=/nonexistent git apply --whitespace=nowarn .gold.patch && rm .gold.patch"
     yield ToolCall(name=spec.name, arguments={parameter: command})
 
 
