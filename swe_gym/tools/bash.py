@@ -43,7 +43,7 @@ def run_bash(context: ToolContext, command: str, timeout: float) -> ToolResult:
         ToolError: The command is empty, or the timeout is not positive.
     """
     if not timeout > 0:
-        raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds")
+        raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds.")
     return report(run_command(context, command, timeout=min(timeout, MAX_TIMEOUT)), context.max_output)
 
 

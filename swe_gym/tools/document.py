@@ -115,7 +115,7 @@ def encode(text: str, encoding: str = "utf-8") -> bytes:
     except UnicodeEncodeError as error:
         character = text[error.start]
         named = "a lone surrogate" if "\ud800" <= character <= "\udfff" else repr(character)
-        raise ToolError(f"the file is {encoding} text, which has no {named} (U+{ord(character):04X})") from None
+        raise ToolError(f"The file is {encoding} text, which has no {named} (U+{ord(character):04X}).") from None
 
 
 def _decode(data: bytes, encoding: str) -> str | None:

@@ -56,7 +56,7 @@ class Edit(Tool):
         elif command == "undo":
             return ToolResult(text=self._editor.undo(context, path))
         else:
-            raise ToolError(f"unknown command {command!r}: give str_replace, insert, create or undo")
+            raise ToolError(f"There is no command {command!r}: give str_replace, insert, create or undo.")
         shown = harmless(shown_path(context.sandbox, path))
         return ToolResult(text=f"The file {shown} was changed. It now reads:\n{bounded_snippet(context, change)}")
 
@@ -78,7 +78,7 @@ class Editor:
             ToolError: `old` is missing or not there exactly once, or the file cannot be read or written.
         """
         if old is None:
-            raise ToolError("str_replace needs old_str, the text to replace")
+            raise ToolError("str_replace needs old_str, the text to replace.")
         return self._write(context, path, replace_once(read_document(context, path), old, new or ""))
 
     def insert(self, context: ToolContext, path: str, line: int | None, text: str | None) -> Change:
@@ -88,7 +88,7 @@ class Editor:
             ToolError: An argument is missing, there is no such line, or the file cannot be read or written.
         """
         if line is None or text is None:
-            raise ToolError("insert needs insert_line, the line to insert after, and new_str, the lines to insert")
+            raise ToolError("insert needs insert_line, the line to insert after, and new_str, the lines to insert.")
         return self._write(context, path, insert_after(read_document(context, path), line, text))
 
     def create(self, context: ToolContext, path: str, text: str | None) -> Change:
@@ -98,10 +98,10 @@ class Editor:
             ToolError: `text` is missing, the path exists already, or the file cannot be written.
         """
         if text is None:
-            raise ToolError("create needs file_text, the content of the file")
+            raise ToolError("create needs file_text, the content of the file.")
         if find_document(context, path) is not None:
             shown = shown_path(context.sandbox, path)
-            raise ToolError(f"the file {shown!r} exists already, and nothing was changed: change it by str_replace")
+            raise ToolError(f"The file {shown!r} exists already, and nothing was changed: change it by str_replace.")
         change = new_file(text)
         write_file(context, path, change.after.data)
         self._history.record(context.sandbox.resolve(path), None, change.after.data)
@@ -142,4 +142,4 @@ def _remove(context: ToolContext, path: str) -> None:
     with explained(context, path):
         removed = context.sandbox.exec(["rm", "-f", "--", context.sandbox.resolve(path)], timeout=30.0)
     if not removed.ok:
-        raise ToolError(f"{shown_path(context.sandbox, path)!r} cannot be removed: {removed.describe()}")
+        raise ToolError(f"{shown_path(context.sandbox, path)!r} cannot be removed: {removed.describe()}.")

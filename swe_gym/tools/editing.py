@@ -47,7 +47,7 @@ def replace_once(document: Document, old: str, new: str) -> Change:
         ToolError: `old` is empty, the same as `new`, or does not occur exactly once in the text.
     """
     if not old:
-        raise ToolError("old_str is empty: give the text to replace, exactly as it stands in the file")
+        raise ToolError("old_str is empty: give the text to replace, exactly as it stands in the file.")
     found = _occurrences(document.text, old)
     if not found and "\r" not in old:  # the lines that were copied from a view end with CRLF in the file
         old, new = old.replace("\n", "\r\n"), new if "\r" in new else new.replace("\n", "\r\n")
@@ -66,9 +66,9 @@ def insert_after(document: Document, line: int, text: str) -> Change:
         ToolError: The file has no such line, or `text` is empty.
     """
     if not 0 <= line <= document.line_count:
-        raise ToolError(f"insert_line is {line}, but must be from 0 to {document.line_count}, the file's last line")
+        raise ToolError(f"insert_line is {line}, but must be from 0 to {document.line_count}, the file's last line.")
     if not text:
-        raise ToolError("the text to insert is empty: nothing would change")
+        raise ToolError("The text to insert is empty: nothing would change.")
     start = document.line_starts[line]
     return _change(document, start, start, _as_lines(document, start, start, text))
 
@@ -83,9 +83,9 @@ def replace_lines(document: Document, first: int, last: int, text: str) -> Chang
     """
     count = document.line_count
     if not 1 <= first <= count + 1:
-        raise ToolError(f"start is {first}, but the file has {count} lines; {count + 1} adds to its end")
+        raise ToolError(f"start is {first}, but the file has {count} lines; {count + 1} adds to its end.")
     if last < first:
-        raise ToolError(f"end ({last}) is before start ({first})")
+        raise ToolError(f"end ({last}) is before start ({first}).")
     starts = [*document.line_starts, len(document.text)]
     start, end = starts[first - 1], starts[min(last, count)] if first <= count else len(document.text)
     return _change(document, start, end, _as_lines(document, start, end, text))
@@ -103,7 +103,7 @@ def new_file(text: str) -> Change:
 
 def _change(document: Document, start: int, end: int, new: str) -> Change:
     if document.text[start:end] == new:
-        raise ToolError("the new text is what stands there already: nothing would change")
+        raise ToolError("The new text is what stands there already: nothing would change.")
     text = document.text[:start] + new + document.text[end:]
     after = dataclasses.replace(document, data=document.splice(start, end, new), text=text)
     return Change(document, after, start, len(new))
@@ -142,7 +142,7 @@ def _not_unique(document: Document, found: list[int]) -> str:
     times = f"{len(found)} times" if len(found) < MANY else f"{MANY} times or more"
     return (
         f"old_str occurs {times}, at lines {lines}{more}, and nothing was changed: "
-        "add lines before or after it until it occurs once"
+        "add lines before or after it until it occurs once."
     )
 
 
@@ -152,11 +152,13 @@ def _not_found(document: Document, old: str) -> str:
     shown = document.lines(1, document.line_count)
     near = [number for number, line in enumerate(shown, 1) if wanted and line.strip() == wanted[0]]
     if not near:
-        return "old_str does not occur in the file, and nothing was changed: view the file and copy the text exactly"
+        numbers = all(re.match(r"\s*\d+\t", line) for line in old.splitlines())
+        hint = "leave out the line numbers" if numbers else "view the file and copy the text exactly"
+        return f"old_str does not occur in the file, and nothing was changed: {hint}."
     text = harmless(shown[near[0] - 1])
     return (
         "old_str does not occur in the file, and nothing was changed. Its first line stands at line "
-        f"{', '.join(map(str, near[:5]))}, so a space, a tab or a later line differs. Line {near[0]} is {text[:200]!r}"
+        f"{', '.join(map(str, near[:5]))}, so a space, a tab or a later line differs. Line {near[0]} is {text[:200]!r}."
     )
 
 

@@ -23,5 +23,5 @@ class Eval(Tool):
     def run(self, context: ToolContext) -> ToolResult:
         """Run `context.eval_cmd` for at most `context.eval_timeout` seconds."""
         if not context.eval_cmd:
-            raise ToolError("this task comes with nothing to run: find the tests in the repository and run them")
+            raise ToolError("This task comes with nothing to run: find the tests in the repository and run them.")
         return report(run_command(context, context.eval_cmd, timeout=context.eval_timeout), context.max_output)

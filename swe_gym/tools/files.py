@@ -21,7 +21,7 @@ def shown_path(sandbox: Sandbox, path: str) -> str:
     full = sandbox.resolve(path)
     if full == sandbox.workdir:
         return "."
-    return full[len(sandbox.workdir) + 1 :] if full.startswith(sandbox.workdir.rstrip("/") + "/") else full
+    return full.removeprefix(sandbox.workdir.rstrip("/") + "/")
 
 
 def checked(text: str, name: str) -> str:
@@ -31,7 +31,7 @@ def checked(text: str, name: str) -> str:
         ToolError: It holds a NUL or a lone surrogate.
     """
     if re.search("[\0\ud800-\udfff]", text):
-        raise ToolError(f"{name} holds a NUL or a broken character (a lone surrogate), which no command or path can")
+        raise ToolError(f"{name} holds a NUL or a broken character (a lone surrogate), which no command or path can.")
     return text
 
 
@@ -75,14 +75,14 @@ def explained(context: ToolContext, path: str) -> Iterator[None]:
     try:
         yield
     except MissingFile:
-        raise ToolError(f"there is no file {shown!r}.{_elsewhere(context, shown)}") from None
+        raise ToolError(f"There is no file {shown!r}.{_elsewhere(context, shown)}") from None
     except NotAFile:
-        raise ToolError(f"{shown!r} is not a regular file (a folder, perhaps)") from None
+        raise ToolError(f"{shown!r} is not a regular file (a folder, perhaps).") from None
     except NoPermission:
-        raise ToolError(f"no permission to use {shown!r}") from None
+        raise ToolError(f"There is no permission to use {shown!r}.") from None
     except FileError as error:
         reason = str(error).replace(context.sandbox.resolve(path), shown)
-        raise ToolError(f"{shown!r} cannot be used: {reason}") from None
+        raise ToolError(f"{shown!r} cannot be used: {reason}.") from None
 
 
 def _elsewhere(context: ToolContext, shown: str) -> str:

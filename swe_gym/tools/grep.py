@@ -49,7 +49,7 @@ class Grep(Tool):
     ) -> ToolResult:
         """Search `path` for `pattern`."""
         if max_results < 1:
-            raise ToolError(f"max_results is {max_results}, but must be 1 or more")
+            raise ToolError(f"max_results is {max_results}, but must be 1 or more.")
         found = search(context, pattern, path, include=include)
         if found.matches is None:
             return ToolResult(text=bound(_flood(found), context.max_output))
@@ -103,7 +103,7 @@ def search(context: ToolContext, pattern: str, path: str, *, include: str = "", 
     where = shown_path(context.sandbox, checked(path, "path"))
     globs = _alternatives(checked(include, "include"))
     if not pattern or "\n" in pattern:
-        raise ToolError("the pattern is empty" if not pattern else "a pattern matches within one line: take one line")
+        raise ToolError("The pattern is empty." if not pattern else "A pattern matches within one line: give one line.")
     expression = checked(pattern if basic else as_extended(pattern), "pattern")
     options = ["-G" if basic else "-E", "-rHIZ", "--exclude-dir=.git", *_ignore_case(pattern)]
     options += [f"--include={glob.rpartition('/')[2]}" for glob in globs]
@@ -153,7 +153,7 @@ def _translated(match: re.Match[str]) -> str:
     if token.startswith("["):
         return re.sub(r"\\([dwst])", lambda inner: _IN_BRACKETS[inner[1]], token)
     if token == "(?":
-        raise ToolError(f"`{harmless(match.string)}` holds `(?`, which extended regular expressions have not")
+        raise ToolError(f"`{harmless(match.string)}` holds `(?`, which extended regular expressions have not.")
     return _OUTSIDE.get(token, token)
 
 
@@ -193,7 +193,7 @@ def _grep(context: ToolContext, arguments: list[str], pattern: str) -> bytes | N
     timeout = context.time_left(TIMEOUT)
     result = context.sandbox.exec(["grep", *arguments], env=env, timeout=timeout, max_output=MAX_FOUND)
     if result.timed_out:
-        raise ToolError(f"the search took more than {TIMEOUT:g} s: search a sub-folder, or for a simpler pattern")
+        raise ToolError(f"The search took more than {TIMEOUT:g} s: search a sub-folder, or for a simpler pattern.")
     if result.exit_code not in (0, 1) or "option" in result.error_text:
         _check_errors(result, pattern, arguments[-1])
     return None if result.stdout_dropped else result.stdout
@@ -207,14 +207,14 @@ def _check_errors(result: ExecResult, pattern: str, where: str) -> None:
     if about_path:
         missing = about_path[0] in ("No such file or directory", "Not a directory")
         raise ToolError(
-            f"there is no file or folder {where!r}" if missing else f"{where!r} cannot be searched: {about_path[0]}"
+            f"There is no file or folder {where!r}." if missing else f"{where!r} cannot be searched: {about_path[0]}."
         )
     if result.exit_code == 2 and all(": " in line for line in errors):
         return
     reason = "; ".join(errors[:3]) or result.describe()
     if result.exit_code == 2:
-        raise ToolError(f"`{harmless(pattern)}` is no regular expression that grep takes: {reason}")
-    raise ToolError(f"the search failed: {reason}")
+        raise ToolError(f"`{harmless(pattern)}` is no regular expression that grep takes: {reason}.")
+    raise ToolError(f"The search failed: {reason}.")
 
 
 def _parse(output: bytes) -> list[tuple[str, str, str]]:

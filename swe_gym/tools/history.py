@@ -48,10 +48,10 @@ class History:
         """
         steps = self._steps.get(path)
         if not steps:
-            raise ToolError("there is nothing to undo: this tool made no change of the file that is not undone yet")
+            raise ToolError("There is nothing to undo: this tool made no change of the file that is not undone yet.")
         step = steps[-1]
         if current is None or _digest(current) != step.digest:
-            raise ToolError("the file was changed by something else after the last edit: undo would lose that change")
+            raise ToolError("The file was changed by something else after the last edit: undo would lose that change.")
         if step.removed is None:
             return None
         return current[: step.start] + step.removed + current[step.start + step.added :]

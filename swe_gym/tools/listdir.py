@@ -69,14 +69,14 @@ def find_entries(context: ToolContext, path: str, *, depth: int, hidden: bool = 
         ToolError: There is no such folder, it holds too much, or `depth` makes no sense.
     """
     if not 1 <= depth <= MAX_DEPTH:
-        raise ToolError(f"depth is {depth}, but must be from 1 to {MAX_DEPTH}")
+        raise ToolError(f"depth is {depth}, but must be from 1 to {MAX_DEPTH}.")
     with explained(context, path):
         folder = context.sandbox.resolve(checked(path, "path")).rstrip("/") + "/"
     skip = ["-name", ".git"] if hidden else ["-name", ".*"]
     argv = ["find", folder, "-mindepth", "1", "-maxdepth", str(depth), *skip, "-prune", "-o", "-printf", r"%y%P\0%l\0"]
     found = context.sandbox.exec(argv, timeout=context.time_left(30.0), max_output=MAX_LISTING)
     if found.stdout_dropped or found.timed_out:
-        raise ToolError(f"{shown_path(context.sandbox, path)!r} holds too much to list: ask for less depth")
+        raise ToolError(f"{shown_path(context.sandbox, path)!r} holds too much to list: ask for less depth.")
     if not found.ok and not found.stdout:
         raise ToolError(_why_not(context, path, found.error_text))
     fields = found.stdout.decode("utf-8", "replace").split("\0")
@@ -111,7 +111,7 @@ def _tree(entries: list[Entry]) -> list[str]:
 def _why_not(context: ToolContext, path: str, reason: str) -> str:
     shown = shown_path(context.sandbox, path)
     if "No such file" in reason:
-        return f"there is no folder {shown!r}"
+        return f"There is no folder {shown!r}."
     if "Not a directory" in reason:
-        return f"{shown!r} is not a folder"
+        return f"{shown!r} is not a folder."
     return f"{shown!r} cannot be listed: {clean(reason).strip().replace(context.sandbox.resolve(path), shown)}"

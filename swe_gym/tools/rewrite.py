@@ -45,6 +45,6 @@ def _changed(context: ToolContext, path: str, text: str, start: int | None, end:
     if start is not None:
         return replace_lines(read_document(context, path), start, start if end is None else end, text), "updated"
     if end is not None:
-        raise ToolError("end is given without start: give both, or neither for the whole file")
+        raise ToolError("end is given without start: give both, or neither for the whole file.")
     document = find_document(context, path)
     return (new_file(text), "created") if document is None else (replace_all(document, text), "updated")

@@ -75,7 +75,7 @@ def run_command(context: ToolContext, command: str, *, timeout: float, merge: bo
         ToolError: The command is empty, or no command line can hold it.
     """
     if not command.strip():
-        raise ToolError("the command is empty")
+        raise ToolError("The command is empty.")
     limit = context.time_left(timeout)
     result = context.sandbox.exec(checked(command, "command"), timeout=limit, merge=merge, max_output=KEPT_BYTES)
     return Ran(result, timeout, cut_short=limit < timeout)

@@ -80,7 +80,7 @@ def open_for_view(context: ToolContext, path: str) -> Document | None:
     document = Document.of(data)
     if document.is_binary:
         shown = shown_path(context.sandbox, path)
-        raise ToolError(f"{shown!r} is a binary file of {len(data):,} bytes: look at it with a program, such as xxd")
+        raise ToolError(f"{shown!r} is a binary file of {len(data):,} bytes: look at it with a program, such as xxd.")
     return document
 
 
@@ -94,9 +94,9 @@ def choose_window(document: Document, start: int | None, end: int | None, room: 
     first = 1 if start is None else start
     wanted = total if end is None or end == -1 else min(end, total)
     if first < 1 or first > max(total, 1):
-        raise ToolError(f"start is {first}, but the file has lines 1 to {total}")
+        raise ToolError(f"start is {first}, but the file has lines 1 to {total}.")
     if end is not None and end != -1 and end < first:
-        raise ToolError(f"end ({end}) is before start ({first})")
+        raise ToolError(f"end ({end}) is before start ({first}).")
     parts: list[str] = []
     for number in range(first, wanted + 1):
         part = numbered([shorten(line, MAX_LINE) for line in document.lines(number, number)], number)

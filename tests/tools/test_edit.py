@@ -107,7 +107,7 @@ def test_the_next_episode_begins_without_a_history(context_for: Callable[..., To
         ({"command": "insert", "new_str": "x"}, "needs insert_line"),
         ({"command": "insert", "insert_line": 0}, "needs insert_line"),
         ({"command": "create"}, "needs file_text"),
-        ({"command": "view"}, "unknown command 'view'"),
+        ({"command": "view"}, "no command 'view'"),
         ({"command": "str_replace", "old_str": "nowhere"}, "does not occur"),
         ({"command": "str_replace", "old_str": "o", "new_str": "\ud800"}, "lone surrogate"),
     ],

@@ -122,6 +122,8 @@ def test_a_text_that_occurs_twice_is_refused_with_its_lines() -> None:
 def test_a_text_that_does_not_occur_is_refused_with_the_nearest_line() -> None:
     with pytest.raises(ToolError, match=r"Its first line stands at line 2, .* Line 2 is '\\treturn 1'"):
         edit(b"def f():\n\treturn 1\n", "    return 1\n", "    return 2\n")
+    with pytest.raises(ToolError, match="leave out the line numbers"):
+        edit(b"def f():\n\treturn 1\n", "     1\tdef f():\n     2\t\treturn 1", "")
     with pytest.raises(ToolError, match="view the file and copy the text exactly"):
         edit(b"def f():\n", "def g():", "def h():")
 

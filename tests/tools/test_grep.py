@@ -114,7 +114,7 @@ def test_a_pattern_that_no_line_can_match_is_refused(context_for: Callable[..., 
 
 @pytest.mark.parametrize("path", ["nowhere", "/nowhere/at/all", "f/below"])
 def test_a_missing_path_is_refused(context_for: Callable[..., ToolContext], path: str) -> None:
-    with pytest.raises(ToolError, match="there is no file or folder"):
+    with pytest.raises(ToolError, match="There is no file or folder"):
         grep(context_for({"f": "x\n"}), "x", path)
 
 

@@ -56,7 +56,7 @@ def test_too_much_to_read_is_refused(context_for: Callable[..., ToolContext]) ->
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("f", "not a folder"), ("nowhere", "there is no folder 'nowhere'"), ("a\0", "NUL"), ("\ud800", "surrogate")],
+    [("f", "not a folder"), ("nowhere", "There is no folder 'nowhere'"), ("a\0", "NUL"), ("\ud800", "surrogate")],
 )
 def test_what_is_no_folder_is_refused(context_for: Callable[..., ToolContext], path: str, message: str) -> None:
     with pytest.raises(ToolError, match=message):

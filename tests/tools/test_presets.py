@@ -213,7 +213,7 @@ def test_openhands_bash_takes_no_input(context_for: Callable[..., ToolContext]) 
     result = bash.run(context, command="echo hi", is_input="false", timeout=30, security_risk="LOW")
 
     assert (result.text, result.exit_code) == ("hi\n[exit code 0]", 0)
-    with pytest.raises(ToolError, match="no command is running"):
+    with pytest.raises(ToolError, match="No command is running"):
         bash.run(context, command="C-c", is_input="true")
 
 

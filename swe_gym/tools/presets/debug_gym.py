@@ -49,7 +49,7 @@ class DebugGymBash(Tool):
     def run(self, context: ToolContext, command: str, timeout: float = BASH_TIMEOUT) -> ToolResult:
         """Run `command` for at most `timeout` seconds."""
         if not timeout > 0:
-            raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds")
+            raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds.")
         ran = run_command(context, command, timeout=min(timeout, MAX_BASH_TIMEOUT))
         output = ran.output(context.max_output - ENDING_ROOM)
         if ran.result.ok:
@@ -116,7 +116,7 @@ class DebugGymGrep(Tool):
     def run(self, context: ToolContext, pattern: str, path: str = ".", max_results: int = 100) -> ToolResult:
         """Search `path` for `pattern`."""
         if max_results < 1:
-            raise ToolError(f"max_results is {max_results}, but must be 1 or more")
+            raise ToolError(f"max_results is {max_results}, but must be 1 or more.")
         is_glob = any(character in path for character in "*?[")
         found = search(context, pattern, "." if is_glob else path, include=path if is_glob else "")
         matches = (found.matches or [])[:max_results]

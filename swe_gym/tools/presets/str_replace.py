@@ -79,10 +79,10 @@ def view(context: ToolContext, path: str, view_range: Sequence[int] | None) -> s
     document = open_for_view(context, path)
     if document is None:
         if view_range is not None:
-            raise ToolError(f"{shown_path(context.sandbox, path)!r} is a folder: view_range is for files")
+            raise ToolError(f"{shown_path(context.sandbox, path)!r} is a folder: view_range is for files.")
         return folder_view(context, path)
     if view_range is not None and len(view_range) != 2:
-        raise ToolError(f"view_range has {len(view_range)} numbers, but must have two: the first and the last line")
+        raise ToolError(f"view_range has {len(view_range)} numbers, but must have two: the first and the last line.")
     start, end = view_range or (None, None)
     window = choose_window(document, start, end, context.max_output - HEADER_ROOM)
     return f"Here is {harmless(path)}, numbered as by `cat -n`:\n{window.text}{more_lines(window)}"
@@ -130,7 +130,7 @@ def change(
     elif command == "insert":
         done = editor.insert(context, path, insert_line, new_str)
     else:
-        raise ToolError(f"unknown command {command!r}: give one of {', '.join(COMMANDS)}")
+        raise ToolError(f"There is no command {command!r}: give one of {', '.join(COMMANDS)}.")
     part = bounded_snippet(context, done)
     return f"The file {harmless(path)} has been edited. Here is the changed part, numbered:\n{part}"
 
@@ -164,7 +164,7 @@ class ExecuteBash(Tool):
     ) -> ToolResult:
         """Run `command` for at most `timeout` seconds."""
         if is_input == "true":
-            raise ToolError("no command is running that could take input: each runs to its end within its call")
+            raise ToolError("No command is running that could take input: each runs to its end within its call.")
         return run_bash(context, command, timeout)
 
 
