@@ -8,8 +8,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from ..actions.render import require_shell, resolve_format
 from ..errors import UsageError, unknown_name
 from ..sandboxes import BACKENDS, SandboxSpec, make_spec
@@ -61,8 +59,4 @@ def check_source(name: str, options: dict[str, Any]) -> None:
 
 def check_sandbox(backend: str, options: dict[str, Any]) -> None:
     """The backend must exist and take these options. A sandbox object is made for that, and never started."""
-    try:
-        spec = make_spec(SandboxSpec(), options)
-    except ValidationError as error:
-        raise UsageError(f"sandbox_options: {error}") from error
-    BACKENDS.load(backend)(spec)
+    BACKENDS.load(backend)(make_spec(SandboxSpec(), options))

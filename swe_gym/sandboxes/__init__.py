@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from ..errors import unknown_name
+from pydantic import ValidationError
+
+from ..errors import UsageError, unknown_name
 from ..registry import Registry
 from .base import Pty, Sandbox, SandboxSpec
 
@@ -37,9 +39,12 @@ def make_spec(base: SandboxSpec, options: dict[str, Any]) -> SandboxSpec:
     """`base` with what a user gave as `sandbox_options`: fields of the spec, or the backend's own under "options".
 
     Raises:
-        UsageError: A name is no field of `SandboxSpec`; the message lists them.
+        UsageError: A name is no field of `SandboxSpec` (the message lists them), or a value makes no sense.
     """
     for name in options:
         if name not in SandboxSpec.model_fields:
             raise unknown_name("sandbox option", name, SandboxSpec.model_fields)
-    return SandboxSpec.model_validate({**base.model_dump(), **options})
+    try:
+        return SandboxSpec.model_validate({**base.model_dump(), **options})
+    except ValidationError as error:
+        raise UsageError(f"sandbox options: {error}") from error

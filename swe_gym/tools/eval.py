@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from ..errors import ToolError
 from ..types import ToolResult
 from . import schema
 from .base import Tool, ToolContext
 from .bash import report
 from .shell import run_command
+
+
+DURATION = re.compile(
+    r"^(Ran \d+ tests? in |=*.*\b(?:passed|failed|errors?|skipped|deselected|warnings?)\b.* in )[\d.]+s", re.M
+)
+"""What unittest and pytest say of the time they took, which no two runs share."""
 
 
 class Eval(Tool):
@@ -24,4 +32,5 @@ class Eval(Tool):
         """Run `context.eval_cmd` for at most `context.eval_timeout` seconds."""
         if not context.eval_cmd:
             raise ToolError("This task comes with nothing to run: find the tests in the repository and run them.")
-        return report(run_command(context, context.eval_cmd, timeout=context.eval_timeout), context.max_output)
+        result = report(run_command(context, context.eval_cmd, timeout=context.eval_timeout), context.max_output)
+        return result.model_copy(update={"text": DURATION.sub(r"\1...", result.text)})

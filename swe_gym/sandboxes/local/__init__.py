@@ -22,12 +22,16 @@ from ..base import ISOLATION_LEVELS, SandboxSpec, parse_options
 from ..channel import ByteStream
 from ..pythons import PreparedPython, prepare_python
 from ..runner_sandbox import RunnerSandbox
-from ..workspaces import prepare_workspace
+from ..workspaces import DATE, prepare_workspace
 from .forkserver import Supervisor, launch
 from .tiers import TIERS
 
 PYTHON_HOME = "/opt/venv"
 """Where the Python environment lies in tier "namespace": the same on every machine. See `namespace.build`."""
+
+
+OWN_PACKAGE = str(Path(__file__).parents[2])
+"""Where swe_gym lies: installed beside the Python in use, it would show the bundled tasks' oracles."""
 
 
 class LocalOptions(Frozen):
@@ -116,6 +120,8 @@ class LocalSandbox(RunnerSandbox):
             "workdir": self.workdir,
             "workspace": str(workspace or ""),
             "python": str(self._python.prefix),
+            "date": DATE,
+            "hidden": [OWN_PACKAGE, os.path.realpath(OWN_PACKAGE)],
             "read_only": sorted(path for path in prefixes if not (path + "/").startswith("/usr/")),
             "disk_mb": self.spec.disk_mb,
             "pids": self.spec.pids,

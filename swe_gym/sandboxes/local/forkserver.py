@@ -4,6 +4,7 @@ Forking from a small process of its own is what makes a sandbox start fast and s
 never forks a trainer of many gigabytes and threads.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -109,6 +110,7 @@ def _send(message: bytes, fds: list[int]) -> None:
 def _start_launcher() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(30.0)
+    atexit.register(ours.close)
     folder = os.path.dirname(__file__)
     code = f"import sys; sys.path[:0] = [{folder!r}, {os.path.dirname(folder)!r}]; import launcher; launcher.main()"
     python = getattr(sys, "_base_executable", None) or sys.executable  # a virtual environment has nothing it needs

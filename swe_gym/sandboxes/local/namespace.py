@@ -107,6 +107,11 @@ class Root:
         options = f"lowerdir={self.source(path)},upperdir={upper},workdir={work},userxattr"
         mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
 
+    def hide(self, path):
+        """Put an empty folder in the place of one, where what was shown so far holds it."""
+        if os.path.isdir(self.root + path):
+            mount("tmpfs", self.root + path, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=755")
+
     def write(self, path, text):
         self.folder(os.path.dirname(path))
         with open(self.root + path, "w") as file:
@@ -146,9 +151,11 @@ def build(config):
     for path in shown:
         root.bind(path)
     root.bind(config["python"], "/opt/venv")
+    for path in config["hidden"]:
+        root.hide(path)
     if config["workspace"]:
         root.overlay(config["workspace"], config["workdir"])
-    root.folder(config["workdir"])
+    os.utime(root.folder(config["workdir"]), (config["date"], config["date"]))
     etc(root, config["network"])
     devices(root)
     root.folder("/proc")

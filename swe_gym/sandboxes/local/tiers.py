@@ -57,6 +57,8 @@ TIERS = {
             "Disk is capped per file, memory per process; process count and CPU are not capped.",
             "/tmp and /dev/shm cannot be written to; TMPDIR points to the sandbox's own folder.",
             "Modes and times of files that your user owns can be changed, though their content cannot.",
+            "Where swe_gym is installed into the base Python and not into a virtual environment, the bundled tasks' "
+            "gold patches can be read.",
         ),
         closes_network=False,
     ),
