@@ -12,7 +12,7 @@ from ..sandboxes.base import Sandbox
 from .base import ToolContext
 from .document import Document
 
-MAX_FILE_BYTES = 20 << 20
+MAX_FILE_BYTES = 5 << 20
 """Size above which a tool leaves a file to `bash`."""
 
 

@@ -19,8 +19,11 @@ MAX_RESULTS = 100
 MAX_LINE = 300
 """Characters of a matching line that are shown."""
 
-MAX_FOUND = 8 << 20
+MAX_FOUND = 2 << 20
 """Bytes of matching lines that are read; beyond, only counts are shown."""
+
+MAX_PATTERN = 2000
+"""Characters of a pattern."""
 
 TIMEOUT = 30.0
 """Seconds that a search may take."""
@@ -57,7 +60,7 @@ class Grep(Tool):
         return ToolResult(text=bound("".join(lines) + summary(found, max_results), context.max_output))
 
 
-@dataclasses.dataclass(frozen=True, order=True)
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Match:
     """A line that matches."""
 
@@ -102,10 +105,9 @@ def search(context: ToolContext, pattern: str, path: str, *, include: str = "", 
     """
     where = shown_path(context.sandbox, checked(path, "path"))
     globs = _alternatives(checked(include, "include"))
-    if not pattern or "\n" in pattern:
-        raise ToolError("The pattern is empty." if not pattern else "A pattern matches within one line: give one line.")
+    _check_pattern(pattern)
     expression = checked(pattern if basic else as_extended(pattern), "pattern")
-    options = ["-G" if basic else "-E", "-rHIZ", "--exclude-dir=.git", *_ignore_case(pattern)]
+    options = ["-G" if basic else "-E", "-rHIZ", "--exclude-dir=.git", *([] if basic else _ignore_case(pattern))]
     options += [f"--include={glob.rpartition('/')[2]}" for glob in globs]
     lines = _grep(context, [*options, "-n", "-e", expression, "--", where], expression)
     if lines is not None:
@@ -118,6 +120,15 @@ def search(context: ToolContext, pattern: str, path: str, *, include: str = "", 
     counted = _grep(context, [*options, "-c", "-e", expression, "--", where], expression) or b""
     totals = sorted((name, int(count)) for name, count, _ in _parse(counted) if _wanted(name, where, globs))
     return Found(pattern, where, None, {name: count for name, count in totals if count})
+
+
+def _check_pattern(pattern: str) -> None:
+    if not pattern:
+        raise ToolError("The pattern is empty.")
+    if "\n" in pattern:
+        raise ToolError("A pattern matches within one line: give one line.")
+    if len(pattern) > MAX_PATTERN:
+        raise ToolError(f"The pattern has {len(pattern):,} characters; at most {MAX_PATTERN:,} are taken.")
 
 
 def summary(found: Found, shown: int) -> str:
@@ -194,7 +205,7 @@ def _grep(context: ToolContext, arguments: list[str], pattern: str) -> bytes | N
     result = context.sandbox.exec(["grep", *arguments], env=env, timeout=timeout, max_output=MAX_FOUND)
     if result.timed_out:
         raise ToolError(f"The search took more than {TIMEOUT:g} s: search a sub-folder, or for a simpler pattern.")
-    if result.exit_code not in (0, 1) or "option" in result.error_text:
+    if result.exit_code not in (0, 1) or "unrecognized option" in result.error_text:
         _check_errors(result, pattern, arguments[-1])
     return None if result.stdout_dropped else result.stdout
 

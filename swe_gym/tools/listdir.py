@@ -18,7 +18,7 @@ MAX_DEPTH = 10
 MAX_ENTRIES = 500
 """Names that are shown; a folder's own come before those of its sub-folders."""
 
-MAX_LISTING = 4 << 20
+MAX_LISTING = 1 << 20
 """Bytes of names that are read."""
 
 
@@ -41,7 +41,7 @@ class ListDir(Tool):
         return ToolResult(text=list_folder(context, path, depth=depth))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
     """Something in a folder.
 
