@@ -11,7 +11,6 @@ from .base import Tool, ToolContext
 from .bash import report
 from .shell import run_command
 
-
 DURATION = re.compile(
     r"^(Ran \d+ tests? in |=*.*\b(?:passed|failed|errors?|skipped|deselected|warnings?)\b.* in )[\d.]+s", re.M
 )
