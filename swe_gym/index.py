@@ -66,7 +66,7 @@ def pip_command() -> list[str]:
 
 
 def find_sdists(name: str, *, timeout: float) -> list[Sdist]:
-    """All source releases of a project, in the order of the index.
+    """All source releases of a project, oldest first as far as their version numbers say.
 
     Raises:
         TaskError: No configured index knows the project.
@@ -129,7 +129,7 @@ def _find(indexes: "_Indexes", name: str, deadline: float) -> list[Sdist]:
         )
     if not known:
         raise TaskError(f"no package index that pip is configured for knows {name!r}")
-    return list(found.values())
+    return sorted(found.values(), key=lambda sdist: [int(number) for number in re.findall(r"\d+", sdist.version)])
 
 
 def _is_absent(error: OSError) -> bool:

@@ -51,6 +51,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "my-pkg" / "index.html").write_text(
         f"<a href='../../files/my_pkg-1.0.tar.gz#sha256={SHA256}'>my_pkg-1.0.tar.gz</a>"
         "<a href='../../files/my_pkg-1.0-py3-none-any.whl'>x</a><a name=here>y</a>"
+        "<a href='../../files/my_pkg-0.10.tar.gz'>w</a><a href='../../files/my_pkg-0.9.tar.gz'>v</a>"
         "<a href='../../files/My.Pkg-1.1%2Blocal.zip'>z</a>"
         "<a href='../../files/my-pkg-extra-2.0.tar.gz'>other</a>"
     )
@@ -67,11 +68,12 @@ def download(**changes: str) -> Path:
 
 def test_source_releases_are_told_from_wheels_and_other_projects(index: Path) -> None:
     found = find_sdists("My_Pkg", timeout=60)
-    assert [(sdist.filename, sdist.version, sdist.sha256) for sdist in found] == [
+    assert [sdist.version for sdist in found] == ["0.9", "0.10", "1.0", "1.1+local"]
+    assert [(sdist.filename, sdist.version, sdist.sha256) for sdist in found[2:]] == [
         ("my_pkg-1.0.tar.gz", "1.0", SHA256),
         ("My.Pkg-1.1+local.zip", "1.1+local", ""),
     ]
-    assert found[0].url == f"{index.parent.as_uri()}/files/my_pkg-1.0.tar.gz"
+    assert found[2].url == f"{index.parent.as_uri()}/files/my_pkg-1.0.tar.gz"
 
 
 def test_a_release_is_fetched_once(index: Path) -> None:
@@ -137,7 +139,7 @@ def test_a_configuration_file_of_pip_counts(index: Path, tmp_path: Path, monkeyp
         f"[global]\nindex-url = file:///nowhere\n[download]\nindex-url = {index.as_uri()}\n"
     )
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
-    assert len(find_sdists("my-pkg", timeout=60)) == 2
+    assert len(find_sdists("my-pkg", timeout=60)) == 4
 
 
 def test_pip_is_found() -> None:

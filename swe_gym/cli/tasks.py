@@ -79,6 +79,9 @@ def new(
         tuple[str, str, str], typer.Option(metavar="PACKAGE OLD NEW", help="Two releases of a package on the index.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The task file to add it to.")] = Path("tasks.jsonl"),
+    statement: Annotated[
+        typer.FileText | None, typer.Option(help="A file with the problem statement; by default the changelog's words.")
+    ] = None,
     python: Annotated[str, typer.Option(help="Version of Python; by default the running one.")] = "",
     requirement: Annotated[list[str] | None, typer.Option(help="What the tests need besides; may be repeated.")] = None,
     runs: Annotated[int, typer.Option(min=1, help="How often the tests run in each state.")] = 3,
@@ -92,6 +95,7 @@ def new(
             package,
             old,
             new_version,
+            statement=statement.read() if statement else "",
             python=python,
             requirements=requirement or (),
             runs=runs,

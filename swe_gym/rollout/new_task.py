@@ -177,7 +177,9 @@ def _read(path: Path) -> tuple[int | None, bytes | None]:
 def _statement(package: str, old: str, new: str, tree: Path) -> str:
     changes = changes_between(tree, list_files(tree), old, new)
     if not changes:
-        raise TaskError(f"{package} {new} has no changelog that says what changed: give the problem statement yourself")
+        raise TaskError(
+            f"{package} {new} has no changelog that says what changed: give the problem statement (--statement)"
+        )
     return STATEMENT.format(package=package, old=old, new=new, changes=changes)
 
 
@@ -223,8 +225,11 @@ def run_both(
 
 
 def _run(group: SandboxGroup, diff: str) -> Statuses:
+    oracle = group.task.oracle
     with group.fresh() as sandbox:
-        apply_diff(sandbox, group.task.oracle.test_patch, what="the test patch")
+        apply_diff(sandbox, oracle.test_patch, what="the test patch")
+        for path, text in oracle.test_files.items():
+            sandbox.write_file(path, text.encode())
         apply_diff(sandbox, diff, what="the gold patch")
         return find_statuses(group.task, sandbox)
 

@@ -1,0 +1,158 @@
+"""Tasks made of two releases: the difference, the runs, the lists, and the whole on a real package."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from swe_gym.errors import GradingError, SandboxError, TaskError, UsageError
+from swe_gym.index import find_sdists
+from swe_gym.rollout.new_task import build_release_task, compare_runs, run_both, split_difference, with_lists
+from swe_gym.rollout.validate import validate
+from swe_gym.tasks.file import FileSource, write_tasks
+from swe_gym.tasks.pypi import TestLayout
+from swe_gym.types import Oracle, Task, TestStatus
+
+PASSED, FAILED, SKIPPED, ERROR = TestStatus.PASSED, TestStatus.FAILED, TestStatus.SKIPPED, TestStatus.ERROR
+
+
+def apply(folder: Path, diff: str) -> None:
+    command = ["git", "apply", "--whitespace=nowarn", "-"]
+    env = {**os.environ, "GIT_DIR": "/nonexistent"}
+    done = subprocess.run(command, cwd=folder, env=env, input=diff.encode(), capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def snapshot(folder: Path) -> dict[str, tuple[str, int]]:
+    """Relative path -> content or target, and mode."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or path.is_file():
+            content = os.readlink(path) if path.is_symlink() else path.read_bytes().hex()
+            found[str(path.relative_to(folder))] = content, path.lstat().st_mode
+    return found
+
+
+@pytest.fixture
+def releases(tmp_path: Path) -> tuple[Path, Path]:
+    """Two folders that differ in every way in which releases do."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        (folder / "pkg").mkdir(parents=True)
+        (folder / "tests" / "data").mkdir(parents=True)
+        (folder / "PKG-INFO").write_text(f"Version: {folder.name}\n")
+        (folder / "pkg" / "same.py").write_text("same\n")
+        (folder / "pkg" / "code.py").write_bytes(folder.name.encode() + b"\r\nno newline at the end")
+        (folder / "pkg" / "latin.txt").write_bytes(b"\xe9 " + folder.name.encode())
+        (folder / "pkg" / "script").write_text("#!/bin/sh\n")
+        (folder / "tests" / "data" / "binary").write_bytes(b"\0" + folder.name.encode())
+        (folder / "tests" / "test_it.py").write_text(f"{folder.name}\n")
+    (old / "pkg" / "gone.py").write_text("gone\n")
+    (old / "pkg" / "becomes").write_text("a file\n")
+    (new / "pkg" / "becomes").symlink_to("code.py")
+    (new / "pkg" / "script").chmod(0o755)
+    (new / "pkg" / "n\u00e9w name.py").write_text("")
+    (new / "tests" / "test_new.py").write_text("new\n")
+    return old, new
+
+
+def test_the_two_patches_together_make_the_newer_release(releases: tuple[Path, Path]) -> None:
+    old, new = releases
+    gold, tests = split_difference(old, new, TestLayout(("tests/*",), ("tests",)))
+    assert "pkg/code.py" in gold
+    assert "tests/" not in gold
+    assert "pkg/" not in tests
+    apply(old, tests)
+    apply(old, gold)
+    shutil.copy(new / "PKG-INFO", old / "PKG-INFO")  # packaging tools write it, so it is in neither
+    assert snapshot(old) == snapshot(new)
+
+
+def test_equal_releases_have_no_difference(releases: tuple[Path, Path]) -> None:
+    assert split_difference(releases[0], releases[0], TestLayout((), ())) == ("", "")
+
+
+def test_only_tests_that_always_end_alike_judge() -> None:
+    steady = {"kept": PASSED, "broken": PASSED}
+    before = [
+        {"fixed": FAILED, "flaky before": PASSED, "flaky after": FAILED, **steady},
+        {"fixed": ERROR, "flaky before": FAILED, "flaky after": FAILED, **steady},
+    ]
+    steady = {"new": PASSED, "fixed": PASSED, "kept": PASSED, "broken": FAILED, "flaky before": PASSED}
+    after = [{"flaky after": PASSED, **steady}, {"flaky after": SKIPPED, **steady}]
+    lists = compare_runs(before, after)
+    assert lists.fail_to_pass == ("new", "fixed")
+    assert lists.pass_to_pass == ("kept",)
+
+
+def test_a_change_that_makes_no_test_pass_is_no_task() -> None:
+    with pytest.raises(TaskError, match="of 2 tests, 1 pass after it, and 1 of these before it too"):
+        compare_runs([{"a": PASSED, "b": FAILED}], [{"a": PASSED, "b": FAILED}])
+
+
+def test_lists_come_from_runs_in_sandboxes(adder: Task) -> None:
+    oracle = adder.oracle.model_copy(update={"fail_to_pass": (), "pass_to_pass": ()})
+    bare = adder.model_copy(update={"oracle": oracle})
+    steps: list[str] = []
+    lists = compare_runs(*run_both(bare, runs=1, progress=steps.append))
+    assert lists.fail_to_pass == adder.oracle.fail_to_pass
+    assert lists.pass_to_pass == adder.oracle.pass_to_pass
+    assert with_lists(bare, lists) == adder
+    assert steps == ["running the tests before and after the change, 1 of 1"]
+
+
+def test_tests_that_do_not_end_give_no_lists(adder: Task) -> None:
+    endless = adder.oracle.model_copy(
+        update={"timeout": 1.0, "test_files": {"tests/test_add.py": "while True: pass\n"}}
+    )
+    with pytest.raises(GradingError, match="timeout"):
+        run_both(adder.model_copy(update={"oracle": endless}), runs=1)
+
+
+def test_patches_that_do_not_apply_give_no_lists(adder: Task) -> None:
+    for oracle in (Oracle(gold_patch="--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"), Oracle(test_patch="nonsense")):
+        changed = adder.oracle.model_copy(update=oracle.model_dump(exclude_defaults=True))
+        with pytest.raises(TaskError, match="patch does not apply"):
+            run_both(adder.model_copy(update={"oracle": changed}), runs=1)
+
+
+def test_arguments_are_checked_before_anything_is_fetched() -> None:
+    with pytest.raises(UsageError, match="runs"):
+        build_release_task("toolz", "1.0.0", "1.1.0", runs=0)
+
+
+@pytest.fixture
+def _package_index() -> None:
+    try:
+        find_sdists("pathspec", timeout=60)
+    except SandboxError as error:
+        if "network" in os.environ.get("SWE_GYM_REQUIRE", ""):
+            raise
+        pytest.skip(f"the package index cannot be reached: {error}")
+
+
+@pytest.mark.network
+@pytest.mark.usefixtures("_package_index")
+def test_a_real_package_becomes_a_valid_task(tmp_path: Path) -> None:
+    steps: list[str] = []
+    task = build_release_task("pathspec", "0.12.0", "0.12.1", runs=1, progress=steps.append)
+    assert len(task.oracle.fail_to_pass) == 1
+    assert len(task.oracle.pass_to_pass) > 100
+    assert "match_file() returns None since 0.12.0" in task.problem_statement
+    assert len(steps) == 4
+    write_tasks([task], tmp_path / "tasks.jsonl")
+    (record,) = validate(FileSource(str(tmp_path / "tasks.jsonl")), times=1)
+    assert (record.status, record.reason) == ("valid", "")
+
+
+@pytest.mark.network
+@pytest.mark.usefixtures("_package_index")
+def test_mistakes_about_releases_are_named() -> None:
+    with pytest.raises(
+        TaskError, match=r"pathspec has no source release 99\.0; it has, newest last: .*1\.1\.0, 1\.1\.1"
+    ):
+        build_release_task("pathspec", "0.12.0", "99.0")
+    with pytest.raises(TaskError, match=r"toolz 1\.2\.0 has no changelog"):
+        build_release_task("toolz", "1.1.0", "1.2.0")
