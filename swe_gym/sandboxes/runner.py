@@ -29,6 +29,7 @@ from protocol import Decoder, encode
 
 CHUNK = 1 << 16
 PTY_KEEP = 1 << 20
+LISTS_CHILDREN = os.path.exists("/proc/self/task/%d/children" % os.getpid())
 LONGEST_ARGUMENT = 128 * 1024  # the kernel's limit of one argument, its final NUL included
 TICKS = os.sysconf("SC_CLK_TCK")
 CLOCK_BOOTTIME = 7  # time.CLOCK_BOOTTIME came with Python 3.7
@@ -43,24 +44,43 @@ def boot_ticks():
         return 0
 
 
-def processes():
-    """pid -> (parent, start in ticks, session) of every process that /proc shows, zombies left out."""
-    table = {}
+def look_up(pid):
+    """(parent, start in ticks, session) of a process; None where it is gone or a zombie."""
     try:
-        names = os.listdir("/proc")
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
     except OSError:
-        return table
-    for name in names:
-        if not name.isdigit():
-            continue
-        try:
-            with open("/proc/%s/stat" % name, "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if fields[0] not in (b"Z", b"X"):
-            table[int(name)] = (int(fields[1]), int(fields[19]), int(fields[3]))
-    return table
+        return None
+    return None if fields[0] in (b"Z", b"X") else (int(fields[1]), int(fields[19]), int(fields[3]))
+
+
+def children(pid):
+    """The direct children of a process, as far as it lives and the kernel lists them."""
+    found = []
+    try:
+        for task in os.listdir("/proc/%d/task" % pid):
+            with open("/proc/%d/task/%s/children" % (pid, task)) as file:
+                found += [int(child) for child in file.read().split()]
+    except OSError:
+        pass
+    return found
+
+
+def processes():
+    """pid -> (parent, start in ticks, session) of all that lives below us; where the kernel lists no children, of all.
+
+    Going down from us costs little however much else runs on the machine, and so little passes between
+    finding a process and killing it.
+    """
+    if not LISTS_CHILDREN:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if os.path.isdir("/proc") else []
+        return {pid: row for pid, row in ((pid, look_up(pid)) for pid in pids) if row}
+    table, todo = {}, [os.getpid()]
+    while todo:
+        pid = todo.pop()
+        table[pid] = look_up(pid)
+        todo += children(pid)
+    return {pid: row for pid, row in table.items() if row}
 
 
 def descendants(table, roots):
@@ -75,15 +95,6 @@ def descendants(table, roots):
             found.add(pid)
             todo.extend(children[pid])
     return found
-
-
-def children():
-    """Our own direct children, commands and orphans; none where the kernel does not list them."""
-    try:
-        with open("/proc/self/task/%d/children" % os.getpid()) as file:
-            return [int(pid) for pid in file.read().split()]
-    except OSError:
-        return []
 
 
 def send_signal(pids, number):
@@ -140,7 +151,7 @@ class Command:
         self.grace = request["grace"]
         self.started = time.monotonic()
         self.started_ticks = boot_ticks()
-        self.earlier = children()
+        self.earlier = children(os.getpid())
         self.deadline = self.started + request["limit"]
         self.timed_out = False
         self.kill_at = None
@@ -494,9 +505,11 @@ class Runner:
 
     def kill_all(self, find, command=None):
         """Kill what `find` finds, again and again, until it finds nothing or the kernel holds them for good."""
+        quiet = 0
         for _ in range(200):
             victims = find()
-            if not victims:
+            quiet = 0 if victims else quiet + 1
+            if quiet == 3:  # what forks on and on may slip through a single look
                 self.reap(command)  # the last zombies still count against the limit of processes
                 return
             send_signal(victims, signal.SIGSTOP)  # a stopped tree cannot outrun us
@@ -665,7 +678,7 @@ class Runner:
     def op_pty_open(self, request, _):
         if not os.path.isdir(request["cwd"]) or not shutil.which(request["argv"][0], path=request["env"].get("PATH")):
             raise FileNotFoundError(errno.ENOENT, "no such directory or command")
-        started_ticks, earlier = boot_ticks(), children()
+        started_ticks, earlier = boot_ticks(), children(os.getpid())
         pid, fd = pty.fork()
         if pid == 0:
             self.become_terminal_process(request)

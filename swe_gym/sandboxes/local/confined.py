@@ -48,11 +48,12 @@ def enter(config, report):
 
 def supervise(child, root, report):
     """Wait for the runner, kill what it left, remove the sandbox's folder, end."""
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
+    signal.signal(signal.SIGTERM, lambda *_: runner.send_signal([child], signal.SIGKILL))
     for fd in (0, 1, report):
         os.close(fd)
     while os.waitpid(-1, 0)[0] != child:
         pass  # something that the sandbox orphaned after its runner was killed
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the runner's pid may be somebody else's from now on
     for _ in range(1000):
         left = runner.descendants(runner.processes(), [os.getpid()]) - {os.getpid()}
         runner.send_signal(left, signal.SIGKILL)
