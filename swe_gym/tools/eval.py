@@ -11,10 +11,12 @@ from .base import Tool, ToolContext
 from .bash import report
 from .shell import run_command
 
-DURATION = re.compile(
-    r"^(Ran \d+ tests? in |=*.*\b(?:passed|failed|errors?|skipped|deselected|warnings?)\b.* in )[\d.]+s", re.M
+SUMMARY = re.compile(
+    r"^(?:(Ran \d+ tests? in )|(=+ )?((?:no tests ran|\d+ [a-z ]+(?:, \d+ [a-z ]+)*) in ))"
+    r"[\d.]+s(?: \(\d+:\d\d:\d\d\))?(?: =+)?",
+    re.MULTILINE,
 )
-"""What unittest and pytest say of the time they took, which no two runs share."""
+"""The line in which unittest or pytest says how long the tests took."""
 
 
 class Eval(Tool):
@@ -32,4 +34,10 @@ class Eval(Tool):
         if not context.eval_cmd:
             raise ToolError("This task comes with nothing to run: find the tests in the repository and run them.")
         result = report(run_command(context, context.eval_cmd, timeout=context.eval_timeout), context.max_output)
-        return result.model_copy(update={"text": DURATION.sub(r"\1...", result.text)})
+        return result.model_copy(update={"text": SUMMARY.sub(_without_time, result.text)})
+
+
+def _without_time(match: re.Match[str]) -> str:
+    """The summary as it is in every run: without the time, and without pytest's bars, whose length hangs on it."""
+    ran, bar, counts = match.groups()
+    return f"{ran}..." if ran else f"=== {counts}... ===" if bar else f"{counts}..."

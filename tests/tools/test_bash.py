@@ -103,6 +103,28 @@ def test_eval_runs_the_visible_entry_point_for_its_time(context_for: Callable[..
     assert "timed out after 0.3 s" in Eval().run(context).text
 
 
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("Ran 3 tests in 0.012s", "Ran 3 tests in ..."),
+        ("Ran 1 test in 61.5s", "Ran 1 test in ..."),
+        ("2 failed, 3 passed in 0.12s", "2 failed, 3 passed in ..."),
+        ("328 passed in 65.78s (0:01:05)", "328 passed in ..."),
+        ("===== 1 failed, 2 subtests passed in 1.50s =====", "=== 1 failed, 2 subtests passed in ... ==="),
+        ("=========== 7 passed in 100.00s (0:01:40) ===========", "=== 7 passed in ... ==="),
+        ("no tests ran in 0.01s", "no tests ran in ..."),
+        ("it took 5 steps in 0.5s", "it took 5 steps in 0.5s"),
+        ("assert 3 == 4 in 5s", "assert 3 == 4 in 5s"),
+    ],
+)
+def test_eval_leaves_out_how_long_the_tests_took(
+    context_for: Callable[..., ToolContext], printed: str, shown: str
+) -> None:
+    context = context_for({"out.txt": f"first\n{printed}\nlast\n"}, eval_cmd="cat out.txt")
+
+    assert Eval().run(context).text == f"first\n{shown}\nlast\n[exit code 0]"
+
+
 def test_eval_says_where_there_is_nothing_to_run(context_for: Callable[..., ToolContext]) -> None:
     with pytest.raises(ToolError, match="nothing to run"):
         Eval().run(context_for())
