@@ -1,19 +1,65 @@
 import pytest
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.sandboxes.local import problem
 from swe_gym.testing import sandbox_contract
 from swe_gym.testing.sandbox_contract import Case
 
+NO_PROCESSES_OF_ITS_OWN = {
+    "host_processes_are_invisible": "there is no PID namespace",
+    "sandboxes_share_no_processes": "there is no PID namespace",
+    "process_limit": "a limit would count all processes of the user",
+    "process_limits_are_apart": "a limit would count all processes of the user",
+    "fork_bomb": "not tried: processes are not limited",
+    "killing_everything": "not tried: other processes of the user could be killed",
+    "killing_the_first_process": "not tried: it is the host's",
+    "killing_every_python": "not tried: other processes of the user could be killed",
+    "control_channel_is_out_of_reach": "not tried: other processes of the user could be opened",
+}
 
-def make_namespace(**fields: object) -> Sandbox:
-    return make("namespace", fields)
+LANDLOCK = NO_PROCESSES_OF_ITS_OWN | {
+    "absolute_temporary_paths": "Landlock cannot make a private /tmp; TMPDIR is the sandbox's own",
+    "shared_memory": "Landlock cannot make a private /dev/shm",
+    "own_loopback": "Landlock closes TCP as a whole, loopback with it",
+    "sandboxes_share_no_ports": "Landlock closes TCP as a whole, so there is no server to reach",
+    "host_sockets_are_unreachable": "Landlock does not close unix sockets that have a path",
+    "no_network_udp": "Landlock does not close UDP",
+    "disk_limit_of_many_files": "without a file system of its own only the size of each file is limited",
+}
+
+NOT_ISOLATED = "tier process isolates nothing"
+PROCESS = NO_PROCESSES_OF_ITS_OWN | {
+    "links_never_reach_the_host": NOT_ISOLATED,
+    "host_temporary_files_are_invisible": NOT_ISOLATED,
+    "host_home_is_invisible": NOT_ISOLATED,
+    "host_files_cannot_be_changed": NOT_ISOLATED,
+    "host_sockets_are_unreachable": NOT_ISOLATED,
+    "sandboxes_share_no_files": NOT_ISOLATED,
+    "sandboxes_share_no_ports": NOT_ISOLATED,
+    "disk_limit_of_many_files": "without a file system of its own only the size of each file is limited",
+}
 
 
-def make(tier: str, fields: dict[str, object]) -> Sandbox:
-    options = {"tier": tier, **fields.pop("options", {})}  # type: ignore[dict-item]
-    return open_sandbox(SandboxSpec.model_validate({**fields, "options": options}), "local")
+def run(case: Case, tier: str) -> None:
+    def make(**fields: object) -> Sandbox:
+        spec = SandboxSpec.model_validate(fields)
+        return open_sandbox(spec.model_copy(update={"options": {"tier": tier, **spec.options}}), "local")
+
+    if problem(tier):
+        pytest.skip(f"no tier {tier} on this machine: {problem(tier)}")
+    case.run(make)
 
 
 @sandbox_contract.parametrize()
 def test_namespace(case: Case) -> None:
-    case.run(make_namespace)
+    run(case, "namespace")
+
+
+@sandbox_contract.parametrize(LANDLOCK, exclude=["no_network_names"])  # UDP is open: it depends on the machine
+def test_landlock(case: Case) -> None:
+    run(case, "landlock")
+
+
+@sandbox_contract.parametrize(PROCESS, exclude=["network", "slow"])  # open: what is reached depends on the machine
+def test_process(case: Case) -> None:
+    run(case, "process")

@@ -40,33 +40,36 @@ CASES: tuple[Case, ...] = tuple(
 """Every case, by topic, the simple topics first."""
 
 
-def cases(tags: Collection[str] = (), exclude: Collection[str] = ()) -> tuple[Case, ...]:
-    """The cases that have any of `tags` (all of them where none is given) and none of `exclude`.
+def cases(only: Collection[str] = (), exclude: Collection[str] = ()) -> tuple[Case, ...]:
+    """The cases that have a tag or name of `only` (all of them where it is empty) and none of `exclude`.
 
     Raises:
-        UsageError: No case has such a tag.
+        UsageError: No case has such a tag or name.
     """
-    known = frozenset().union(*(case.tags for case in CASES))
-    for tag in (*tags, *exclude):
-        if tag not in known:
-            raise unknown_name("tag of the sandbox contract", tag, known)
+    words = {case.name: {case.name, *case.tags} for case in CASES}
+    known = set().union(*words.values())
+    for word in (*only, *exclude):
+        if word not in known:
+            raise unknown_name("tag or case of the sandbox contract", word, known)
     return tuple(
-        case for case in CASES if (not tags or case.tags.intersection(tags)) and not case.tags.intersection(exclude)
+        case
+        for case in CASES
+        if (not only or words[case.name].intersection(only)) and not words[case.name].intersection(exclude)
     )
 
 
 def parametrize(
-    deviations: Mapping[str, str] | None = None, *, tags: Collection[str] = (), exclude: Collection[str] = ()
+    deviations: Mapping[str, str] | None = None, *, only: Collection[str] = (), exclude: Collection[str] = ()
 ) -> pytest.MarkDecorator:
     """A decorator that runs a test once for each case, as its argument `case`.
 
     Args:
         deviations: Name of a case that the backend fails -> the reason; a strict xfail.
-        tags: Only cases with one of these.
-        exclude: No case with one of these.
+        only: Only cases with one of these tags or names.
+        exclude: No case with one of these tags or names.
 
     Raises:
-        UsageError: No case has such a name or tag.
+        UsageError: No case has such a tag or name.
         MissingDependency: pytest is not installed.
     """
     try:
@@ -85,6 +88,6 @@ def parametrize(
                 id=case.name,
                 marks=[pytest.mark.xfail(reason=deviations[case.name], strict=True)] if case.name in deviations else [],
             )
-            for case in cases(tags, exclude)
+            for case in cases(only, exclude)
         ],
     )
