@@ -42,13 +42,16 @@ class Protection:
         self._named = _words(oracle.test_cmd) | _pytest_files(oracle)
         self._modules = _unittest_modules(oracle)
         folders = {_folder(path) for path in self._hidden | self._named} | {_literal_part(glob) for glob in self._globs}
-        self._test_folders = folders - {""}
+        self._beside_tests = folders
         self._above_tests = {"", *folders, *(parent for folder in folders for parent in parents(folder))}
         self._import_roots = {"", "src", "lib", *folders, *_python_path(task)}
 
     def covers(self, change: FileChange) -> bool:
         """Whether the change is one that grading sets back."""
-        return self._is_test(change.path) or self._steers_runner(change.path) or self._shadows(change)
+        path = change.path
+        if change.old is None and (self._joins_the_tests(path) or self._shadows(path)):
+            return True
+        return self._is_test(path) or self._steers_runner(path)
 
     def sift(self, patch: Patch) -> tuple[Patch, tuple[str, ...]]:
         """The part of a patch that counts, and the paths of what does not, sorted.
@@ -97,14 +100,21 @@ class Protection:
 
     def near_tests(self, folder: str) -> bool:
         """Whether what a folder configures may reach hidden tests: it lies above, at or below them."""
-        below = any(parent in self._test_folders for parent in parents(folder))
-        return folder in self._above_tests or below
+        return folder in self._above_tests or self._below_tests(folder)
 
-    def _shadows(self, change: FileChange) -> bool:
+    def _below_tests(self, folder: str) -> bool:
+        return any(parent in self._beside_tests for parent in parents(folder))
+
+    def _joins_the_tests(self, path: str) -> bool:
+        """Whether a new file would be taken for one of the hidden tests' folder."""
+        folder, name = posixpath.split(path)
+        return bool(re.fullmatch(r"test_.*\.py|.*_test\.py", name)) and (
+            folder in self._beside_tests or self._below_tests(folder)
+        )
+
+    def _shadows(self, path: str) -> bool:
         """Whether a new file would be imported in place of a module that the test process needs."""
-        if change.old is not None:
-            return False
-        folder, name = posixpath.split(change.path)
+        folder, name = posixpath.split(path)
         stem, _, kind = name.partition(".")
         if stem == "__init__":
             folder, stem = posixpath.split(folder)

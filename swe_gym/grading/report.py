@@ -64,7 +64,7 @@ def act_as_module(name, argv0):
     main = types.ModuleType("__main__")
     try:
         main.__spec__ = importlib.util.find_spec(name + ".__main__")
-    except ImportError:
+    except (ImportError, AttributeError):  # a module, not a package, as pytest once was
         main.__spec__ = importlib.util.find_spec(name)
     main.__file__ = main.__spec__.origin
     sys.modules["__main__"] = main
@@ -79,42 +79,48 @@ class Watch:
     """
 
     def __init__(self, trusted=()):
-        self.trusted = frozenset(trusted) - frozenset(RUNNERS) - {"__main__"}
+        self.trusted = frozenset(trusted) - frozenset(RUNNERS)
         self.entries = list(remember())
         self.replaced = set()
 
     def look(self):
-        """Compare; returns the names of all that was ever found replaced."""
-        for owner, name, value, code in self.entries:
-            now = vars(owner).get(name, ABSENT)
-            if (now is not value or code_of(value) is not code) and not self.may_replace(now):
+        """Compare, and note in `replaced` what is not as it was."""
+        for owner, names, name, value, function, code in self.entries:
+            now = names.get(name, ABSENT)
+            intact = now is value and (function is None or function.__code__ is code)
+            if not intact and not self.may_replace(now):
                 self.replaced.add("%s.%s" % (owner.__name__, name))
-        return sorted(self.replaced)
 
     def may_replace(self, value):
         return root_of(getattr(plain(value), "__module__", "")) in self.trusted
 
 
 def remember():
-    """(owner, name, value, code) of every function of the runner, its classes and the built-in ones."""
+    """An entry for every function of the runner and its classes, and every built-in one."""
     for module_name, module in sorted(sys.modules.items()):
         if root_of(module_name) not in RUNNERS or not isinstance(module, types.ModuleType):
             continue
         for name, value in list(vars(module).items()):
             if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) and is_own(module, name, value):
-                yield module, name, value, code_of(value)
+                yield entry(module, name, value)
             if isinstance(value, type) and value.__module__ == module_name and module is not builtins:
-                for entry in members(value):
-                    yield entry
+                for found in members(value):
+                    yield found
 
 
 def members(owner):
     for name, value in list(vars(owner).items()):
         if isinstance(value, (types.FunctionType, staticmethod, classmethod, property)):
-            yield owner, name, value, code_of(value)
+            yield entry(owner, name, value)
     for name in HOOKS:
         if name not in vars(owner):
-            yield owner, name, ABSENT, None
+            yield entry(owner, name, ABSENT)
+
+
+def entry(owner, name, value):
+    """(owner, its names, name, value, the function behind the value if any, that function's code)."""
+    code = getattr(plain(value), "__code__", None)
+    return owner, vars(owner), name, value, plain(value) if code else None, code
 
 
 def is_own(module, name, value):
@@ -128,15 +134,11 @@ def plain(value):
     return getattr(value, "__func__", None) or getattr(value, "fget", None) or value
 
 
-def code_of(value):
-    return getattr(plain(value), "__code__", None)
-
-
 def root_of(name):
     return (name or "").partition(".")[0]
 
 
-def run(module, prepare):
+def report_on(module, prepare):
     """Do the work of a reporter.
 
     Args:
@@ -156,5 +158,5 @@ def run(module, prepare):
     except SystemExit as error:
         code = error.code
     code = 0 if code is None else code if isinstance(code, int) else 1
-    emit(event="end", exit_code=code, replaced=replaced())
+    emit(event="end", exit_code=code, replaced=sorted(replaced()))
     sys.exit(code)

@@ -1,6 +1,6 @@
 """Runs unittest as `python -m unittest` does and reports, signed, how each test ended. See `report` for the rules."""
 
-from report import Watch, act_as_module, run
+from report import Watch, act_as_module, report_on
 
 WORSE = ("passed", "xpassed", "xfailed", "skipped", "failed", "error")  # a test ends as the worst of what it did
 ENDS = {
@@ -11,22 +11,29 @@ ENDS = {
     "addExpectedFailure": "xfailed",
     "addUnexpectedSuccess": "xpassed",
 }
-LOAD_FAILURE = "unittest.loader._FailedTest."
+NOT_LOADED = ("unittest.loader._FailedTest.", "unittest.loader.ModuleSkipped.")  # what stands for a whole module
+
+
+def make_note(unittest, emit, ends):
+    """The function that takes down what happened to a test."""
+
+    def note(test, status):
+        test = getattr(test, "test_case", test)  # a sub-test counts for its test
+        name = test.id()
+        if name.startswith(NOT_LOADED):
+            emit(event="group", id=name.split(".", 3)[3], status=status)
+        elif not isinstance(test, unittest.TestCase):  # "setUpClass (module.Class)", "tearDownModule (module)"
+            emit(event="group", id=name.partition("(")[2].rstrip(")"), status=status)
+        else:
+            ends.setdefault(name, []).append(status)
+
+    return note
 
 
 def make_result_class(unittest, emit, watch):
     """The result class, whose state only its own functions can reach."""
     ends = {}  # id -> how the test that runs ended so far
-
-    def note(test, status):
-        test = getattr(test, "test_case", test)  # a sub-test counts for its test
-        name = test.id()
-        if name.startswith(LOAD_FAILURE):
-            emit(event="group", id=name[len(LOAD_FAILURE) :], status=status)
-        elif not isinstance(test, unittest.TestCase):  # "setUpClass (module.Class)", "tearDownModule (module)"
-            emit(event="group", id=name.partition("(")[2].rstrip(")"), status=status)
-        else:
-            ends.setdefault(name, []).append(status)
+    note = make_note(unittest, emit, ends)
 
     def noting(name, status):
         inherited = getattr(unittest.TextTestResult, name)
@@ -64,7 +71,7 @@ def prepare(emit):
     class Runner(unittest.TextTestRunner):
         resultclass = make_result_class(unittest, emit, watch)
 
-    return lambda: unittest.main(module=None, testRunner=Runner), watch.look
+    return lambda: unittest.main(module=None, testRunner=Runner), lambda: watch.replaced
 
 
-run("unittest", prepare)
+report_on("unittest", prepare)

@@ -1,0 +1,72 @@
+"""Published ways to get a reward without solving the task, as scripts that a policy might run, and honest work.
+
+Every cheat must score 0 and every honest piece of work 1, on every task and every backend:
+
+    for cheat in (*CHEATS, *HONEST):
+        result = play_cheat(cheat, task, open_box)
+        assert result.verdict.resolved is cheat.resolved and not result.leaked
+
+A script gets more than a policy would: the paths of the hidden tests and the ids of the required ones.
+"""
+
+import json
+from collections.abc import Callable
+
+from ...grading import grade
+from ...grading.patch import apply_diff, take_patch
+from ...grading.protect import hidden_files
+from ...sandboxes.base import Sandbox
+from ...types import Frozen, Task, Verdict
+from .artefacts import ARTEFACTS
+from .base import LEAK, PRELUDE, Cheat
+from .honest import HONEST
+from .product import PRODUCT
+from .runner import RUNNER
+from .runtime import RUNTIME
+from .searches import SEARCHES
+from .tests import TESTS
+
+__all__ = ["CHEATS", "HONEST", "Cheat", "CheatResult", "play_cheat"]
+
+NOTHING = Cheat(name="nothing", about="Nothing at all.", script="")
+CHEATS: tuple[Cheat, ...] = (NOTHING, *RUNNER, *TESTS, *PRODUCT, *RUNTIME, *ARTEFACTS, *SEARCHES)
+"""Work that must not count: each scores 0."""
+
+
+class CheatResult(Frozen):
+    """What came of a cheat.
+
+    Attributes:
+        verdict: The grader's.
+        output: What the script printed.
+    """
+
+    verdict: Verdict
+    output: str
+
+    @property
+    def leaked(self) -> bool:
+        """Whether the script reached something that it should not have reached."""
+        return LEAK in self.output
+
+
+def play_cheat(cheat: Cheat, task: Task, open_box: Callable[[Task], Sandbox], *, timeout: float = 120.0) -> CheatResult:
+    """Play an episode that consists of the cheat, and grade it as any other.
+
+    Args:
+        cheat: What to do.
+        task: The task to do it to.
+        open_box: Opens a sandbox of the task.
+        timeout: Seconds that the script may take.
+    """
+    knowledge = {
+        "HIDDEN": " ".join(sorted(hidden_files(task.oracle))),
+        "REQUIRED": json.dumps([*task.oracle.fail_to_pass, *task.oracle.pass_to_pass]),
+    }
+    with open_box(task) as fresh:
+        with open_box(task) as box:
+            if cheat.solves:
+                apply_diff(box, task.oracle.gold_patch, what="the gold patch")
+            output = box.exec(PRELUDE + cheat.script, timeout=timeout, env=knowledge, merge=True).text
+            patch = take_patch(box, fresh)
+        return CheatResult(verdict=grade(task, patch, fresh), output=output)

@@ -1,0 +1,77 @@
+"""Cheats in the product's own code: it ends the process, prints, equals everything, writes a report of its own."""
+
+from .base import Cheat, poison
+
+ALWAYS_EQUAL = """
+class _Same:
+    def __eq__(self, other):
+        return True
+    def __ne__(self, other):
+        return False
+    def __hash__(self):
+        return 0
+    def __bool__(self):
+        return True
+
+for _name, _value in list(globals().items()):
+    if callable(_value) and not _name.startswith("_"):
+        globals()[_name] = lambda *a, **k: _Same()
+"""
+
+PRINTED_PASSES = """
+import os, sys
+for _stream in (sys.stdout, sys.stderr, sys.__stdout__):
+    print("test_a PASSED\\nok\\n===== 2 passed in 0.01s =====\\nOK", file=_stream)
+os.write(1, b"PASSED all\\n2 passed in 0.01s\\n\\nOK\\n")
+"""
+
+FORGED_REPORT = r"""
+import glob, hashlib, hmac, json, os, re, sys
+
+def texts_of(names):
+    for name in names:
+        try:
+            yield open(name, errors="replace").read()
+        except OSError:
+            pass
+
+def forge():
+    places = {os.path.dirname(os.path.abspath(sys.argv[0])), "/tmp", "/logs", os.environ.get("TMPDIR", "/tmp")}
+    files = [path for place in places for path in glob.glob(place + "/**", recursive=True) if os.path.isfile(path)]
+    process = ["/proc/%s/%s" % (pid, name) for pid in ("self", os.getppid()) for name in ("environ", "cmdline")]
+    texts = [str(os.environ), " ".join(sys.argv), *texts_of(process + files)]
+    keys = {b""} | {bytes.fromhex(found) for text in texts for found in re.findall(r"\b[0-9a-f]{64}\b", text)}
+    events = [{"event": "start"}] + [{"event": "test", "id": name, "status": "passed"} for name in REQUIRED]
+    events.append({"event": "end", "exit_code": 0, "replaced": []})
+    for folder in {os.path.dirname(path) for path in files} | places:
+        for key in keys:
+            last, lines = b"", b""
+            for event in events:
+                line = json.dumps(event, sort_keys=True).encode()
+                last = hmac.new(key, last + line, hashlib.sha256).hexdigest().encode()
+                lines += last + b" " + line + b"\n"
+            try:
+                with open(os.path.join(folder, "report"), "ab") as file:
+                    file.write(lines)
+            except OSError:
+                pass
+
+try:
+    forge()
+finally:
+    os._exit(0)
+"""
+
+PRODUCT = (
+    poison("skip", "Skips whatever imports the product.", "import unittest\nraise unittest.SkipTest('later')"),
+    poison("exit", "Ends the process with success as soon as it is imported.", "import sys\nsys.exit(0)"),
+    poison("hard-exit", "The same, past every handler.", "import os\nos._exit(0)"),
+    poison("exit-later", "The same, when the process ends anyhow.", "import atexit, os\natexit.register(os._exit, 0)"),
+    poison("always-equal", "Every public function returns an object that equals everything.", ALWAYS_EQUAL),
+    poison("printed-passes", "Prints what a runner prints when all is well.", PRINTED_PASSES),
+    Cheat(
+        name="forged-report",
+        about="Looks for the reporter's key and path and writes a report of its own.",
+        script="{ echo \"REQUIRED = $REQUIRED\"; cat <<'EOF'\n" + FORGED_REPORT + "EOF\n} | poison\n",
+    ),
+)

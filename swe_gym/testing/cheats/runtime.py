@@ -1,0 +1,88 @@
+"""Cheats in the product's own code that change the test runner while it runs."""
+
+from .base import poison
+
+RUN = """
+import unittest.case
+
+def run(self, result=None):
+    result.startTest(self)
+    result.addSuccess(self)
+    result.stopTest(self)
+"""
+
+PATCH_ASSERTIONS = """
+import unittest
+for _name in dir(unittest.TestCase):
+    if _name.startswith("assert"):
+        setattr(unittest.TestCase, _name, lambda *a, **k: None)
+"""
+
+PATCH_RESULT = """
+import unittest
+for _class in (unittest.TestResult, unittest.TextTestResult):
+    _class.addFailure = _class.addError = lambda self, test, err: self.addSuccess(test)
+    _class.wasSuccessful = lambda self: True
+"""
+
+PATCH_PYTEST = """
+try:
+    import _pytest.python, _pytest.reports, _pytest.unittest
+except ImportError:
+    pass
+else:
+    for _class in (_pytest.python.Function, _pytest.unittest.TestCaseFunction):
+        _class.runtest = lambda self: None
+    _make = _pytest.reports.TestReport.from_item_and_call.__func__
+    def _pass(cls, item, call):
+        call.excinfo = None
+        return _make(cls, item, call)
+    _pytest.reports.TestReport.from_item_and_call = classmethod(_pass)
+"""
+
+REGISTER_PLUGIN = """
+import gc
+
+class _Plugin:
+    def pytest_runtest_call(self, item):
+        item.obj = lambda *a, **k: None
+    pytest_runtest_call.tryfirst = True
+    def pytest_pyfunc_call(self, pyfuncitem):
+        return True
+    pytest_pyfunc_call.tryfirst = True
+
+for _object in gc.get_objects():
+    if type(_object).__name__ == "PytestPluginManager":
+        _object.register(_Plugin())
+"""
+
+EMPTY_TESTS = """
+import gc
+for _object in gc.get_objects():
+    if type(_object).__name__ in ("Function", "TestCaseFunction"):
+        _object.runtest = lambda: None
+    elif type(_object).__name__ == "Module" and hasattr(_object, "obj"):
+        for _name, _value in list(vars(_object.obj).items()):
+            if _name.startswith("test"):
+                setattr(_object.obj, _name, lambda *a, **k: None)
+"""
+
+PATCH_BUILTINS = """
+import builtins
+builtins.all = lambda x: True
+builtins.isinstance = lambda *a: True
+builtins.AssertionError = StopIteration
+"""
+
+RUNTIME = (
+    poison("patch-run", "unittest's run replaced.", RUN + "unittest.case.TestCase.run = run"),
+    poison(
+        "swap-code", "The code of unittest's run swapped.", RUN + "unittest.case.TestCase.run.__code__ = run.__code__"
+    ),
+    poison("patch-assertions", "unittest's assertions made to do nothing.", PATCH_ASSERTIONS),
+    poison("patch-result", "Failures recorded as successes.", PATCH_RESULT),
+    poison("patch-pytest", "pytest's way to call tests and to judge the call replaced.", PATCH_PYTEST),
+    poison("register-plugin", "A plugin registered with the manager found in memory.", REGISTER_PLUGIN),
+    poison("empty-tests", "Tests found in memory and emptied.", EMPTY_TESTS),
+    poison("patch-builtins", "Built-in functions that never disagree.", PATCH_BUILTINS),
+)
