@@ -13,8 +13,8 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from ..cache import build_once, digest
 from ..commands import run_command, tail
@@ -93,7 +93,7 @@ def _folder(root: Path, deadline: float) -> Path:
             entries = _scan(root, deadline)
         except FileNotFoundError:
             continue
-        key = digest(str(root), [entry.fingerprint for entry in entries])
+        key = digest(str(root), entries)
 
         def fill(tree: Path, deadline: float, entries: list[_Entry] = entries) -> None:
             try:
@@ -229,8 +229,7 @@ class _Changed(Exception):
     """The folder changed while it was copied."""
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """One file, link or folder below the root, as the file system describes it."""
 
     path: str
@@ -238,10 +237,6 @@ class _Entry:
     size: int
     mtime_ns: int
     link: str | None = None
-
-    @property
-    def fingerprint(self) -> tuple[str, int, int, int, str | None]:
-        return self.path, self.mode, self.size, self.mtime_ns, self.link
 
 
 def _scan(root: Path, deadline: float) -> list[_Entry]:
@@ -254,7 +249,7 @@ def _scan(root: Path, deadline: float) -> list[_Entry]:
         entries = list(_list(root, waiting.pop()))
         found += entries
         waiting += [entry.path for entry in entries if stat.S_ISDIR(entry.mode)]
-    return sorted(found, key=lambda entry: entry.path)
+    return sorted(found)
 
 
 def _list(root: Path, folder: str) -> Iterator[_Entry]:
