@@ -1,7 +1,9 @@
 """Workspaces of every kind become complete folders under git, built once and kept."""
 
+import hashlib
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 import threading
@@ -11,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from swe_gym.cache import build_once, cache_folder
-from swe_gym.errors import SandboxStartError, TaskError
+from swe_gym.errors import MissingDependency, SandboxStartError, TaskError
 from swe_gym.sandboxes.workspaces import prepare_workspace, unpack_sdist
-from swe_gym.types import FolderWorkspace, GitWorkspace, TarWorkspace, Workspace
+from swe_gym.types import FolderWorkspace, GitWorkspace, SdistWorkspace, TarWorkspace, Workspace
 
 
 @pytest.fixture
@@ -325,3 +327,54 @@ def test_the_cache_lies_where_the_user_says(tmp_path: Path, monkeypatch: pytest.
     assert cache_folder() == Path.home() / ".cache" / "swe-gym"
     monkeypatch.setenv("SWE_GYM_CACHE", "~/mine")
     assert cache_folder() == Path.home() / "mine"
+
+
+def test_without_git_the_error_says_what_to_install(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(project))
+    with pytest.raises(MissingDependency, match="apt-get install git"):
+        prepare(FolderWorkspace(path=str(project)))
+
+
+def test_a_folder_that_always_changes_is_a_broken_task(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = shutil.copy
+
+    def copy_and_touch(source: Path, target: Path) -> None:
+        copy(source, target)
+        with (project / "kept.log").open("a") as file:
+            file.write("more\n")
+
+    monkeypatch.setattr(shutil, "copy", copy_and_touch)
+    with pytest.raises(TaskError, match="keeps changing"):
+        prepare(FolderWorkspace(path=str(project)))
+
+
+def test_a_file_that_goes_away_meanwhile_is_no_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = shutil.copy
+
+    def copy_and_remove(source: Path, target: Path) -> None:
+        (project / "secret").unlink(missing_ok=True)
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copy", copy_and_remove)
+    assert "secret" not in content(prepare(FolderWorkspace(path=str(project))))
+
+
+def test_a_source_release_comes_from_the_index_once(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "simple" / "my-pkg" / "index.html"
+    page.parent.mkdir(parents=True)
+    archive = archived(project, page.with_name("my_pkg-1.0.gz"), top="my_pkg-1.0")
+    archive = archive.rename(page.with_name("my_pkg-1.0.tar.gz"))
+    page.write_text(f"<a href='{archive.name}'>{archive.name}</a>")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    workspace = SdistWorkspace(name="my-pkg", version="1.0", filename=archive.name, sha256=sha256)
+    tree = prepare(workspace)
+    assert content(tree) == content(project)
+    assert_is_a_fresh_repository(tree)
+    shutil.rmtree(tmp_path / "simple")
+    assert prepare(workspace) == tree
+    with pytest.raises(TaskError, match="no package index"):
+        prepare(workspace.model_copy(update={"sha256": "0" * 64}))

@@ -1,13 +1,14 @@
 """Task files: what is written comes back equal, and a broken file says all that is wrong with it."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swe_gym.errors import TaskError, UsageError
+from swe_gym.errors import MissingDependency, TaskError, UsageError
 from swe_gym.tasks import load_source
 from swe_gym.tasks.base import TaskSource
 from swe_gym.tasks.file import FileSource, write_tasks
@@ -178,3 +179,12 @@ def test_what_json_cannot_hold_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="two tasks have the id 'one'"):
         write_tasks([small(), small()], tmp_path / "tasks.jsonl")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'swe-gym\[parquet\]'"):
+        write_tasks([small()], tmp_path / "tasks.parquet")
+    (tmp_path / "tasks.parquet").touch()
+    with pytest.raises(MissingDependency):
+        FileSource(str(tmp_path / "tasks.parquet"))
