@@ -810,14 +810,14 @@ class Runner:
         self.reply(request, {})
 
 
-def adopt_orphans():
-    """Become the parent of what commands daemonise, as PID 1 is anyway, so that it can be found and killed."""
-    if os.getpid() == 1:
-        return
+def take_charge():
+    """Become the parent of what commands daemonise, as PID 1 is anyway, and close our memory and files to them."""
     try:
         import ctypes
 
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        prctl = ctypes.CDLL(None).prctl
+        prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: without CAP_SYS_PTRACE nobody opens /proc/<us>/fd or /mem
     except (ImportError, OSError, AttributeError):
         pass  # not Linux: process groups must do
 
@@ -829,7 +829,7 @@ def serve_standard_streams():
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    adopt_orphans()
+    take_charge()
     runner = Runner(source, sink)
     try:
         runner.run()
