@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError
 
-from ..errors import SandboxClosed, SandboxError, SandboxLost, UsageError, unknown_name
+from ..errors import SandboxClosed, SandboxError, SandboxLost, Unsupported, UsageError, unknown_name
 from ..types import Capabilities, ExecResult, FileEntry, Frozen, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
@@ -99,6 +99,14 @@ def parse_options(model: type[Options], options: Mapping[str, Any], backend: str
         return model.model_validate(dict(options))
     except ValidationError as error:
         raise UsageError(f"backend {backend!r}: {error}") from error
+
+
+def demand_isolation(spec: SandboxSpec, given: str, backend: str, advice: str) -> None:
+    """Refuse with `Unsupported` where a backend gives less than the spec demands; `advice` ends the message."""
+    if ISOLATION_LEVELS.index(given) < ISOLATION_LEVELS.index(spec.min_isolation):
+        raise Unsupported(
+            f"min_isolation={spec.min_isolation!r} was asked for and backend {backend!r} gives {given!r} here. {advice}"
+        )
 
 
 class Pty(abc.ABC):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
-from ..errors import FileError, MissingFile, NoPermission, NotAFile
+from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxLost, SandboxStartError
 from ..types import ExecResult, FileEntry
 from .base import Pty, Sandbox, SandboxSpec
 from .channel import ByteStream, Channel
@@ -49,6 +49,10 @@ class RunnerSandbox(Sandbox):
     def _disconnect(self) -> None:
         """Make sure, within 10 s and without raising, that nothing of the sandbox is left."""
 
+    def _last_words(self) -> str:
+        """What the sandbox said before it failed to start, where the backend can know."""
+        return ""
+
     def _limits(self) -> dict[str, int]:
         """Resource limits that the runner sets on itself, and so on every command."""
         return {"RLIMIT_CORE": 0}
@@ -60,7 +64,11 @@ class RunnerSandbox(Sandbox):
         self._channel = Channel(stream)
         if self.closed:  # closed meanwhile: nobody else will close this stream
             self._channel.close()
-        self._request("hello", timeout=deadline - time.monotonic(), limits=self._limits(), ttl=self.spec.ttl)
+        try:
+            self._request("hello", timeout=deadline - time.monotonic(), limits=self._limits(), ttl=self.spec.ttl)
+        except SandboxLost as error:
+            text = f"the runner of the {self.name} sandbox did not start"
+            raise SandboxStartError(text, reason="setup", detail=self._last_words() or str(error)) from error
 
     def _close(self) -> None:
         if self._channel:
