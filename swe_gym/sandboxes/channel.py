@@ -201,8 +201,10 @@ class Channel:
             for message, payload in frames:
                 if message.get("event") == "expired":
                     self._expired = True
-                elif message.get("id") in self._waiting:  # a late reply of a given-up request finds no one
-                    self._replies[message["id"]] = message, payload
+                    continue
+                number = message.get("id")
+                if isinstance(number, int) and number in self._waiting:  # a reply to a given-up request finds no one
+                    self._replies[number] = message, payload
 
     def _end(self, message: str) -> SandboxLost:
         return SandboxLost(message, reason="expired" if self._expired else "killed")

@@ -65,7 +65,7 @@ class Decoder:
             return None
         try:
             message = json.loads(bytes(self._buffer[start:middle]).decode("utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProtocolError("not JSON: {}".format(error))
         if not isinstance(message, dict):
             raise ProtocolError("not a JSON object: {!r}".format(message))

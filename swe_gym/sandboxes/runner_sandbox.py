@@ -1,10 +1,11 @@
 """A sandbox that is driven by the runner: all that backends share, down to one byte stream."""
 
 import abc
+import contextlib
 import importlib.resources
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxLost, SandboxStartError
 from ..types import ExecResult, FileEntry
@@ -27,6 +28,15 @@ def runner_source() -> str:
     protocol = package.joinpath("protocol.py").read_text("utf-8")
     runner = package.joinpath("runner.py").read_text("utf-8")
     return protocol + runner.replace("from protocol import Decoder, encode\n", "") + "\nserve_standard_streams()\n"
+
+
+@contextlib.contextmanager
+def understanding() -> Iterator[None]:
+    """Read a reply. One that makes no sense says that somebody in the sandbox has got hold of the runner."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SandboxLost("the runner's reply makes no sense", reason="protocol", detail=repr(error)) from error
 
 
 class RunnerSandbox(Sandbox):
@@ -84,12 +94,11 @@ class RunnerSandbox(Sandbox):
             fields["path"] = path
         reply, data = self._channel.request(op, payload, timeout=timeout + self.slack, **fields)
         if "error" in reply:
-            self._raise_reply(path, *reply["error"])
+            with understanding():
+                name, message = reply["error"]
+                kind = FILE_ERRORS.get(name, FileError)
+            raise kind(f"{path}: {message}" if path else str(message))
         return reply, data
-
-    @staticmethod
-    def _raise_reply(path: str, name: str, message: str) -> NoReturn:
-        raise FILE_ERRORS.get(name, FileError)(f"{path}: {message}" if path else message)
 
     # --- the operations ---------------------------------------------------------------------------------------
 
@@ -117,17 +126,18 @@ class RunnerSandbox(Sandbox):
             max_output=max_output,
             merge=merge,
         )
-        middle = reply["stdout"]
-        return ExecResult.model_construct(
-            exit_code=reply["exit_code"],
-            signal=reply["signal"],
-            timed_out=reply["timed_out"],
-            stdout=data[:middle],
-            stderr=data[middle:],
-            stdout_dropped=reply["stdout_dropped"],
-            stderr_dropped=reply["stderr_dropped"],
-            duration=reply["duration"],
-        )
+        with understanding():
+            middle = reply["stdout"]
+            return ExecResult(
+                exit_code=reply["exit_code"],
+                signal=reply["signal"],
+                timed_out=reply["timed_out"],
+                stdout=data[:middle],
+                stderr=data[middle:],
+                stdout_dropped=reply["stdout_dropped"],
+                stderr_dropped=reply["stderr_dropped"],
+                duration=reply["duration"],
+            )
 
     def _read_file(self, path: str, *, max_bytes: int, timeout: float) -> bytes:
         return self._request("read", timeout=timeout, path=path, max_bytes=max_bytes)[1]
@@ -143,10 +153,11 @@ class RunnerSandbox(Sandbox):
 
     def _manifest(self, path: str, *, exclude: tuple[str, ...], max_files: int, timeout: float) -> dict[str, FileEntry]:
         reply, _ = self._request("manifest", timeout=timeout, path=path, exclude=exclude, max_files=max_files)
-        return {
-            name: FileEntry.model_construct(mode=mode, size=size, digest=digest, link=link)
-            for name, (mode, size, digest, link) in sorted(reply["entries"].items())
-        }
+        with understanding():
+            return {
+                name: FileEntry(mode=mode, size=size, digest=digest, link=link)
+                for name, (mode, size, digest, link) in sorted(reply["entries"].items())
+            }
 
     def _open_pty(
         self,
@@ -180,8 +191,10 @@ class RunnerPty(Pty):
     def read_until(self, marker: bytes, *, timeout: float) -> tuple[bytes, bool]:
         """See `Pty.read_until`."""
         reply, data = self._request("pty_read", marker, timeout=timeout, limit=timeout)
-        self._exit_code = reply["exit_code"]
-        return data, reply["found"]
+        with understanding():
+            code = reply["exit_code"]
+            self._exit_code = None if code is None else int(code)
+            return data, bool(reply["found"])
 
     def signal(self, number: int, *, timeout: float = 10.0) -> None:
         """See `Pty.signal`."""
