@@ -138,14 +138,15 @@ class Pdb(Tool):
             reply = self._session.command(lines, self._breakpoints.points, timeout=_left(deadline))
             lines = []
             self._take(context, story, reply)
+            story.not_run = list(reply.rest)
             position = reply.position
             if position and position.state in ("stale", "restart"):
-                lines = list(position.rest)
+                lines, story.not_run = story.not_run, []
                 self._arguments = position.arguments or self._arguments
                 changed = ", ".join(shown_path(context.sandbox, file) for file in position.changed)
                 story.notes += [f"Changed since the program was started: {changed}."] if changed else []
                 self._start(context, story, deadline)
-        story.not_run = lines
+        story.not_run += lines
         return self._result(context, story)
 
     def _start(self, context: ToolContext, story: _Story, deadline: float) -> None:
@@ -193,7 +194,7 @@ class _Story:
         notes: What the policy should know before it reads the output.
         output: Everything that was printed.
         reply: The last reply.
-        not_run: The commands that the program did not live to see.
+        not_run: The commands that came too late for the program.
     """
 
     notes: list[str] = dataclasses.field(default_factory=list)
@@ -230,9 +231,12 @@ def _shell_status(exit_code: int | None) -> int | None:
 def _ending(story: _Story) -> list[str]:
     """How the command or the program ended, where that needs to be said."""
     reply = story.reply
+    not_run = [shorten(f"Not run: {' ;; '.join(story.not_run)}", LINE_WIDTH)] if story.not_run else []
+    return [*_how_it_ended(reply), *not_run]
+
+
+def _how_it_ended(reply: Reply) -> list[str]:
     again = "Breakpoints are kept; the next command starts the program from the top."
-    if story.not_run:
-        again = f"That was before its first line, so this did not run: {' ;; '.join(story.not_run)}"
     if reply.position:
         late = ["The command took too long and was interrupted."] if reply.timed_out else []
         return [f"The session is closed. {again}"] if reply.position.state == "quit" else late

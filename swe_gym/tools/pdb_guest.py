@@ -40,7 +40,7 @@ HARNESS = ("bdb", "pdb", "pytest", "_pytest", "pluggy", "unittest", "importlib",
 CONTEXT = 5
 """Source lines shown before and after the current one."""
 
-MAX_LINE = 200
+MAX_LINE = 10000
 MAX_EXCEPTION = 1000
 PLUGIN = "_debugger_pytest_plugin"
 
@@ -50,6 +50,8 @@ class Channel:
 
     Attributes:
         lines: The lines of the current request that were not yet taken.
+        dropped: Those that an interrupt took away.
+        told: The breakpoints and the commands to come, as the host heard of them last.
         waiting: No request is being worked on: an interrupt that comes now is late.
         interrupted: The current request was interrupted already; once is enough.
         prompting: The thread that runs the commands of the current request, None while the program runs.
@@ -61,7 +63,8 @@ class Channel:
         self.nonce = nonce
         self.unread = b""
         self.lines = []
-        self.told = []
+        self.dropped = []
+        self.told = None
         self.waiting = True
         self.interrupted = False
         self.prompting = None
@@ -78,6 +81,7 @@ class Channel:
         request = json.loads(line.decode("ascii"))
         self.nonce, self.lines = request["nonce"], request["lines"]
         self.interrupted = self.waiting = False
+        self.dropped = []
         return request
 
     def reply(self, **block):
@@ -195,6 +199,7 @@ class Debugger(pdb.Pdb):
             self.channel.reply(**self.describe("stopped"))
             self.failed, self.notes = False, []
             self.channel.request()
+            self.channel.told = (kept(self.breakpoint_list()), [])
             changed = self.watch.changed()
             if changed:
                 self.leave("stale", changed=changed)
@@ -202,18 +207,19 @@ class Debugger(pdb.Pdb):
 
     def leave(self, state, **fields):
         """Reply for the last time. The program is not asked: an `except` of its own could hold up an exception."""
-        rest = self.queued() + self.channel.lines
-        self.channel.reply(state=state, breakpoints=self.breakpoint_list(), rest=rest, **fields)
+        self.channel.reply(state=state, breakpoints=self.breakpoint_list(), rest=self.to_come(), **fields)
         os._exit(0)
 
-    def queued(self):
-        """Commands that stood behind `;;` and were not run yet."""
-        return [line for line in self.cmdqueue if not line.startswith("_pdbcmd")]  # pdb's own, from 3.13 on
+    def to_come(self):
+        """The commands that were not run yet."""
+        queued = [line for line in self.cmdqueue if not line.startswith("_pdbcmd")]  # pdb's own, from 3.13 on
+        return queued + self.channel.lines
 
     def describe(self, state):
         frame, line = self.stack[self.curindex]
         self.watch.add({item[0].f_code.co_filename for item in self.stack if self.is_ours(item[0].f_code.co_filename)})
-        self.watch.add({item["file"] for item in self.tell_breakpoints()})
+        breakpoints = self.breakpoint_list()
+        self.watch.add({item["file"] for item in breakpoints})
         thread = threading.current_thread()
         first, context = self.context(frame, line)
         return {
@@ -230,7 +236,8 @@ class Debugger(pdb.Pdb):
             "exception": self.exception,
             "returning": self.returning(frame),
             "defining": self.commands_bnum if self.commands_defining else None,
-            "breakpoints": self.channel.told,
+            "breakpoints": breakpoints,
+            "rest": self.channel.dropped,
             "notes": self.notes,
             "failed": self.failed,
         }
@@ -278,15 +285,13 @@ class Debugger(pdb.Pdb):
             if point
         ]
 
-    def tell_breakpoints(self):
-        """Make a note of the breakpoints as the next reply will have them."""
-        self.channel.told = self.breakpoint_list()
-        return self.channel.told
-
-    def save_breakpoints(self):
-        """Hand over changed breakpoints now: what runs next may not come back."""
-        if kept(self.breakpoint_list()) != kept(self.channel.told) and not self.commands_defining:
-            self.channel.reply(state="running", breakpoints=self.tell_breakpoints())
+    def save(self):
+        """Hand over what the host does not know yet: what runs next may not come back."""
+        breakpoints, rest = self.breakpoint_list(), self.to_come()
+        news = (kept(breakpoints), rest)
+        if news != self.channel.told and not self.commands_defining:
+            self.channel.told = news
+            self.channel.reply(state="running", breakpoints=breakpoints, rest=rest)
 
     def restore(self, breakpoints):
         numbers = bdb.Breakpoint.bpbynumber
@@ -385,8 +390,9 @@ class Debugger(pdb.Pdb):
     # --- commands that differ from pdb's --------------------------------------------------------------
 
     def precmd(self, line):
-        self.save_breakpoints()
-        return pdb.Pdb.precmd(self, "" if line.lstrip().startswith("#") else line)
+        line = pdb.Pdb.precmd(self, "" if line.lstrip().startswith("#") else line)
+        self.save()
+        return line
 
     def emptyline(self):
         """Do nothing: among several lines an empty one is no wish to repeat a command."""
@@ -531,7 +537,7 @@ class Debugger(pdb.Pdb):
             self.stepping_thread = threading.get_ident()
             try:
                 yield
-                self.save_breakpoints()
+                self.save()
             finally:
                 self.channel.prompting = outer
 
@@ -579,6 +585,7 @@ class Debugger(pdb.Pdb):
         if os.getpid() != self.pid or self.channel.waiting or self.channel.interrupted:
             return
         self.channel.interrupted = True
+        self.channel.dropped = self.to_come()
         self.channel.lines = []
         del self.cmdqueue[:]
         if self.channel.prompting is not None:
@@ -616,7 +623,7 @@ class Debugger(pdb.Pdb):
 
     def preloop(self):
         """Say where we are only if commands wait: else the reply says it."""
-        if (self.queued() or self.channel.lines) and not self.commands_defining:
+        if self.to_come() and not self.commands_defining:
             self.showing_entries = True
             self.print_stack_entry(self.stack[self.curindex])
             self.showing_entries = False

@@ -74,7 +74,7 @@ class Position(Frozen):
     """Where the debugger stands, and what it has to say: one reply of the guest.
 
     Attributes:
-        state: "stopped" is the usual one. "running": only the breakpoints are news, the command goes on. The other
+        state: "stopped" is the usual one. "running": `breakpoints` and `rest` are news, the command goes on. The other
             three end the session: "stale", source files changed and the command did not run; "restart"; "quit".
         reason: Why it stopped, where that is not plain from the command.
         file: Absolute path in the sandbox of the current frame's source.
@@ -127,6 +127,7 @@ class Reply:
         exit_code: Of the program, where it ended; minus the number of a signal that ended it.
         timed_out: The request ran into its timeout and the program was interrupted or, without `position`, killed.
         breakpoints: As last heard of.
+        rest: The commands that did not run, as last heard of.
     """
 
     output: bytes = b""
@@ -134,6 +135,7 @@ class Reply:
     exit_code: int | None = None
     timed_out: bool = False
     breakpoints: tuple[Breakpoint, ...] = ()
+    rest: tuple[str, ...] = ()
 
 
 class Session:
@@ -222,7 +224,7 @@ class Session:
             printed, _, block = data.removesuffix(_end_mark(nonce)).rpartition(_begin_mark(nonce))
             reply.output = (reply.output + printed)[-MAX_OUTPUT:]
             position = _parse(block)
-            reply.breakpoints = position.breakpoints
+            reply.breakpoints, reply.rest = position.breakpoints, position.rest
             reply.position = position if position.state != "running" else None
 
 
