@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from ..types import Frozen
 
 MODULE = re.compile(r"(?P<runner>-m[ \t]+(?P<module>pytest|py\.test|unittest)(?![\w./-]))")
+VALUE = r"""(?:'[^']*'|"[^"]*"|[^\s'"])*"""
 BARE = re.compile(
-    r"(?P<before>(?:^|[;&|(]|\b(?:exec|time))[ \t]*(?:\w+=\S*[ \t]+)*)"
+    rf"(?P<before>(?:^|[;&|(]|\b(?:exec|time))[ \t]*(?:\w+={VALUE}[ \t]+)*)"
     r"(?P<runner>(?P<folder>[\w./-]*/)?(?P<module>pytest|py\.test)(?=\s|$))",
     re.MULTILINE,
 )
 INTERPRETER_ONLY = re.compile(
-    r"\s*(?:(?!PATH=)\w+=\S*\s+)*"  # variables
+    rf"\s*(?:(?!PATH=)\w+={VALUE}\s+)*"
     r"(?:/\S*/)?python[\d.]*"
     r"(?:[ \t]+-[A-Zbdsuvx]\S*(?:[ \t]+(?!-)\S+)?)*\s*"  # its options
 )
@@ -39,7 +40,8 @@ class TestCommand(Frozen):
     @property
     def only_runs_tests(self) -> bool:
         """Nothing but an interpreter from outside the workspace comes before the runner, so nothing can stop it."""
-        return bool(INTERPRETER_ONLY.fullmatch(self.before))
+        substitutes = "`" in self.before or "$(" in self.before
+        return not substitutes and bool(INTERPRETER_ONLY.fullmatch(self.before))
 
     def text(self, script: str | None = None, options: Sequence[str] = ()) -> str:
         """The command again, with a script in the runner's place and options before the runner's arguments."""

@@ -38,6 +38,9 @@ EXCLUDED = (
 )
 """Names of files and folders that are never part of the work: history, caches, environments."""
 
+SPARE_FILES = 20_000
+"""A workspace with so many files more than the original is not even looked through."""
+
 REGULAR, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 
 
@@ -123,7 +126,7 @@ def take_patch(sandbox: Sandbox, fresh: Sandbox, *, limits: PatchLimits | None =
     limits = limits or PatchLimits()
     before = fresh.manifest(exclude=EXCLUDED)
     try:
-        after = sandbox.manifest(exclude=EXCLUDED)
+        after = sandbox.manifest(exclude=EXCLUDED, max_files=len(before) + SPARE_FILES)
     except FileError as error:
         return Patch(rejected=f"the workspace cannot be read: {error}")
     differing = [path for path in sorted({*before, *after}) if not _same(before.get(path), after.get(path))]
@@ -136,7 +139,7 @@ def take_patch(sandbox: Sandbox, fresh: Sandbox, *, limits: PatchLimits | None =
         try:
             changes.append(_read_change(path, before.get(path), after.get(path), fresh, sandbox))
         except _ChangedMeanwhile:
-            dropped.append(Dropped(path=path, reason="it changed while it was read"))
+            dropped.append(Dropped(path=path, reason="it cannot be read, or changed meanwhile"))
     return Patch(changes=tuple(changes), dropped=tuple(dropped))
 
 

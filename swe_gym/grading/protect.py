@@ -10,7 +10,7 @@ import fnmatch
 import posixpath
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from ..types import Oracle, Task
 from .patch import FileChange, Patch
@@ -49,7 +49,9 @@ class Protection:
     def covers(self, change: FileChange) -> bool:
         """Whether the change is one that grading sets back."""
         path = change.path
-        if change.old is None and (self._joins_the_tests(path) or self._shadows(path)):
+        if change.old is None and (self._joins_the_tests(path) or self._provides(path, SHADOWING)):
+            return True
+        if change.new is None and self._provides(path, RUNNER_MODULES):  # where the product is the runner
             return True
         return self._is_test(path) or self._steers_runner(path)
 
@@ -112,14 +114,14 @@ class Protection:
             folder in self._beside_tests or self._below_tests(folder)
         )
 
-    def _shadows(self, path: str) -> bool:
-        """Whether a new file would be imported in place of a module that the test process needs."""
+    def _provides(self, path: str, modules: Set[str]) -> bool:
+        """Whether a file is what one of these modules would be imported from."""
         folder, name = posixpath.split(path)
         stem, _, kind = name.partition(".")
         if stem == "__init__":
             folder, stem = posixpath.split(folder)
         importable = kind == "py" or kind.endswith(("so", "pyd"))
-        return importable and stem in SHADOWING and folder in self._import_roots
+        return importable and stem in modules and folder in self._import_roots
 
 
 def parents(path: str) -> Iterator[str]:
@@ -167,7 +169,7 @@ def _words(command: str) -> set[str]:
     """The words of the test command that may name a file of the workspace."""
     words = re.split(r"[\s\"'=;&|()<>]+", re.sub(r"(\{workdir\}|\$PWD|\$\{PWD\})/", "", command))
     paths = (word.partition("::")[0] for word in words if word and not word.startswith(("-", "/")))
-    return {posixpath.normpath(path) for path in paths if path} - {"."}
+    return {posixpath.normpath(path) for path in paths if path} - {".", "setup.py"}  # setup.py builds the product
 
 
 def _python_path(task: Task) -> set[str]:

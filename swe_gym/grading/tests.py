@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import importlib.resources
 import json
-import posixpath
 import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,7 +20,8 @@ STEADY_ENV: Mapping[str, str] = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
 
 LOG_CHARS = 20_000
 MAX_OUTPUT = 1 << 18
-MAX_REPORT = 64 << 20
+SIGNATURE_BYTES = 64
+MAX_REPORT = 16 << 20
 
 
 def grade_tests(task: Task, sandbox: Sandbox) -> Verdict:
@@ -67,7 +67,11 @@ def _run(task: Task, sandbox: Sandbox) -> tuple[Report, ExecResult]:
             "for another command there is the grader 'exit_code'"
         )
     key = secrets.token_bytes(32)
-    folder = _install_reporter(sandbox, command.module, key)
+    folder = _make_folder(sandbox)
+    order = json.dumps({"key": key.hex(), "report": f"{folder}/report"}).encode()
+    sandbox.write_file(f"{folder}/order.json", order, mode=0o600)
+    for name in ("report.py", f"report_{command.module}.py"):
+        sandbox.write_file(f"{folder}/{name}", importlib.resources.files(__package__).joinpath(name).read_bytes())
     result = sandbox.exec(
         command.text(f"{folder}/report_{command.module}.py", _options(command)),
         timeout=oracle.timeout,
@@ -78,7 +82,8 @@ def _run(task: Task, sandbox: Sandbox) -> tuple[Report, ExecResult]:
     report = read_report(_read(sandbox, f"{folder}/report"), key)
     if report.absent:
         raise GradingError(f"task {task.task_id}: {command.module} is not installed in its environment")
-    if not report.started and command.only_runs_tests:
+    never_began = _read(sandbox, f"{folder}/order.json") == order  # it is gone before any code of the work runs
+    if never_began and command.only_runs_tests:
         raise GradingError(
             f"task {task.task_id}: the test runner did not start ({result.describe()}): {result.text[-2000:].strip()}"
         )
@@ -90,22 +95,17 @@ def _options(command: TestCommand) -> list[str]:
     return ["--continue-on-collection-errors"] if command.module == "pytest" else []
 
 
-def _install_reporter(sandbox: Sandbox, module: str, key: bytes) -> str:
-    """Put the reporter and its order in a new folder outside of the workspace; returns the folder."""
+def _make_folder(sandbox: Sandbox) -> str:
+    """A new folder for the reporter, outside of the workspace."""
     made = sandbox.exec(["mktemp", "-d"])
     folder = made.text.strip()
     if not made.ok or not folder.startswith("/"):
         raise SandboxError(f"no temporary folder could be made: {made.describe()}", detail=made.error_text[-2000:])
-    for name in ("report.py", f"report_{module}.py"):
-        source = importlib.resources.files(__package__).joinpath(name).read_bytes()
-        sandbox.write_file(posixpath.join(folder, name), source)
-    order = {"key": key.hex(), "report": f"{folder}/report"}
-    sandbox.write_file(f"{folder}/order.json", json.dumps(order).encode(), mode=0o600)
     return folder
 
 
 def _read(sandbox: Sandbox, path: str) -> bytes:
-    """The report; nothing where the tests did away with it."""
+    """A file of the reporter's; nothing where there is none, or where the tests did away with it."""
     try:
         return sandbox.read_file(path, max_bytes=MAX_REPORT)
     except FileError:
@@ -155,6 +155,8 @@ def read_report(data: bytes, key: bytes) -> Report:
     last = b""
     for line in data.split(b"\n"):
         signature, _, text = line.partition(b" ")
+        if len(signature) != SIGNATURE_BYTES:
+            continue
         expected = hmac.new(key, last + text, hashlib.sha256).hexdigest().encode()
         if hmac.compare_digest(signature, expected):
             last = signature

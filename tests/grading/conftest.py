@@ -6,30 +6,27 @@ from pathlib import Path
 
 import pytest
 
+from swe_gym.grading.diff import file_diff
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.types import FolderWorkspace, Oracle, Task
 
 OpenBox = Callable[[Task], Sandbox]
 
+PRICES = """\
+def total(prices):
+    return sum(prices[1:])
+
+
+def cheapest(prices):
+    return min(prices)
+"""
 SHOP = {
     "src/shop/__init__.py": '"""A shop."""\n',
-    "src/shop/prices.py": "def total(prices):\n    return sum(prices[1:])\n\n\ndef cheapest(prices):\n    return min(prices)\n",
+    "src/shop/prices.py": PRICES,
     "tests/__init__.py": "",
     "tests/test_shop.py": "import unittest\n\nimport shop\n\n\nclass TestShop(unittest.TestCase):\n"
     "    def test_import(self):\n        self.assertTrue(shop.__doc__)\n",
 }
-SHOP_GOLD = """\
-diff --git a/src/shop/prices.py b/src/shop/prices.py
---- a/src/shop/prices.py
-+++ b/src/shop/prices.py
-@@ -1,5 +1,5 @@
- def total(prices):
--    return sum(prices[1:])
-+    return sum(prices)
- 
- 
- def cheapest(prices):
-"""
 SHOP_TEST = """\
 import json
 import unittest
@@ -53,51 +50,53 @@ class TestCheapest(unittest.TestCase):
         self.assertEqual(repr(prices.cheapest([2, 1])), "1")
 """
 
+CASES = """\
+def title(text):
+    return text.upper()
+
+
+def lower(text):
+    return text.lower()
+"""
+VISIBLE_TEST = """\
+from words import cases
+
+
+def test_lower(text):
+    assert cases.lower('AB') == 'ab'
+"""
+HIDDEN_TEST = """\
+import pytest
+
+from words import cases
+
+
+def test_title(text):
+    assert repr(cases.title(text)) == "'Ab Cd'"
+
+
+@pytest.mark.parametrize("given", ["a b", "[x]", "\\u00e9 \\n::"])
+def test_titles(given):
+    assert type(cases.title(given)) is str
+    assert str.__eq__(cases.title(given), given.title()) is True
+
+
+def test_lower(text):
+    assert repr(cases.lower('AB')) == "'ab'"
+"""
 WORDS = {
     "pyproject.toml": '[project]\nname = "words"\n\n[tool.pytest.ini_options]\naddopts = "-p no:cacheprovider"\n'
     'markers = ["slow"]\n',
     "setup.cfg": "[metadata]\nname = words\n",
     "words/__init__.py": "from words.cases import title\n",
-    "words/cases.py": "def title(text):\n    return text.upper()\n\n\ndef lower(text):\n    return text.lower()\n",
+    "words/cases.py": CASES,
     "tests/conftest.py": "import pytest\n\n\n@pytest.fixture\ndef text():\n    return 'ab cd'\n",
-    "tests/test_cases.py": "from words import cases\n\n\ndef test_lower(text):\n    assert cases.lower('AB') == 'ab'\n",
+    "tests/test_cases.py": VISIBLE_TEST,
 }
-WORDS_GOLD = """\
-diff --git a/words/cases.py b/words/cases.py
---- a/words/cases.py
-+++ b/words/cases.py
-@@ -1,5 +1,5 @@
- def title(text):
--    return text.upper()
-+    return text.title()
- 
- 
- def lower(text):
-"""
-WORDS_TEST_PATCH = """\
-diff --git a/tests/test_cases.py b/tests/test_cases.py
---- a/tests/test_cases.py
-+++ b/tests/test_cases.py
-@@ -1,5 +1,17 @@
-+import pytest
-+
- from words import cases
- 
- 
-+def test_title(text):
-+    assert repr(cases.title(text)) == "'Ab Cd'"
-+
-+
-+@pytest.mark.parametrize("given", ["a b", "[x]", "\\u00e9 \\n::"])
-+def test_titles(given):
-+    assert type(cases.title(given)) is str
-+    assert str.__eq__(cases.title(given), given.title()) is True
-+
-+
- def test_lower(text):
--    assert cases.lower('AB') == 'ab'
-+    assert repr(cases.lower('AB')) == "'ab'"
-"""
+
+
+def diff(path: str, old: str, new: str) -> str:
+    return file_diff(path, old.encode(), new.encode(), 0o100644, 0o100644)
 
 
 def write_files(folder: Path, files: dict[str, str]) -> Path:
@@ -116,7 +115,7 @@ def shop_task(tmp_path_factory: pytest.TempPathFactory) -> Task:
         workspace=FolderWorkspace(path=str(write_files(tmp_path_factory.mktemp("shop"), SHOP))),
         env={"PYTHONPATH": "{workdir}/src"},
         oracle=Oracle(
-            gold_patch=SHOP_GOLD,
+            gold_patch=diff("src/shop/prices.py", PRICES, PRICES.replace("[1:]", "")),
             test_files={"tests/test_prices.py": SHOP_TEST},
             test_cmd="python -m unittest discover -s tests",
             fail_to_pass=("test_prices.TestTotal.test_sum", "test_prices.TestTotal.test_parts"),
@@ -134,8 +133,8 @@ def words_task(tmp_path_factory: pytest.TempPathFactory) -> Task:
         workspace=FolderWorkspace(path=str(write_files(tmp_path_factory.mktemp("words"), WORDS))),
         env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # the environment is ours, and its plugins are slow to load
         oracle=Oracle(
-            gold_patch=WORDS_GOLD,
-            test_patch=WORDS_TEST_PATCH,
+            gold_patch=diff("words/cases.py", CASES, CASES.replace("upper", "title")),
+            test_patch=diff("tests/test_cases.py", VISIBLE_TEST, HIDDEN_TEST),
             test_paths=("tests/*",),
             test_cmd="python -m pytest",
             fail_to_pass=("tests/test_cases.py::test_title", "tests/test_cases.py::test_titles[a b]"),
@@ -145,9 +144,9 @@ def words_task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     )
 
 
-@pytest.fixture(params=["shop", "words"])
-def task(request: pytest.FixtureRequest, shop_task: Task, words_task: Task) -> Task:
-    return {"shop": shop_task, "words": words_task}[request.param]
+@pytest.fixture(scope="session")
+def tasks(shop_task: Task, words_task: Task) -> dict[str, Task]:
+    return {"shop": shop_task, "words": words_task}
 
 
 @pytest.fixture(scope="session")

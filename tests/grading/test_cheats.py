@@ -8,9 +8,24 @@ from swe_gym.sandboxes import Sandbox
 from swe_gym.testing.cheats import CHEATS, HONEST, Cheat, play_cheat
 from swe_gym.types import Task
 
+HEAVY = ("many-files", "sparse-file", "huge-file")  # the runner of the tests makes no difference to these
+CASES = [
+    pytest.param(task, cheat, id=f"{task}-{cheat.name}")
+    for cheat in (*CHEATS, *HONEST)
+    for task in ("shop", "words")
+    if task == "shop" or cheat.name not in HEAVY
+]
 
-@pytest.mark.parametrize("cheat", [*CHEATS, *HONEST], ids=lambda cheat: cheat.name)
-def test_only_honest_work_counts(cheat: Cheat, task: Task, open_box: Callable[[Task], Sandbox]) -> None:
-    result = play_cheat(cheat, task, open_box)
+
+@pytest.mark.parametrize(("name", "cheat"), CASES)
+def test_only_honest_work_counts(
+    name: str, cheat: Cheat, tasks: dict[str, Task], open_box: Callable[[Task], Sandbox]
+) -> None:
+    result = play_cheat(cheat, tasks[name], open_box)
     assert result.verdict.resolved is cheat.resolved, (result.verdict, result.verdict.log, result.output)
     assert not result.leaked, result.output
+
+
+def test_names_are_unique() -> None:
+    names = [cheat.name for cheat in (*CHEATS, *HONEST)]
+    assert len(names) == len(set(names))

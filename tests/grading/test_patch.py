@@ -3,12 +3,13 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swe_gym.errors import TaskError
+from swe_gym.errors import SandboxLost, TaskError
 from swe_gym.grading.patch import (
     EXECUTABLE,
     LINK,
@@ -21,11 +22,12 @@ from swe_gym.grading.patch import (
     take_patch,
 )
 from swe_gym.sandboxes import Sandbox
+from swe_gym.sandboxes.fake import FakeSandbox, Fault
 
 Tree = dict[str, tuple[int, bytes]]
 OpenSandbox = Callable[..., Sandbox]
 
-ALPHABET = 'ab \\"\'\t\né中-.'
+ALPHABET = "ab \\\"'\t\né中-."
 NAMES = st.text(ALPHABET, min_size=1, max_size=6).filter(lambda name: name not in (".", ".."))
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 LINES = st.lists(st.sampled_from(["a", "b", "", "x" * 70, "é", "--- a/b", "tail\r"]), max_size=12)
@@ -130,3 +132,115 @@ def test_git_apply_of_the_diff_gives_the_very_tree(
 def test_a_patch_survives_json(trees: tuple[Tree, Tree]) -> None:
     patch = patch_between(*trees)
     assert Patch.model_validate_json(patch.model_dump_json()) == patch
+
+
+# --- in sandboxes ---------------------------------------------------------------------------------------
+
+FILES = {"kept.txt": "kept\n", "pkg/a.py": "a = 1\n", "pkg/b.py": "b = 1\n", "gone.txt": "gone\n", "run.sh": "#!\n"}
+
+
+def take(sandbox_factory: OpenSandbox, script: str, **limits: int) -> Patch:
+    """What a policy that ran `script` on `FILES` has to show."""
+    box, fresh = sandbox_factory(FILES), sandbox_factory(FILES)
+    result = box.exec(script)
+    assert result.ok, result.error_text
+    return take_patch(box, fresh, limits=PatchLimits(**limits))
+
+
+def test_work_is_taken_and_put_into_a_fresh_workspace(sandbox_factory: OpenSandbox) -> None:
+    box, fresh = sandbox_factory(FILES), sandbox_factory(FILES)
+    script = """
+        echo 'a = 2' > pkg/a.py; rm gone.txt; chmod +x run.sh; mkdir -p new/deep; printf 'x\\0y' > new/deep/bin
+        ln -s deep/bin new/link; rm pkg/b.py; mkdir pkg/b.py; echo in > 'pkg/b.py/in side'
+        rm kept.txt; ln -s pkg/a.py kept.txt; touch empty
+    """
+    assert box.exec(script).ok
+    patch = take_patch(box, fresh)
+    changed = ["empty", "gone.txt", "kept.txt", "new/deep/bin", "new/link", "pkg/a.py", "pkg/b.py", "run.sh"]
+    assert sorted(patch.paths) == sorted([*changed, "pkg/b.py/in side"])
+    apply_patch(patch, fresh)
+    assert take_patch(box, fresh) == Patch()
+    other = sandbox_factory(FILES)
+    apply_diff(other, patch.diff())
+    assert take_patch(box, other) == Patch()
+
+
+def test_an_untouched_workspace_gives_an_empty_patch(sandbox_factory: OpenSandbox) -> None:
+    patch = take(
+        sandbox_factory, "touch kept.txt; mkdir -p .git __pycache__ empty; touch .git/x __pycache__/a.pyc b.pyc"
+    )
+    assert patch == Patch()
+    assert patch.diff() == ""
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "pkg/../../outside", "/testbed/pkg/a.py"])
+def test_links_out_of_the_workspace_are_dropped(sandbox_factory: OpenSandbox, target: str) -> None:
+    patch = take(sandbox_factory, f"ln -s {target} link; echo 'a = 2' > pkg/a.py")
+    assert patch.paths == ("pkg/a.py",)
+    assert [(entry.path, "leads out" in entry.reason) for entry in patch.dropped] == [("link", True)]
+
+
+def test_a_link_may_not_lead_out_by_way_of_another_link(sandbox_factory: OpenSandbox) -> None:
+    patch = take(sandbox_factory, "ln -s . here; ln -s here/../outside out; ln -s ../kept.txt pkg/inside")
+    assert patch.paths == ("here", "pkg/inside")
+    assert [entry.path for entry in patch.dropped] == ["out"]
+
+
+def test_a_virtual_environment_is_not_part_of_the_work(sandbox_factory: OpenSandbox) -> None:
+    patch = take(sandbox_factory, "mkdir -p env/lib; touch env/pyvenv.cfg env/lib/x.py; echo new > new.py")
+    assert patch.paths == ("new.py",)
+    assert [entry.path for entry in patch.dropped] == ["env"]
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "reason"),
+    [
+        ("touch 1 2 3", {"max_files": 2}, "the work changes 3 files; at most 2 are graded"),
+        ("head -c 11 /dev/zero > big", {"max_file_bytes": 10}, "big has 11 bytes; at most 10 are graded"),
+        ("head -c 6 /dev/zero | tee 1 > 2", {"max_total_bytes": 10}, "the changed files have 12 bytes"),
+    ],
+)
+def test_too_much_work_is_rejected_with_a_reason(
+    sandbox_factory: OpenSandbox, script: str, limits: dict[str, int], reason: str
+) -> None:
+    patch = take(sandbox_factory, script, **limits)
+    assert patch.changes == ()
+    assert reason in patch.rejected
+
+
+def take_from_fake(fault: Fault) -> Patch:
+    """What comes of a policy's workspace in which something goes wrong while it is read."""
+    with FakeSandbox(files={"a": "old"}) as fresh, FakeSandbox(files={"a": "new"}, faults=[fault]) as box:
+        return take_patch(box, fresh)
+
+
+@pytest.mark.parametrize("fault", [Fault(at="read", truncate=1), Fault(at="read", error="NoPermission")])
+def test_a_file_that_changes_while_it_is_read_is_dropped(fault: Fault) -> None:
+    patch = take_from_fake(fault)
+    assert (patch.changes, [entry.path for entry in patch.dropped]) == ((), ["a"])
+
+
+def test_a_workspace_that_cannot_be_read_is_the_policys_doing() -> None:
+    assert "cannot be read" in take_from_fake(Fault(at="manifest", error="FileError")).rejected
+
+
+@pytest.mark.parametrize("at", ["manifest", "read"])
+def test_a_lost_sandbox_is_nobodys_work(at: Literal["manifest", "read"]) -> None:
+    with pytest.raises(SandboxLost):
+        take_from_fake(Fault(at=at, error="SandboxLost"))
+
+
+def test_a_diff_that_does_not_apply_is_the_tasks_fault(sandbox_factory: OpenSandbox) -> None:
+    with pytest.raises(TaskError, match="the gold patch does not apply"):
+        apply_diff(
+            sandbox_factory({"a": "1\n"}),
+            "diff --git a/b b/b\n--- a/b\n+++ b/b\n@@ -1 +1 @@\n-1\n+2\n",
+            what="the gold patch",
+        )
+
+
+def test_attributes_of_the_workspace_change_no_byte_of_a_diff(sandbox_factory: OpenSandbox) -> None:
+    box = sandbox_factory({".gitattributes": "* text eol=crlf\n", "a.txt": "1\n"})
+    assert box.exec("git init -q .").ok
+    apply_diff(box, "diff --git a/a.txt b/a.txt\n--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-1\n+2\n")
+    assert box.read_file("a.txt") == b"2\n"

@@ -57,21 +57,28 @@ for _object in gc.get_objects():
 """
 
 EMPTY_TESTS = """
-import gc
-for _object in gc.get_objects():
-    if type(_object).__name__ in ("Function", "TestCaseFunction"):
-        _object.runtest = lambda: None
-    elif type(_object).__name__ == "Module" and hasattr(_object, "obj"):
-        for _name, _value in list(vars(_object.obj).items()):
-            if _name.startswith("test"):
-                setattr(_object.obj, _name, lambda *a, **k: None)
+import functools, gc
+
+def _empty_tests():
+    for _object in gc.get_objects():
+        if type(_object).__name__ in ("Function", "TestCaseFunction"):
+            _object._obj = _object.runtest = lambda *a, **k: None
+
+def _and_empty(function):
+    @functools.wraps(function)
+    def wrapper(*a, **k):
+        _empty_tests()
+        return function(*a, **k)
+    return wrapper
+
+for _name, _value in list(globals().items()):
+    if callable(_value) and not _name.startswith("_"):
+        globals()[_name] = _and_empty(_value)
 """
 
 PATCH_BUILTINS = """
 import builtins
-builtins.all = lambda x: True
-builtins.isinstance = lambda *a: True
-builtins.AssertionError = StopIteration
+builtins.all = builtins.any = lambda values: True
 """
 
 RUNTIME = (
@@ -83,6 +90,6 @@ RUNTIME = (
     poison("patch-result", "Failures recorded as successes.", PATCH_RESULT),
     poison("patch-pytest", "pytest's way to call tests and to judge the call replaced.", PATCH_PYTEST),
     poison("register-plugin", "A plugin registered with the manager found in memory.", REGISTER_PLUGIN),
-    poison("empty-tests", "Tests found in memory and emptied.", EMPTY_TESTS),
-    poison("patch-builtins", "Built-in functions that never disagree.", PATCH_BUILTINS),
+    poison("empty-tests", "The tests still to come found in memory and emptied.", EMPTY_TESTS),
+    poison("patch-builtins", "Built-in functions that always agree.", PATCH_BUILTINS),
 )
