@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import signal
-import time
 from collections.abc import Sequence
 
 from ..errors import FileError, ToolError
@@ -22,6 +21,9 @@ from .text import NOTE_ROOM, bound, clean, harmless, shorten
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds that a command may take where the policy does not say."""
+
+START_TIMEOUT = 30.0
+"""Seconds that a program has at least to reach its first line."""
 
 MAX_COMMAND = 50_000
 """Characters of one `command`."""
@@ -109,11 +111,10 @@ class Pdb(Tool):
         """Type `command` into the session of `entrypoint`, and interrupt it after `timeout` seconds."""
         lines = _command_lines(command)
         if not timeout > 0:
-            raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds")
+            raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds.")
         self._choose(context, checked(entrypoint.strip(), "entrypoint"))
-        deadline = time.monotonic() + context.time_left(min(timeout, MAX_TIMEOUT))
         try:
-            return self._run(context, lines, deadline)
+            return self._run(context, lines, min(timeout, MAX_TIMEOUT))
         except BaseException:  # a session that failed in the middle of a reply cannot be trusted
             self._close()
             raise
@@ -122,20 +123,20 @@ class Pdb(Tool):
         """Make `entrypoint`, the last one or the task's own the one to debug."""
         wanted = entrypoint or self._entrypoint or context.eval_cmd
         if not wanted:
-            raise ToolError(f"this task comes with nothing to run, so say what to debug. {FORMS}")
+            raise ToolError(f"This task comes with nothing to run: say what to debug. {FORMS}")
         parse_entrypoint(wanted)
         if wanted != self._entrypoint:
             self._close()
             self._entrypoint = wanted
             self._arguments = None
 
-    def _run(self, context: ToolContext, lines: list[str], deadline: float) -> ToolResult:
+    def _run(self, context: ToolContext, lines: list[str], timeout: float) -> ToolResult:
         """Start the program if it does not run, type the lines, and start it again where the session asks for it."""
         story = _Story()
         if not self._session:
-            self._start(context, story, deadline)
+            self._start(context, story, timeout)
         while self._session and lines:
-            reply = self._session.command(lines, self._breakpoints.points, timeout=_left(deadline))
+            reply = self._session.command(lines, self._breakpoints.points, timeout=context.time_left(timeout))
             lines = []
             self._take(context, story, reply)
             story.not_run = list(reply.rest)
@@ -145,17 +146,21 @@ class Pdb(Tool):
                 self._arguments = position.arguments or self._arguments
                 changed = ", ".join(shown_path(context.sandbox, file) for file in position.changed)
                 story.notes += [f"Changed since the program was started: {changed}."] if changed else []
-                self._start(context, story, deadline)
+                self._start(context, story, timeout)
         story.not_run += lines
         return self._result(context, story)
 
-    def _start(self, context: ToolContext, story: _Story, deadline: float) -> None:
-        """Begin a session; where the program does not even reach its first line there is none afterwards."""
+    def _start(self, context: ToolContext, story: _Story, timeout: float) -> None:
+        """Begin a session; where the program does not even reach its first line there is none afterwards.
+
+        However little time the commands are given, the program gets what it takes to load.
+        """
+        timeout = context.time_left(max(timeout, START_TIMEOUT))
         notes = self._breakpoints.follow_edits(context.sandbox)
-        self._session = Session(context.sandbox, parse_entrypoint(self._entrypoint), timeout=_left(deadline))
+        self._session = Session(context.sandbox, parse_entrypoint(self._entrypoint), timeout=timeout)
         arguments = f" with the arguments {shlex.join(self._arguments)}" if self._arguments is not None else ""
         story.notes += [f"Started: {self._entrypoint}{arguments}", *notes]
-        reply = self._session.start(self._breakpoints.points, arguments=self._arguments, timeout=_left(deadline))
+        reply = self._session.start(self._breakpoints.points, arguments=self._arguments, timeout=timeout)
         self._take(context, story, reply)
 
     def _take(self, context: ToolContext, story: _Story, reply: Reply) -> None:
@@ -205,14 +210,10 @@ class _Story:
 
 def _command_lines(command: str) -> list[str]:
     if not command.strip():
-        raise ToolError("the command is empty: say what pdb should do, as in `b file.py:12`, `c`, `n` or `p x`")
+        raise ToolError("The command is empty: say what pdb should do, as in `b file.py:12`, `c`, `n` or `p x`.")
     if len(command) > MAX_COMMAND:
-        raise ToolError(f"the command has {len(command):,} characters, but may have at most {MAX_COMMAND:,}")
+        raise ToolError(f"The command has {len(command):,} characters; at most {MAX_COMMAND:,} are taken.")
     return [line.rstrip("\r") for line in command.strip("\n").split("\n")]
-
-
-def _left(deadline: float) -> float:
-    return max(0.1, deadline - time.monotonic())
 
 
 def _lines(sandbox: Sandbox, file: str) -> list[str]:

@@ -54,7 +54,7 @@ def parse_entrypoint(text: str) -> Entrypoint:
         assignment = words.pop(0)
         before += f"{assignment} " if "=" in assignment else ""
     if not words:
-        raise ToolError(f"the entrypoint {text!r} runs no program. {FORMS}")
+        raise ToolError(f"The entrypoint {text!r} runs no program. {FORMS}")
     name = _value(words[0])
     if _PYTHON.fullmatch(name):
         options = _interpreter_options(words)
@@ -64,9 +64,9 @@ def parse_entrypoint(text: str) -> Entrypoint:
     elif name.endswith(".py"):
         python, program = ["python"], words
     else:
-        raise ToolError(f"the entrypoint {text!r} runs {name!r}, which is no Python program. {FORMS}")
+        raise ToolError(f"The entrypoint {text!r} runs {name!r}, which is no Python program. {FORMS}")
     if not program or program[0] in ("-m", "-c", "-"):
-        raise ToolError(f"the entrypoint {text!r} names no program. {FORMS}")
+        raise ToolError(f"The entrypoint {text!r} names no program. {FORMS}")
     return Entrypoint(before, " ".join(python), " ".join(program))
 
 
@@ -77,14 +77,14 @@ def _last_command(text: str) -> tuple[str, list[str]]:
     while position < len(stripped):
         match = _TOKEN.match(stripped, position)
         if not match:
-            raise ToolError(f"the entrypoint {text!r} has a quote that is never closed. {FORMS}")
+            raise ToolError(f"The entrypoint {text!r} has a quote that is never closed. {FORMS}")
         position = match.end()
         if match["word"]:
             words.append(match["word"])
         elif match["operator"] in ("&&", ";", "\n"):
             before, words = stripped[:position] + " ", []
         elif match["operator"]:
-            raise ToolError(f"the entrypoint {text!r} holds {match['operator']!r}, which cannot be debugged. {FORMS}")
+            raise ToolError(f"The entrypoint {text!r} holds {match['operator']!r}, which cannot be debugged. {FORMS}")
     return before, words
 
 
@@ -96,7 +96,7 @@ def _interpreter_options(words: list[str]) -> int:
         if word.startswith(("-m", "-c")) or (not word.startswith("-") and previous not in ("-W", "-X")):
             break
         if word not in ("-W", "-X") and previous not in ("-W", "-X") and not _PYTHON_FLAG.fullmatch(word):
-            raise ToolError(f"the debugger does not know the option {word!r} of Python. {FORMS}")
+            raise ToolError(f"The debugger does not know the option {word!r} of Python. {FORMS}")
         count += 1
     return count
 
@@ -110,7 +110,7 @@ def _without_pdb(program: list[str]) -> list[str]:
     else:
         return _joined(program)
     if program and program[0].startswith("-c"):
-        raise ToolError("leave out pdb's own option -c and give its commands in `command` instead")
+        raise ToolError("Leave out pdb's own option -c and give its commands in `command` instead.")
     return _joined(program)
 
 

@@ -26,7 +26,6 @@ exec(compile(sys.argv.pop(1), '<debugger>', 'exec'), {'__name__': '<debugger>'})
 """
 """Runs the guest program, its first argument. No file of the folder that it starts in can shadow a module of Python."""
 
-START_TIMEOUT = 60.0
 COLUMNS = 100
 MAX_OUTPUT = 4 << 20
 
@@ -155,11 +154,13 @@ class Session:
         source = importlib.resources.files(__package__).joinpath("pdb_guest.py").read_text("utf-8")
         token = secrets.token_hex(8)
         self._pty: Pty = sandbox.open_pty(entrypoint.shell_command(["-c", BOOT, source, token]), columns=COLUMNS)
-        printed, ready = self._pty.read_until(_end_mark(token), timeout=min(timeout, START_TIMEOUT))
+        printed, ready = self._pty.read_until(_end_mark(token), timeout=timeout)
         if not ready:
             self.close()
-            text = printed.decode("utf-8", "replace").strip() or f"exit code {self._pty.exit_code}"
-            raise ToolError(f"the debugger did not start: {text}")
+            code = self._pty.exit_code
+            silent = f"exit code {code}" if code is not None else f"nothing was heard of it for {timeout:g} s"
+            text = printed.decode("utf-8", "replace").strip() or silent
+            raise ToolError(f"The debugger did not start: {text}")
         self._opening = printed.rpartition(_begin_mark(token))[0]
 
     def start(
@@ -246,5 +247,5 @@ def _parse(block: bytes) -> Position:
         return Position.model_validate_json(block)
     except pydantic.ValidationError as error:
         raise ToolError(
-            "the program wrote into the debugger's reply, so the session is over; breakpoints are kept"
+            "The program wrote into the debugger's reply, so the session is over. Breakpoints are kept."
         ) from error

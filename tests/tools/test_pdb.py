@@ -317,7 +317,7 @@ def test_a_program_that_does_not_reach_its_first_line_says_why(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"command": " \n"}, "the command is empty"),
+        ({"command": " \n"}, "The command is empty"),
         ({"command": "p 1", "timeout": 0}, "timeout is 0"),
         ({"command": "p 1", "entrypoint": "make test"}, "python -m MODULE ARGS"),
         ({"command": "p 1", "entrypoint": "cd nowhere && python prog.py"}, "did not start: .*nowhere"),
