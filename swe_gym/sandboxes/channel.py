@@ -116,7 +116,6 @@ class Channel:
         self._waiting: set[int] = set()
         self._replies: dict[int, tuple[dict[str, Any], bytes]] = {}
         self._failure: SandboxLost | SandboxClosed | None = None
-        self._expired = False
 
     def request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> tuple[dict[str, Any], bytes]:
         """Send one request and return its reply.
@@ -151,9 +150,8 @@ class Channel:
         except TimeoutError:
             self._fail(SandboxLost("the sandbox does not take requests", reason="unresponsive"))
             self._raise_failure()
-        except OSError as error:
-            self._fail(self._end(f"the sandbox is gone: {error}"))
-            self._raise_failure()
+        except OSError:
+            pass  # it is gone; what can still be read says why
         except BaseException:
             self._fail(SandboxLost("interrupted while a request was being sent", reason="protocol"))
             raise
@@ -193,21 +191,18 @@ class Channel:
             self._fail(SandboxLost("the sandbox sent what is no frame", reason="protocol", detail=str(error)))
             return
         except OSError as error:
-            self._fail(self._end(f"the sandbox is gone: {error}"))
+            self._fail(SandboxLost(f"the sandbox is gone: {error}", reason="killed"))
             return
         if not data:
-            self._fail(self._end("the sandbox is gone: its runner ended"))
+            self._fail(SandboxLost("the sandbox is gone: its runner ended", reason="killed"))
         with self._turn:
             for message, payload in frames:
                 if message.get("event") == "expired":
-                    self._expired = True
-                    continue
+                    self._fail(SandboxLost("the sandbox reached its time to live", reason="expired"))
+                    return  # what follows are the ends of commands that it killed
                 number = message.get("id")
                 if isinstance(number, int) and number in self._waiting:  # a reply to a given-up request finds no one
                     self._replies[number] = message, payload
-
-    def _end(self, message: str) -> SandboxLost:
-        return SandboxLost(message, reason="expired" if self._expired else "killed")
 
     def _fail(self, failure: SandboxLost | SandboxClosed) -> None:
         with self._turn:

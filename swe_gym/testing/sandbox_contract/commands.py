@@ -6,6 +6,7 @@ import json
 import os
 import random
 import secrets
+from collections.abc import Callable
 from functools import partial
 
 from ...errors import SandboxError, UsageError
@@ -384,17 +385,22 @@ def text_cannot_fake_a_reply(make: Opener) -> None:
 
 @case("commands", "hostile")
 def odd_strings_never_wedge(make: Opener) -> None:
-    """A command with a NUL or a lone surrogate is a result or a `UsageError`, and the sandbox lives on."""
+    """A NUL or a lone surrogate in a command, a variable or a folder is a result or a `UsageError`."""
     sandbox = make()
     odd: list[str | list[str]] = ["echo a\0b", ["echo", "a\0b"], "echo \ud800", ["echo", "\udcff"], "\x00", "\n", [""]]
-    for command in odd:
+    calls: dict[str, Callable[[], object]] = {repr(command): partial(sandbox.exec, command) for command in odd}
+    for word in ("a\0b", "\ud800", "a=b", ""):
+        calls[f"variable {word!r}"] = partial(sandbox.exec, "true", env={word: "x"})
+        calls[f"value {word!r}"] = partial(sandbox.exec, "true", env={"X": word})
+        calls[f"folder {word!r}"] = partial(sandbox.exec, "true", cwd=word)
+    for what, call in calls.items():
         try:
-            sandbox.exec(command, timeout=5)
+            call()
         except UsageError:
             pass
         except SandboxError as error:
-            raise AssertionError(f"{command!r} is blamed on the sandbox: {error}") from error
-        assert ok(sandbox.exec("echo on")).text == "on\n", f"after {command!r}"
+            raise AssertionError(f"{what} is blamed on the sandbox: {error}") from error
+        assert ok(sandbox.exec("echo on")).text == "on\n", f"after {what}"
 
 
 @case("commands")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ...errors import FileError, MissingFile, NoPermission, NotAFile
+from ...errors import FileError, MissingFile, NoPermission, NotAFile, UsageError
 from .case import SLACK, Background, Opener, case, ok, python, run_all
 
 ODD_NAMES = [
@@ -84,6 +85,19 @@ def paths(make: Opener) -> None:
     folder = ok(sandbox.exec("mktemp -d")).text.strip()
     sandbox.write_file(f"{folder}/deep/absolute", b"y")
     assert ok(sandbox.exec(f"cat {folder}/deep/absolute")).stdout == b"y"
+
+
+@case("files")
+def senseless_paths(make: Opener) -> None:
+    """A path that no file can have is a `FileError` or a `UsageError`, and the sandbox lives on."""
+    sandbox = make()
+    for path in ("a\0b", "\ud800", "", ".", "..", "/", "x" * 5000, "folder/"):
+        calls = {"read_file": partial(sandbox.read_file, path), "write_file": partial(sandbox.write_file, path, b"")}
+        for name, call in calls.items():
+            with contextlib.suppress(FileError, UsageError):
+                call()  # type: ignore[operator]  # two signatures
+                assert (name, path) == ("write_file", "folder/"), f"{name}({path!r}) did something"
+        assert ok(sandbox.exec("echo on")).text == "on\n", f"after {path!r}"
 
 
 @case("files")

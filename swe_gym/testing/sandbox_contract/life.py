@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ...errors import SandboxClosed, Unsupported, UsageError
+from ...errors import SandboxClosed, SandboxStartError, TaskError, Unsupported, UsageError
 from ...sandboxes.base import ISOLATION_LEVELS, Sandbox
+from ...types import FolderWorkspace
 from .case import (
     CANCEL_SECONDS,
     CLOSE_SECONDS,
@@ -93,6 +94,45 @@ def unknown_options(make: Opener) -> None:
     except UsageError as error:
         message = str(error)
     assert "no_such_option_of_any_backend" in message, message or "an unknown option was accepted"
+
+
+@case("life")
+def short_start_timeout(make: Opener) -> None:
+    """A start that takes longer than `start_timeout` is a `SandboxStartError` that says so, by then."""
+    reason = "timeout"
+    with make.within(0.001 + SLACK, "starting with start_timeout=0.001"):
+        try:
+            make(start_timeout=0.001)
+        except SandboxStartError as error:
+            reason = error.reason
+    assert reason == "timeout", reason
+
+
+@case("life", "workspace")
+def missing_workspace(make: Opener) -> None:
+    """A workspace that is not there is a `TaskError`."""
+    try:
+        make(workspace=FolderWorkspace(path="/no/such/folder/anywhere"))
+    except TaskError:
+        return
+    raise AssertionError("a workspace that is not there was accepted")
+
+
+@case("life")
+def time_to_live(make: Opener) -> None:
+    """A sandbox ends itself after its `ttl`; whoever uses it then learns that it expired."""
+    sandbox = make(ttl=1.5)
+    marker = new_marker()
+    with make.within(1.5 + SLACK, "a command that outlives its sandbox"):
+        loss = loss_of(lambda: sandbox.exec(f"setsid sleep {marker} & sleep 60", timeout=60))
+    assert loss is not None, "the sandbox outlived its ttl"
+    assert loss.reason == "expired", loss.reason
+    eventually(lambda: not processes_here(marker), 2, "processes outlived their sandbox")
+    idle = make(ttl=0.5)
+    threading.Event().wait(1.0)
+    loss = loss_of(lambda: idle.exec("true"))
+    assert loss is not None, "the sandbox outlived its ttl"
+    assert loss.reason == "expired", loss.reason
 
 
 @case("life")
