@@ -1,36 +1,56 @@
 """The `swe-gym` command: one file per sub-command."""
 
 import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from ..errors import SweGymError
 from . import bench, demo, doctor, play, tasks, validate
 
 app = typer.Typer(
     name="swe-gym",
-    help="Software-engineering tasks as Gymnasium environments.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
 app.command()(demo.demo)
-app.add_typer(tasks.app, name="tasks")
-app.command()(validate.validate)
 app.command()(play.play)
+app.command()(validate.validate)
 app.command()(doctor.doctor)
+app.add_typer(tasks.app, name="tasks")
 app.add_typer(bench.app, name="bench")
 
 
-def main() -> None:
-    """Run the command line; our own errors are one readable message and exit status 2."""
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("swe-gym"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Software-engineering tasks as Gymnasium environments."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; our own errors and those of the file system are one message and exit status 2.
+
+    Args:
+        arguments: What stands behind `swe-gym`; None takes it from the command line.
+    """
     try:
-        app()
-    except SweGymError as error:
-        Console(stderr=True).print(f"[bold red]{type(error).__name__}[/]:", str(error), highlight=False, markup=True)
+        app(arguments)
+    except (SweGymError, OSError) as error:
+        console = Console(stderr=True, highlight=False)
+        console.print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=not console.is_terminal)
         sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted")
-        sys.exit(130)

@@ -6,21 +6,22 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from ..sandboxes import Sandbox, SandboxSpec, open_sandbox
+from ..sandboxes import Sandbox, SandboxSpec, make_spec, open_sandbox
+from .common import Backend, SandboxOptions, open_console, plain_table
+from .common import sandbox_options as parse_sandbox_options
 
 app = typer.Typer(no_args_is_help=True, help="Measure what sandboxes cost on this machine.")
 
 
 @app.command()
 def sandbox(
-    backend: Annotated[str, typer.Option(help="Kind of sandbox.")] = "local",
-    image: Annotated[str | None, typer.Option(help="Container image, on backends that run one.")] = None,
+    backend: Backend = "local",
+    sandbox_option: SandboxOptions = None,
     live: Annotated[int, typer.Option(min=1, help="How many to hold open at once for the memory figure.")] = 50,
     rounds: Annotated[int, typer.Option(min=5, help="Repetitions of each timing.")] = 100,
 ) -> None:
@@ -28,24 +29,29 @@ def sandbox(
 
     Timings of sandbox and host alternate in one loop, so that what else the machine does hits both alike.
     """
-    spec = SandboxSpec(image=image)
-    table = Table("what", "median", "beside it", "ratio", title=f"{backend} sandboxes")
-    with open_sandbox(spec, backend) as box:
-        table.caption = f"isolation: {box.capabilities.isolation}"
-        commands = {
-            "exec 'true' in bash": lambda: box.exec("true"),
-            "exec ['true']": lambda: box.exec(["true"]),
-        }
-        for name, work in commands.items():
-            ours, host = alternate(work, lambda: subprocess.run(["true"], check=True), rounds)
-            table.add_row(name, f"{ours:.2f} ms", f"subprocess.run: {host:.2f} ms", f"{ours / host:.1f}x")
-    start, close = start_and_close(spec, backend, max(5, rounds // 5))
-    table.add_row("open to first command", f"{start:.0f} ms", "", "")
-    table.add_row("close", f"{close:.0f} ms", "", "")
-    rate, host_rate = throughput(spec, backend)
-    table.add_row("16 threads together", f"{rate:.0f} commands/s", f"subprocess.run: {host_rate:.0f}/s", "")
-    table.add_row(f"memory of each of {live}", f"{memory_each(spec, backend, live):.1f} MB", "", "")
-    Console().print(table)
+    console = open_console()
+    spec = make_spec(SandboxSpec(), parse_sandbox_options(backend, sandbox_option))
+    table = plain_table("what", "here", "without a sandbox", "ratio")
+    with console.status("timing commands") as status:
+        with open_sandbox(spec, backend) as box:
+            kind = f"{backend} sandboxes, isolation {box.capabilities.isolation}; times are medians of {rounds}"
+            for name, ours, bare in (
+                ("bash -c true", "true", ["bash", "-c", "true"]),
+                ("true", ["true"], ["true"]),
+            ):
+                times = alternate(partial(box.exec, ours), partial(subprocess.run, bare, check=True), rounds)
+                table.add_row(name, f"{times[0]:.2f} ms", f"{times[1]:.2f} ms", f"{times[0] / times[1]:.1f}x")
+        status.update("timing starts")
+        start, close = start_and_close(spec, backend, max(5, rounds // 5))
+        table.add_row("open, first command", f"{start:.0f} ms")
+        table.add_row("close", f"{close:.0f} ms")
+        status.update("running commands on 16 threads")
+        rate, bare_rate = throughput(spec, backend)
+        table.add_row("true on 16 threads", f"{rate:.0f}/s", f"{bare_rate:.0f}/s", f"{rate / bare_rate:.1f}x")
+        status.update(f"holding {live} open")
+        table.add_row(f"memory of each of {live}", f"{memory_each(spec, backend, live):.1f} MB")
+    console.print(f"{kind}\n")
+    console.print(table)
 
 
 def alternate(first: Callable[[], object], second: Callable[[], object], rounds: int) -> tuple[float, float]:
@@ -93,7 +99,10 @@ def throughput(spec: SandboxSpec, backend: str, threads: int = 16, each: int = 1
 
 
 def memory_each(spec: SandboxSpec, backend: str, count: int) -> float:
-    """MB of this machine's memory that each of `count` sandboxes takes: kernel, page tables and all."""
+    """MB of this machine's memory that each of `count` sandboxes takes: kernel, page tables and all.
+
+    It is what the machine has less of while they live, so other programs that start or end meanwhile disturb it.
+    """
     open_sandbox(spec, backend).close()  # what they share is loaded before the count begins
     before = available_mb()
     with ExitStack() as stack:

@@ -1,18 +1,23 @@
-"""What several sub-commands share: how a user names a task source, and the options that mean the same everywhere."""
+"""What sub-commands share: how a user names tasks and sandboxes, and how a command prints."""
 
+import fnmatch
 import json
 from typing import Annotated, Any
 
-import gymnasium
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from ..envs.registration import register_families
+from ..envs.checks import check_sandbox
+from ..envs.swe_env import SweEnv
 from ..errors import UsageError
 from ..tasks import TaskSource, load_source
+from ..types import Task
 
 TASK_FILES = (".jsonl", ".json", ".parquet")
 
 Source = Annotated[str, typer.Option("--source", "-s", help="'toy', or a task file (.jsonl, .json, .parquet).")]
+Match = Annotated[str, typer.Option("--match", "-m", help="Only ids that match this glob pattern.")]
 Backend = Annotated[str, typer.Option(help="Kind of sandbox.")]
 SandboxOptions = Annotated[
     list[str] | None,
@@ -20,30 +25,72 @@ SandboxOptions = Annotated[
 ]
 
 
+# --- what a user names --------------------------------------------------------------------------------------
+
+
 def open_source(name: str) -> TaskSource:
     """The task source that a user named."""
-    return load_source("file", path=name) if name.endswith(TASK_FILES) else load_source(name)
+    source, options = _source(name)
+    return load_source(source, **options)
 
 
-def make_env(source: str, **settings: Any) -> gymnasium.Env[str, str]:
-    """The environment over the task source that a user named."""
-    register_families()
-    if source == "toy":
-        return gymnasium.make("SWE/Toy-v0", **settings)
-    if source.endswith(TASK_FILES):
-        return gymnasium.make("SWE/Tasks-v0", path=source, **settings)
-    raise UsageError(f"{source!r} is neither 'toy' nor a task file ({', '.join(TASK_FILES)})")
+def open_env(name: str, **settings: Any) -> SweEnv:
+    """An environment over the task source that a user named."""
+    source, options = _source(name)
+    return SweEnv(source, options, **settings)
 
 
-def parse_options(pairs: list[str] | None) -> dict[str, Any]:
-    """`["memory_mb=512", "image=python:3.12"]` as a dictionary; values are JSON where they can be, else text."""
+def _source(name: str) -> tuple[str, dict[str, Any]]:
+    return ("file", {"path": name}) if name.endswith(TASK_FILES) else (name, {})
+
+
+def matching(source: TaskSource, pattern: str) -> list[str]:
+    """The ids of the tasks that match; there is at least one."""
+    ids = fnmatch.filter(source.ids(), pattern)
+    if not ids:
+        raise UsageError(f"no task matches {pattern!r}; `swe-gym tasks list` lists them")
+    return ids
+
+
+def sandbox_options(backend: str, pairs: list[str] | None) -> dict[str, Any]:
+    """`["memory_mb=512", "image=python:3.12"]` as a dictionary, checked before anything is started.
+
+    Values are JSON where they can be, else text.
+    """
     options: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise UsageError(f"{pair!r} is not NAME=VALUE")
+            raise UsageError(f"--sandbox-option {pair!r} is not NAME=VALUE")
         try:
             options[name] = json.loads(value)
         except ValueError:
             options[name] = value
+    check_sandbox(backend, options)
     return options
+
+
+# --- how a command prints -----------------------------------------------------------------------------------
+
+
+def open_console() -> Console:
+    """Where a command prints: as a terminal takes it, or plain lines of any length into a file or pipe.
+
+    Nothing is taken for markup: much of what is printed was written by somebody else.
+    """
+    plain = Console(highlight=False, markup=False, emoji=False)
+    return plain if plain.is_terminal else Console(highlight=False, markup=False, emoji=False, width=100_000)
+
+
+def plain_table(*headers: str) -> Table:
+    """A table without lines, whose columns are as wide as what is in them; the last may wrap."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers[:-1]:
+        table.add_column(header, no_wrap=True, overflow="fold")
+    table.add_column(headers[-1], overflow="fold")
+    return table
+
+
+def headline(task: Task) -> str:
+    """The first line of the issue."""
+    return task.problem_statement.strip().partition("\n")[0].lstrip("# ")

@@ -5,22 +5,28 @@ import os
 import platform
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from ..cache import cache_folder
+from ..errors import SweGymError
+from ..index import find_sdists
 from ..sandboxes.local import problem
 from ..sandboxes.local.tiers import TIERS
+from .common import open_console
 
 EXTRAS = {
     "parquet": ("pyarrow", "task files in parquet"),
     "render": ("PIL", 'render_mode="rgb_array"'),
 }
+
+INDENT = " " * 4
 
 
 class Finding(NamedTuple):
@@ -35,21 +41,32 @@ class Finding(NamedTuple):
 
 def doctor() -> None:
     """Say what works on this machine, what does not, and how to mend it. Exit status 1: no sandbox can run."""
-    console = Console()
-    table = Table("", "what", "found", "what to do", title="swe-gym on this machine", pad_edge=False)
-    findings = list(_findings())
-    for finding in findings:
-        mark = "[green]ok[/]" if finding.works else "[red]no[/]" if finding.needed else "[yellow]no[/]"
-        table.add_row(
-            mark,
-            finding.what,
-            finding.detail.replace("[", "\\["),
-            "" if finding.works else finding.fix.replace("[", "\\["),
-        )
-    console.print(table)
-    console.print(_isolation_table())
+    console = open_console()
+    findings = []
+    for finding in _findings():
+        _print_finding(console, finding)
+        findings.append(finding)
+    _print_isolation(console)
     if any(finding.needed and not finding.works for finding in findings):
         raise typer.Exit(1)
+
+
+def _print_finding(console: Console, finding: Finding) -> None:
+    mark = ("ok", "green") if finding.works else ("no", "bold red" if finding.needed else "yellow")
+    console.print(Text.assemble(mark, f"  {finding.what:20}  {finding.detail}"))
+    if finding.fix and not finding.works:
+        console.print(Text.assemble(INDENT, ("fix: ", "bold"), finding.fix))
+
+
+def _print_isolation(console: Console) -> None:
+    """What each tier keeps apart and what it does not, in full: nobody should find out later."""
+    width = min(console.width, 120)
+    for name, tier in TIERS.items():
+        console.print(Text.assemble("\nWhat tier ", (name, "bold"), " isolates:"))
+        console.print(textwrap.fill(tier.isolates, width, initial_indent="  + ", subsequent_indent=INDENT))
+        console.print("and what it does not:")
+        for gap in tier.gaps:
+            console.print(textwrap.fill(gap, width, initial_indent="  - ", subsequent_indent=INDENT))
 
 
 def _findings() -> Iterator[Finding]:
@@ -59,11 +76,11 @@ def _findings() -> Iterator[Finding]:
     yield Finding("git", git is not None, git or "not on the PATH", "apt-get install git", needed=True)
     yield _cache()
     yield from _tiers()
+    yield _open_files()
     for extra, (module, use) in EXTRAS.items():
         found = importlib.util.find_spec(module) is not None
-        detail = f"{use}: {'installed' if found else 'not installed'}"
-        yield Finding(f"extra {extra}", found, detail, f"pip install 'swe-gym[{extra}]'")
-    yield from _limits()
+        yield Finding(f"extra {extra}", found, use, f"pip install 'swe-gym[{extra}]'")
+    yield _index()
 
 
 def _cache() -> Finding:
@@ -81,17 +98,11 @@ def _cache() -> Finding:
 
 def _tiers() -> Iterator[Finding]:
     best = True
-    for tier, info in TIERS.items():
+    for tier in TIERS:
         reason = problem(tier)
         fix = _namespace_fix() if tier == "namespace" else "Linux 5.13 or newer with Landlock in its `lsm=` list"
-        used = ", taken by default" if best and not reason else ""
-        yield Finding(
-            f"local sandboxes: {tier}",
-            not reason,
-            reason or f"works{used}. {info.isolates}",
-            fix,
-            needed=tier == "process",
-        )
+        works = "a command ran; taken by default" if best else "a command ran"
+        yield Finding(f"tier {tier}", not reason, reason or works, fix, needed=tier == "process")
         best = best and bool(reason)
 
 
@@ -116,19 +127,19 @@ def _namespace_fix() -> str:
     return "the kernel or a security policy refuses user namespaces; use tier landlock or a container backend"
 
 
-def _limits() -> Iterator[Finding]:
-    if sys.platform != "linux":
-        return
+def _open_files() -> Finding:
     import resource  # not on every platform
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = soft >= 4096
-    detail = f"{soft}: about {max(0, soft - 100) // 2} local sandboxes at once"
-    yield Finding("open files", enough, detail, f"ulimit -n {min(hard, 65536)}")
+    room = f"{soft}: enough for about {max(0, soft - 100) // 2} local sandboxes at once"
+    most = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
+    return Finding("open files", soft >= 4096, room, f"ulimit -n {most}")
 
 
-def _isolation_table() -> Table:
-    table = Table("tier", "isolates", "does not", title="What local sandboxes isolate", pad_edge=False, show_lines=True)
-    for name, tier in TIERS.items():
-        table.add_row(name, tier.isolates, "\n".join(f"- {gap}" for gap in tier.gaps))
-    return table
+def _index() -> Finding:
+    try:
+        find_sdists("pip", timeout=10.0)
+    except SweGymError as error:
+        fix = "configure pip (PIP_INDEX_URL, proxy); only tasks made from packages need it"
+        return Finding("package index", False, str(error).partition("\n")[0], fix)
+    return Finding("package index", True, "reached as pip is configured: real tasks can be made and set up")

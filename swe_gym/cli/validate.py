@@ -5,19 +5,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from ..rollout.validate import TaskRecord
+from ..rollout.validate import TaskRecord, read_records
 from ..rollout.validate import validate as validate_tasks
-from .common import Backend, SandboxOptions, open_source, parse_options
+from .common import Backend, Match, SandboxOptions, matching, open_console, open_source
+from .common import sandbox_options as parse_sandbox_options
 
 STYLES = {"valid": "green", "invalid": "red", "skipped": "yellow", "error": "bold red"}
 
 
 def validate(
     source: Annotated[str, typer.Argument(help="'toy', or a task file (.jsonl, .json, .parquet).")] = "toy",
-    task: Annotated[list[str] | None, typer.Option("--task", "-t", help="Only this task; may be repeated.")] = None,
+    match: Match = "*",
     times: Annotated[int, typer.Option("--times", "-k", min=1, help="Runs of gold and of empty.")] = 3,
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Tasks at once.")] = 2,
     record: Annotated[
@@ -31,9 +32,11 @@ def validate(
     A task is valid when gold is resolved and empty is not, in every run. What the record file already answers is
     not run again. Exit status 1 means that a task is invalid or could not be judged.
     """
-    console = Console()
+    console = open_console()
     tasks = open_source(source)
-    ids = list(task) if task else list(tasks.ids())
+    ids = matching(tasks, match)
+    options = parse_sandbox_options(backend, sandbox_option)
+    known = read_records(record) if record else []
     progress = Progress(
         TextColumn("validating"),
         BarColumn(),
@@ -41,34 +44,46 @@ def validate(
         TimeElapsedColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     with progress:
         bar = progress.add_task("", total=len(ids))
 
         def show(result: TaskRecord) -> None:
-            progress.print(_line(result), highlight=False)
+            console.print(_lines(result, recorded=result in known))
             progress.advance(bar)
 
-        records = validate_tasks(
-            tasks,
-            ids,
-            backend=backend,
-            sandbox_options=parse_options(sandbox_option),
-            times=times,
-            workers=workers,
-            record=record,
-            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-            on_record=show,
-        )
-    counts = {status: sum(result.status == status for result in records) for status in STYLES}
-    console.print(", ".join(f"{number} {status}" for status, number in counts.items() if number) or "no task")
+        try:
+            results = validate_tasks(
+                tasks,
+                ids,
+                backend=backend,
+                sandbox_options=options,
+                times=times,
+                workers=workers,
+                record=record,
+                date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+                on_record=show,
+            )
+        except KeyboardInterrupt:
+            if record:
+                console.print(f"\nInterrupted. The same command goes on from what stands in {record}.")
+            raise
+    counts = {status: sum(result.status == status for result in results) for status in STYLES}
+    console.print(", ".join(f"{number} {status}" for status, number in counts.items() if number))
     if counts["invalid"] or counts["error"]:
         raise typer.Exit(1)
 
 
-def _line(result: TaskRecord) -> str:
-    seconds = f"{sum(result.seconds):6.1f} s" if result.seconds else " " * 8
-    gold, empty = (f"{sum(runs)}/{len(runs)}" for runs in (result.gold, result.empty))
-    style = STYLES[result.status]
-    reason = result.reason.replace("[", "\\[")
-    return f"[{style}]{result.status:8}[/] {seconds}  gold {gold}  empty {empty}  {result.task_id}  [dim]{reason}[/]"
+def _lines(result: TaskRecord, recorded: bool) -> Text:
+    """One line, and below it the reason where there is one."""
+    line = Text.assemble((f"{result.status:8}", STYLES[result.status]), f" {result.task_id}")
+    facts = [f"recorded {result.date}" if recorded else f"{sum(result.seconds):.1f} s"]
+    if result.gold:
+        facts[:0] = [
+            f"{name} {sum(runs)}/{len(runs)}" for name, runs in (("gold", result.gold), ("empty", result.empty))
+        ]
+    line.append("  " + ", ".join(facts), style="dim")
+    for reason in result.reason.splitlines():
+        line.append(f"\n         {reason}")
+    return line
