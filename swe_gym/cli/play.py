@@ -31,7 +31,7 @@ A line is a shell command. A line that begins with a colon is a tool:
     :submit                       ends the episode and grades your work
     :help                         this text
 
-An open quote goes on in the next line. Ctrl-D gives up.
+An open quote goes on in the next line. Ctrl-D drops it; at the prompt, it gives up the task.
 """
 
 

@@ -152,9 +152,8 @@ def new(
         _check(task, runs)
     tasks[task.task_id] = task
     write_tasks(tasks.values(), output)
-    console.print(
-        f"{task.task_id} is valid, and stands in {output}. {_tests(task)}\nPlay it: swe-gym play {task.task_id} --source {output}"
-    )
+    console.print(f"{task.task_id} is valid, and stands in {output}. {_tests(task)}")
+    console.print(f"Play it: swe-gym play {task.task_id} --source {output}")
 
 
 class _Only(NamedTuple):
