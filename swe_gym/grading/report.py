@@ -20,6 +20,7 @@ import types  # noqa: E402
 ORDER = "order.json"
 RUNNERS = ("pytest", "_pytest", "pluggy", "unittest", "builtins")
 REPLACEABLE = ("open", "print", "input", "__import__")  # builtins that honest code replaces
+REPLACED_BY_PYTEST = ("_getini_unknown_type",)  # by its plugin legacypath, at 7.0.0rc1 once all are configured
 HOOKS = ("__getattribute__", "__getattr__", "__call__")  # attributes that would change others by their mere presence
 ABSENT = object()
 
@@ -110,7 +111,8 @@ def remember():
 
 def members(owner):
     for name, value in list(vars(owner).items()):
-        if isinstance(value, (types.FunctionType, staticmethod, classmethod, property)):
+        watched = isinstance(value, (types.FunctionType, staticmethod, classmethod, property))
+        if watched and name not in REPLACED_BY_PYTEST:
             yield entry(owner, name, value)
     for name in HOOKS:
         if name not in vars(owner):
