@@ -17,11 +17,13 @@ import contextlib
 import dis
 import fcntl
 import functools
+import importlib.machinery
 import json
 import linecache
 import os
 import pdb
 import pprint
+import re
 import reprlib
 import runpy
 import shlex
@@ -40,6 +42,11 @@ HARNESS = ("bdb", "pdb", "pytest", "_pytest", "pluggy", "unittest", "importlib",
 CONTEXT = 5
 """Source lines shown before and after the current one."""
 
+STATEMENT = re.compile(r"[A-Za-z_]\w*(?:\s*[-+*/%&|^@<>!]?=|[.\[])")
+"""How a statement begins, though its first word may be a command: `c = 1`, `n.x`, `a[0]`."""
+
+PRINTING = re.compile(r"(pp?|whatis)(?=\()")
+
 MAX_LINE = 10000
 MAX_EXCEPTION = 1000
 PLUGIN = "_debugger_pytest_plugin"
@@ -52,7 +59,7 @@ class Channel:
         lines: The lines of the current request that were not yet taken.
         dropped: Those that an interrupt took away.
         told: The breakpoints and the commands to come, as the host heard of them last.
-        waiting: No request is being worked on: an interrupt that comes now is late.
+        waiting: No request is being worked on: an interrupt that comes now comes too late or too early.
         interrupted: The current request was interrupted already; once is enough.
         prompting: The thread that runs the commands of the current request, None while the program runs.
     """
@@ -86,13 +93,14 @@ class Channel:
 
     def reply(self, **block):
         """Write one reply in one piece, after everything that was printed before."""
-        self.waiting = block.get("state") != "running"
+        self.waiting = True  # an interrupt now would tear the reply
         flush()
         self.screen.flush()
         self.set_raw()
         data = "<{0}:{1}:{0}>".format(self.nonce, json.dumps(block)).encode("ascii")
         while data:
             data = data[os.write(self.fd, data) :]
+        self.waiting = block.get("state") != "running"
 
     def set_raw(self):
         """No echo, no line length limit, no translation, whatever the program did to the terminal."""
@@ -390,9 +398,23 @@ class Debugger(pdb.Pdb):
     # --- commands that differ from pdb's --------------------------------------------------------------
 
     def precmd(self, line):
-        line = pdb.Pdb.precmd(self, "" if line.lstrip().startswith("#") else line)
+        try:
+            line = pdb.Pdb.precmd(self, "" if line.lstrip().startswith("#") else line)
+        except Exception as error:  # noqa: BLE001  an alias for nothing
+            self.show_exception(error)
+            line = ""
         self.save()
-        return line
+        if self.commands_defining:
+            return line
+        return "!" + line if STATEMENT.match(line) else PRINTING.sub(r"\1 ", line, 1)
+
+    def onecmd(self, line):
+        """Run a command. What pdb itself trips over, in any version, must not end the program."""
+        try:
+            return pdb.Pdb.onecmd(self, line)
+        except Exception as error:  # noqa: BLE001  see above
+            self.show_exception(error)
+            return None
 
     def emptyline(self):
         """Do nothing: among several lines an empty one is no wish to repeat a command."""
@@ -454,7 +476,7 @@ class Debugger(pdb.Pdb):
         try:
             sys.call_tracing(inner.run, (arg, self.curframe.f_globals, self.frame_locals()))
         except Exception as error:  # noqa: BLE001  whatever the statement raises is shown
-            self.error("".join(traceback.format_exception_only(type(error), error)).strip())
+            self.show_exception(error)
         self.message("LEAVING RECURSIVE DEBUGGER")
         sys.settrace(self.trace_dispatch)
 
@@ -473,7 +495,10 @@ class Debugger(pdb.Pdb):
         try:
             self.message(form(value))
         except BaseException as error:  # noqa: BLE001  a `__repr__` may raise anything
-            self.error("".join(traceback.format_exception_only(type(error), error)).strip())
+            self.show_exception(error)
+
+    def show_exception(self, error):
+        self.error(summary(error))
 
     def error(self, msg):
         self.failed = True
@@ -559,7 +584,7 @@ class Debugger(pdb.Pdb):
         if os.getpid() != self.pid:
             return
         sys.settrace(None)
-        self.exception = "".join(traceback.format_exception_only(type(error), error)).strip()[:MAX_EXCEPTION]
+        self.exception = summary(error)[:MAX_EXCEPTION]
         self.give_reason("post-mortem, the program is over" if final else "post-mortem of a failed test")
         if isinstance(error, EOFError):
             self.notes.append("The program's standard input is empty: whatever reads it meets its end.")
@@ -655,6 +680,14 @@ class Debugger(pdb.Pdb):
         pdb.Pdb.message(self, text, *arguments, **options)
 
 
+def summary(error):
+    """An exception as the last lines of a traceback show it."""
+    try:
+        return "".join(traceback.format_exception_only(type(error), error)).strip()
+    except Exception:  # noqa: BLE001  its `__str__` may raise anything
+        return type(error).__name__
+
+
 def kept(breakpoints):
     """What matters about breakpoints for the next session."""
     return [{key: value for key, value in item.items() if key not in ("hits", "ignore")} for item in breakpoints]
@@ -713,9 +746,10 @@ def load_file(name, rest):
         with open(path, "rb") as file:
             source = file.read()
     except OSError as error:
-        sys.exit("can't open file {!r}: {}".format(name, error.strerror))
+        sys.exit("{}: can't open file {!r}: {}".format(sys.executable, name, error.strerror))
     add_to_path(os.path.dirname(path))
-    names = {"__file__": path, "__package__": None, "__spec__": None, "__cached__": None}
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    names = {"__file__": path, "__package__": None, "__spec__": None, "__cached__": None, "__loader__": loader}
     return compile(source, path, "exec", dont_inherit=True), names, [name] + rest
 
 
@@ -787,21 +821,21 @@ def prepare_test_runners(debugger, spec):
     """Have the debugger stop at every failed test of the runner that was started."""
     if spec and spec.name in ("pytest", "pytest.__main__", "py.test"):
         sys.modules[PLUGIN] = pytest_plugin(debugger)
-        sys.argv[1:] = ["-p", PLUGIN, "-s"] + [item for item in sys.argv[1:] if item != "--pdb"] + no_coverage()
+        sys.argv[1:] = ["-p", PLUGIN, "-s"] + [item for item in sys.argv[1:] if item != "--pdb"]
     else:
         watch_unittest(debugger)
 
 
-def no_coverage():
-    """Measuring coverage takes the one trace function that there is."""
-    import importlib.util
-
-    wanted = importlib.util.find_spec("pytest_cov") and not any("no:" in item and "cov" in item for item in sys.argv)
-    return ["--no-cov"] if wanted else []
-
-
 def pytest_plugin(debugger):
+    import pytest
+
     plugin = types.ModuleType(PLUGIN, "PYTEST_DONT_REWRITE")
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_load_initial_conftests(early_config):
+        if getattr(early_config.known_args_namespace, "cov_source", None):  # pytest-cov: it takes our trace function
+            early_config.known_args_namespace.cov_source = []
+        yield
 
     def pytest_configure(config):
         if getattr(config.option, "dist", "no") != "no":  # pytest-xdist: tests in other processes cannot be debugged
@@ -819,7 +853,7 @@ def pytest_plugin(debugger):
         sys.stdout.write("\n{}\n{}\n".format(report.nodeid, report.longrepr))
         debugger.post_mortem(error)
 
-    for hook in (pytest_configure, pytest_sessionstart, pytest_exception_interact):
+    for hook in (pytest_load_initial_conftests, pytest_configure, pytest_sessionstart, pytest_exception_interact):
         setattr(plugin, hook.__name__, hook)
     return plugin
 

@@ -195,6 +195,15 @@ def test_statements_of_several_lines_work(debug: Callable[..., Debugger]) -> Non
     assert "\n0\n1\ndone\n[1]\n" in text
 
 
+def test_variables_may_have_the_names_of_commands(debug: Callable[..., Debugger]) -> None:
+    pdb = debug({"prog.py": PROGRAM})
+
+    text = pdb("c = [1, 2]\nc[0] += 5\nc\n")
+    assert text.startswith("Started: python prog.py\n\nsum 6\n")
+    pdb("n = 7\nr = {'k': n}")
+    assert pdb("r['k'] == 7 ;; n == 7 ;; p(n) ;; c = 3 ;; !c").startswith("True\nTrue\n7\n3\n")
+
+
 def test_a_round_trip_takes_milliseconds(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": PROGRAM})
     pdb("b 6\nc")

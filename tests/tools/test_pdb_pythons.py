@@ -43,6 +43,7 @@ def test_a_session(sandbox_factory: Callable[..., Sandbox], prefix: Path) -> Non
         assert "  1  prog.py:6, if i == 1, reached 2 times\n  2  prog.py:6, disabled, runs p 'at', i; c" in first
         assert pdb("for k in range(2):\n    print(k)\np total").startswith("0\n1\n0\n")
         assert pdb("w").startswith("  prog.py(9)<module>()\n-> print(work(3))\n> prog.py(6)work()\n-> total += i\n")
+        assert pdb("n = 9 ;; n == 9 ;; p(n)").startswith("True\n9\n")
         assert "prog.py:9 in <module>" in pdb("up")
         assert pdb("down\ncl 1\nn").startswith("Deleted breakpoint 1 at prog.py:6\n")
         assert "It is about to return 3.\n" in pdb("r\nenable 2")
