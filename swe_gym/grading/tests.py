@@ -203,7 +203,7 @@ def _contradiction(report: Report, result: ExecResult, timeout: float) -> str:
     if result.timed_out:
         return f"the hidden tests ran into their timeout of {timeout:g} s"
     if not report.started:
-        return f"the test runner did not start ({result.describe()})"
+        return f"the test runner did not start, or its report is gone ({result.describe()})"
     if report.exit_code is None:
         return f"the test process ended before the test runner did ({result.describe()})"
     if report.replaced:

@@ -1,6 +1,7 @@
 """Every published cheat scores 0, and honest work of every shape 1."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +30,9 @@ def test_only_honest_work_counts(
 def test_names_are_unique() -> None:
     names = [cheat.name for cheat in (*CHEATS, *HONEST)]
     assert len(names) == len(set(names))
+
+
+def test_the_docs_name_every_cheat() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "grading.md").read_text("utf-8")
+    missing = [cheat.name for cheat in (*CHEATS, *HONEST) if f"| `{cheat.name}` | {cheat.about} |" not in text]
+    assert missing == []
