@@ -114,6 +114,7 @@ class LocalSandbox(RunnerSandbox):
         assert self._python is not None
         prefixes = {str(self._python.prefix), str(self._python.base_prefix), sys.base_prefix}
         prefixes |= {os.path.realpath(path) for path in prefixes}
+        shown = {PYTHON_HOME: str(self._python.prefix), **{path: path for path in prefixes}}
         return {
             "tier": self._tier,
             "root": self._root,
@@ -121,7 +122,7 @@ class LocalSandbox(RunnerSandbox):
             "workspace": str(workspace or ""),
             "python": str(self._python.prefix),
             "date": DATE,
-            "hidden": [OWN_PACKAGE, os.path.realpath(OWN_PACKAGE)],
+            "hidden": sorted({OWN_PACKAGE, os.path.realpath(OWN_PACKAGE), *_own_package_in(shown)}),
             "read_only": sorted(path for path in prefixes if not (path + "/").startswith("/usr/")),
             "disk_mb": self.spec.disk_mb,
             "pids": self.spec.pids,
@@ -150,6 +151,13 @@ class LocalSandbox(RunnerSandbox):
         path = f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
         env = {"PATH": path, "HOME": f"{self._root}/root", "VIRTUAL_ENV": prefix}
         return env | {"TMPDIR": f"{self._root}/tmp"} if self._root else env
+
+
+def _own_package_in(shown: Mapping[str, str]) -> list[str]:
+    """Where swe_gym would be seen under folders of the host that are shown at other places (place -> folder)."""
+    package = os.path.realpath(OWN_PACKAGE)
+    folders = {place: os.path.realpath(folder) for place, folder in shown.items()}
+    return [place + package[len(folder) :] for place, folder in folders.items() if package.startswith(folder + "/")]
 
 
 @functools.cache

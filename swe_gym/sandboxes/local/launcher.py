@@ -7,6 +7,7 @@ The end of the socket is the end of the launcher; the sandboxes notice by their 
 gone.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -22,6 +23,7 @@ import runner
 
 def main():
     """Fork a sandbox for every message until the host process closes the socket."""
+    close_all_but_standard_streams()
     server = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps supervisors; who waits for one has a pidfd
     gc.freeze()  # a collection would touch, and so copy, every page that is shared with the sandboxes
@@ -49,12 +51,22 @@ def become_sandbox(config, fds):
         tier = namespace if config["tier"] == "namespace" else confined
         tier.enter(config, report)
         os.chdir(config["workdir"])
-        os.close(report)
-        runner.serve_standard_streams()
     except Exception as error:  # noqa: BLE001  whatever it is, the host process must hear of it
         os.write(report, "".join(traceback.format_exception_only(error)).encode())
         os._exit(1)
-    os._exit(0)
+    try:
+        close_all_but_standard_streams()
+        runner.serve_standard_streams()
+    finally:
+        os._exit(0)
+
+
+def close_all_but_standard_streams():
+    """A descriptor of the host's that lives on in a sandbox is a way out: the runner follows links to /proc/self/fd."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):  # the one that listed them
+                os.close(int(name))
 
 
 if __name__ == "__main__":

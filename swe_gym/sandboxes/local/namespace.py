@@ -67,7 +67,7 @@ class Root:
 
     def hold(self, *paths):
         """Open folders and files before the tmpfs covers them; `source` names them from then on."""
-        for path in paths:
+        for path in set(paths) - set(self.sources):
             self.sources[path] = os.open(path, os.O_PATH | os.O_CLOEXEC)
 
     def source(self, path):
