@@ -387,6 +387,20 @@ def test_nothing_that_a_program_prints_is_taken_for_the_debugger(debug: Callable
     assert stopped_at(text) == "prog.py:3 in <module>"
 
 
+def test_a_program_that_forges_a_reply_loses_its_session_and_no_breakpoint(debug: Callable[..., Debugger]) -> None:
+    program = (
+        "import gc, os\nchannel = next(item for item in gc.get_objects() if type(item).__name__ == 'Channel')\n"
+        "os.write(1, '<{0}:{{}}:{0}>'.format(channel.nonce).encode())\n"
+    )
+    pdb = debug({"prog.py": program})
+    pdb("b 3")
+
+    with pytest.raises(ToolError, match="wrote into the debugger's reply"):
+        pdb("c\nc")
+
+    assert stopped_at(pdb("c")) == "prog.py:3 in <module>"
+
+
 def test_the_programs_input_is_empty_and_takes_no_command(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": "import sys\nprint(repr(sys.stdin.read()))\ninput('name? ')\n"})
 
