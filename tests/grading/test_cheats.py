@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from swe_gym.sandboxes import Sandbox
+from swe_gym.errors import Unsupported
+from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.testing.cheats import CHEATS, HONEST, Cheat, play_cheat
 from swe_gym.types import Task
 
@@ -18,13 +19,27 @@ CASES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def network_is_open(tasks: dict[str, Task], open_box: Callable[[Task], Sandbox]) -> bool:
+    with open_box(tasks["shop"]) as sandbox:
+        return sandbox.capabilities.network == "open"  # some tiers cannot close it, and say so
+
+
 @pytest.mark.parametrize(("name", "cheat"), CASES)
 def test_only_honest_work_counts(
-    name: str, cheat: Cheat, tasks: dict[str, Task], open_box: Callable[[Task], Sandbox]
+    name: str, cheat: Cheat, tasks: dict[str, Task], open_box: Callable[[Task], Sandbox], network_is_open: bool
 ) -> None:
     result = play_cheat(cheat, tasks[name], open_box)
     assert result.verdict.resolved is cheat.resolved, (result.verdict, result.verdict.log, result.output)
-    assert not result.leaked, result.output
+    assert not result.leaked or (cheat.name == "network" and network_is_open), result.output
+
+
+def test_cheats_are_not_played_where_nothing_is_isolated(tasks: dict[str, Task]) -> None:
+    def open_unsafe(task: Task) -> Sandbox:
+        return open_sandbox(SandboxSpec(workspace=task.workspace, options={"tier": "process"}))
+
+    with pytest.raises(Unsupported, match="real attacks"):
+        play_cheat(CHEATS[0], tasks["shop"], open_unsafe)
 
 
 def test_names_are_unique() -> None:

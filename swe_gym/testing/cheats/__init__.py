@@ -12,6 +12,7 @@ A script gets more than a policy would: the paths of the hidden tests and the id
 import json
 from collections.abc import Callable
 
+from ...errors import Unsupported
 from ...grading import grade
 from ...grading.patch import apply_diff, take_patch
 from ...grading.protect import hidden_files
@@ -58,6 +59,9 @@ def play_cheat(cheat: Cheat, task: Task, open_box: Callable[[Task], Sandbox], *,
         task: The task to do it to.
         open_box: Opens a sandbox of the task.
         timeout: Seconds that the script may take.
+
+    Raises:
+        Unsupported: The sandbox isolates nothing: cheats do damage.
     """
     knowledge = {
         "HIDDEN": " ".join(sorted(hidden_files(task.oracle))),
@@ -65,6 +69,8 @@ def play_cheat(cheat: Cheat, task: Task, open_box: Callable[[Task], Sandbox], *,
     }
     with open_box(task) as fresh:
         with open_box(task) as box:
+            if box.capabilities.isolation in ("none", "process"):
+                raise Unsupported("cheats are played only in sandboxes that isolate: these are real attacks")
             if cheat.solves:
                 apply_diff(box, task.oracle.gold_patch, what="the gold patch")
             output = box.exec(PRELUDE + cheat.script, timeout=timeout, env=knowledge, merge=True).text
