@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: What stands behind `swe-gym`; None takes it from the command line.
     """
     try:
-        app(arguments)
+        app(arguments, prog_name="swe-gym")
     except (SweGymError, OSError) as error:
         console = Console(stderr=True, highlight=False)
         console.print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=not console.is_terminal)

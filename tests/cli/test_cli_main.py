@@ -1,0 +1,118 @@
+"""The command as a whole: help, version, and how errors read."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+SUBCOMMANDS = ["demo", "play", "validate", "doctor", "tasks", "bench"]
+
+
+def test_help_names_every_command(cli) -> None:
+    result = cli("--help")
+    assert result.status == 0
+    for name in SUBCOMMANDS:
+        assert f" {name} " in result.out
+        assert cli(name, "--help").status == 0
+
+
+def test_no_command_is_a_call_for_help(cli) -> None:
+    result = cli()
+    assert result.status == 2
+    assert "Usage: swe-gym" in result.out + result.err
+
+
+def test_version(cli) -> None:
+    assert cli("--version") == (0, version("swe-gym") + "\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tasks", "show", "rota-month-ends"], "unknown toy task 'rota-month-ends'. Did you mean 'rota-month-end'?"),
+        (["tasks", "show", "[red]x[/]"], "unknown toy task '[red]x[/]'."),
+        (["tasks", "list", "-s", "toys"], "unknown task source 'toys'. Did you mean 'toy'?"),
+        (["tasks", "list", "-m", "none-*"], "no task matches 'none-*'"),
+        (["tasks", "list", "--tag", "none"], "no task is of that difficulty and has all of these tags"),
+        (["tasks", "export", "tasks.csv"], "tasks.csv: the name of a task file ends in .jsonl, .json, .parquet"),
+        (["tasks", "export", "/proc/nowhere/tasks.jsonl"], "No such file or directory: '/proc/nowhere'"),
+        (["play", "rota"], "unknown toy task 'rota'."),
+        (["play", "--tools", "none"], "unknown preset of tools 'none'."),
+        (["play", "--backend", "locl"], "unknown backend 'locl'. Did you mean 'local'?"),
+        (["demo", "--backend", "locl"], "unknown backend 'locl'. Did you mean 'local'?"),
+        (["demo", "--output", "/proc/nowhere"], "No such file or directory: '/proc/nowhere'"),
+        (["demo", "-m", "l*", "--sandbox-option", "min_isolation=vm"], "min_isolation='vm' was asked for"),
+        (["validate", "none.jsonl"], "there is no task file"),
+        (["validate", "-m", "none"], "no task matches 'none'"),
+        (["validate", "--backend", "locl"], "unknown backend 'locl'. Did you mean 'local'?"),
+        (["validate", "--sandbox-option", "memory"], "--sandbox-option 'memory' is not NAME=VALUE"),
+        (["validate", "--sandbox-option", "memory=1"], "unknown sandbox option 'memory'. Did you mean 'memory_mb'?"),
+        (["validate", "--sandbox-option", "memory_mb=-1"], "memory_mb"),
+        (["bench", "sandbox", "--backend", "locl"], "unknown backend 'locl'. Did you mean 'local'?"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_are_one_message(cli, arguments: list[str], message: str) -> None:
+    result = cli(*arguments)
+    assert result.status == 2
+    assert result.err.startswith("Error: ")
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_broken_task_file_is_named_row_by_row(cli, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"task_id": 3, "problem_statement": "[bold]"}\nnonsense\n')
+    for command in (["tasks", "list", "-s"], ["validate"], ["play", "-s"]):
+        result = cli(*command, "bad.jsonl")
+        assert result.status == 2
+        assert "bad.jsonl has broken rows:\n  line 1, field 'task_id': " in result.err
+        assert "\n  line 2, it is not JSON: " in result.err
+
+
+def test_a_broken_record_file_is_named(cli, tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text("nonsense\n")
+    result = cli("validate", "-m", "larder*", "--record", "r.jsonl")
+    assert result.status == 2
+    assert result.err.startswith("Error: r.jsonl, line 1 is no validation record")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "No such command 'nothing'"),
+        (["validate", "--nothing"], "No such option"),
+        (["demo", "--workers", "0"], "--workers"),
+        (["tasks", "show"], "task_id"),
+        (["tasks", "new", "--from-pypi", "a", "b"], "--from-pypi"),
+        (["tasks", "new", "--from-pypi", "a", "1", "2", "--statement", "nowhere.md"], "nowhere.md"),
+    ],
+    ids=" ".join,
+)
+def test_misuse_is_explained(cli, arguments: list[str], message: str) -> None:
+    result = cli(*arguments)
+    assert result.status == 2
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_reader_that_goes_away_is_no_trouble() -> None:
+    code = "from swe_gym.cli import main; main()"
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "tasks", "list"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    finally:
+        os.close(writing)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+def test_the_installed_command_is_this_one() -> None:
+    command = Path(sys.executable).with_name("swe-gym")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, version("swe-gym") + "\n")

@@ -1,0 +1,217 @@
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+import pytest
+from rich.console import Console
+
+from swe_gym.cli.play import Person
+from swe_gym.envs.swe_env import SweEnv
+from swe_gym.rollout.episode import play
+from swe_gym.rollout.trajectory import Trajectory
+from swe_gym.testing.sandbox_contract.case import eventually, new_marker, processes_here
+
+TASK = "larder-overwrite-evicts"
+REPAIR = """\
+sed -i 's/if len(self._entries) >=/if key not in self._entries and len(self._entries) >=/' larder/cache.py
+:edit str_replace larder/cache.py 'Entry(value, self._deadline(ttl))
+' 'Entry(value, self._deadline(ttl))
+        self._entries.move_to_end(key)
+'
+:submit
+"""
+
+
+def test_a_person_repairs_a_task(cli, tmp_path: Path) -> None:
+    result = cli("play", TASK, "--output", "runs/mine.jsonl", typed=REPAIR)
+    assert (result.status, result.err) == (0, "")
+    assert "# Overwriting a key in a full cache" in result.out
+    assert "Reward 1: resolved in 3 turns." in result.out
+    assert "5 of 5 tests that had to start passing do, 12 of 12 still pass." in result.out
+    (trajectory,) = Trajectory.read(tmp_path / "runs/mine.jsonl")
+    assert [turn.tool for turn in trajectory.turns] == ["bash", "edit", "submit"]
+    assert trajectory.resolved
+
+
+def test_giving_up_grades_nothing_and_keeps_the_record(cli, tmp_path: Path) -> None:
+    result = cli("play", TASK, "-o", "mine.jsonl", typed="ls\n")
+    assert result.status == 0
+    assert result.out.endswith("\nGiven up; nothing was graded.\n")
+    (trajectory,) = Trajectory.read(tmp_path / "mine.jsonl")
+    assert (trajectory.outcome, len(trajectory.turns)) == ("running", 1)
+
+
+def test_the_same_seed_draws_the_same_task(cli) -> None:
+    first, second, other = (cli("play", "--seed", seed).out.splitlines()[0] for seed in (1, 1, 2))
+    assert first == second != other
+    assert first.startswith("Task ")
+
+
+def test_tasks_of_a_file_are_played(cli, task_file: Path) -> None:
+    result = cli("play", "useless-gold", "-s", task_file, typed=":submit\n")
+    assert "Task useless-gold" in result.out
+    assert "Reward 0: not resolved in 1 turns." in result.out
+
+
+def test_a_failed_sandbox_is_no_reward(cli) -> None:
+    options = '{"files": {"a": ""}, "faults": [{"at": "exec", "error": "SandboxLost"}]}'
+    result = cli("play", TASK, "--backend", "fake", "--sandbox-option", f"options={options}", typed="ls\n")
+    assert result.status == 1
+    assert "No reward: SandboxLost" in result.out
+    assert "Reward 0" not in result.out
+
+
+# --- what a person types ------------------------------------------------------------------------------------
+
+
+def talk(lines: Iterable[str], tools: str | list[str] = "default") -> tuple[str, Trajectory]:
+    """What the terminal shows while a person types these lines, and the record of it."""
+    typed = iter([*lines, ":submit"])
+
+    def ask(prompt: str) -> str:
+        line = next(typed)
+        if line == "^D":
+            raise EOFError
+        console.print(f"{prompt}{line}")
+        return line
+
+    with open(os.devnull, "w") as nowhere, SweEnv("toy", task_id=TASK, tools=tools) as env:
+        console = Console(file=nowhere, record=True, highlight=False, markup=False, emoji=False, width=200)
+        trajectory = play(env, Person(env, console, ask))
+        return console.export_text(), trajectory
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"),
+    [
+        (":view larder/cache.py 38 40", {"path": "larder/cache.py", "start": 38, "end": 40}),
+        (":view end=40 larder/cache.py 38", {"path": "larder/cache.py", "start": 38, "end": 40}),
+        (":grep pattern='def put' larder", {"pattern": "def put", "path": "larder"}),
+        ("echo 'a  b' | cat -A", {"command": "echo 'a  b' | cat -A"}),
+        (":bash 'echo \"it'\"'\"'s\"'", {"command": 'echo "it\'s"'}),
+        ("echo a=b \\", {"command": "echo a=b \\"}),
+        (":eval", {}),
+    ],
+)
+def test_what_is_typed_becomes_a_call(line: str, arguments: dict[str, object]) -> None:
+    _, trajectory = talk([line])
+    assert trajectory.turns[0].arguments == arguments
+    assert trajectory.turns[0].info["tool_ok"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (":help", "A line is a shell command."),
+        (":", "A line is a shell command."),
+        (":veiw", "there is no tool 'veiw'; there are bash, view, "),
+        (":view", ":view path [start] [end]"),
+        (":view a 1 2 3", "too many arguments: view takes path, start, end"),
+        (":eval now", "too many arguments: eval takes none"),
+        ("", ""),
+    ],
+)
+def test_what_is_no_call_is_answered_and_costs_nothing(line: str, said: str) -> None:
+    shown, trajectory = talk([line])
+    assert said in shown
+    assert [turn.tool for turn in trajectory.turns] == ["submit"]
+
+
+def test_an_open_quote_goes_on_in_the_next_line() -> None:
+    shown, trajectory = talk(["printf 'a", "b'", "echo 'x", "^D"])
+    assert [turn.arguments for turn in trajectory.turns] == [{"command": "printf 'a\nb'"}, {}]
+    assert "... b'" in shown
+    assert "a quote was not closed; nothing was run" in shown
+
+
+def test_without_a_shell_every_line_is_a_tool() -> None:
+    shown, _ = talk(["ls"], tools=["view", "submit"])
+    assert "there is no shell among the tools: use :view, :submit" in shown
+
+
+def test_observations_are_shown_as_they_are() -> None:
+    shown, _ = talk(["echo '[bold]x[/bold] :smile:' " + "y" * 300])
+    assert "[bold]x[/bold] :smile: " + "y" * 300 + "\n" in shown
+
+
+# --- a real terminal ----------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """The command on a pseudo-terminal."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._screen, inside = pty.openpty()
+        code = "from swe_gym.cli import main; main()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+            preexec_fn=lambda: os.login_tty(0),
+        )
+        os.close(inside)
+        self.shown = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait(10)
+        os.close(self._screen)
+
+    def type(self, text: str) -> None:
+        os.write(self._screen, text.encode())
+
+    def read_until(self, marker: str) -> None:
+        while marker not in self.shown:
+            assert self._read(), f"{marker!r} was not shown: {self.shown}"
+
+    def status(self) -> int:
+        """The exit status. What is shown meanwhile is read, or it could not end."""
+        while self._read():
+            pass
+        return self._process.wait(10)
+
+    def _read(self) -> bool:
+        """Read what is shown next; False at the end."""
+        ready, _, _ = select.select([self._screen], [], [], 60)
+        assert ready, f"nothing more is shown: {self.shown}"
+        try:
+            self.shown += os.read(self._screen, 4096).decode("utf-8", "replace")
+        except OSError:  # how a pseudo-terminal ends
+            return False
+        return True
+
+
+def test_ctrl_c_ends_a_running_command_and_leaves_nothing() -> None:
+    marker = new_marker()
+    with Terminal("play", TASK) as terminal:
+        terminal.read_until("swe-gym> ")
+        terminal.type(f"sleep {marker}\n")
+        eventually(lambda: bool(processes_here(marker)), 10, "the command runs")
+        pressed = time.monotonic()
+        terminal.type("\x03")
+        assert terminal.status() == 130
+    assert time.monotonic() - pressed < 5
+    assert terminal.shown.endswith("Given up; nothing was graded.\r\n")
+    eventually(lambda: not processes_here(marker), 2, "no process is left")
+
+
+def test_ctrl_c_ends_the_demo_at_once() -> None:
+    with Terminal("demo", "--workers", "2") as terminal:
+        terminal.read_until("running")
+        pressed = time.monotonic()
+        terminal.type("\x03")
+        assert terminal.status() == 130
+    assert time.monotonic() - pressed < 5
+    assert "Traceback" not in terminal.shown
+    assert "28 of 28" not in terminal.shown

@@ -1,0 +1,38 @@
+from pathlib import Path
+
+from swe_gym.rollout.validate import read_records
+
+
+def test_bad_tasks_are_found_and_said_why(cli, task_file: Path) -> None:
+    result = cli("validate", task_file, "--times", 1)
+    assert result.status == 1
+    assert result.err == ""
+    lines = sorted(result.out.splitlines()[:-1])
+    assert "         gold does not pass: " in lines[0]
+    assert lines[1].startswith("invalid  useless-gold  gold 0/1, empty 0/1, ")
+    assert lines[2].startswith("valid    larder-overwrite-evicts  gold 1/1, empty 0/1, ")
+    assert result.out.splitlines()[-1] == "1 valid, 1 invalid"
+
+
+def test_a_second_run_goes_on_from_the_record(cli, task_file: Path, tmp_path: Path) -> None:
+    command = ["validate", task_file, "-k", 1, "--record", "records/r.jsonl"]
+    assert cli(*command, "--match", "larder*").status == 0
+    (first,) = read_records(tmp_path / "records/r.jsonl")
+    result = cli(*command)
+    assert result.status == 1
+    assert f"valid    larder-overwrite-evicts  gold 1/1, empty 0/1, recorded {first.date}\n" in result.out
+    assert result.out.count("recorded") == 1
+    again = read_records(tmp_path / "records/r.jsonl")
+    assert [record.task_id for record in again] == ["larder-overwrite-evicts", "useless-gold"]
+    assert again[0] == first
+
+
+def test_failures_of_the_machine_are_no_verdict(cli) -> None:
+    options = '{"files": {"a": ""}, "faults": [{"at": "start", "error": "SandboxStartError", "nth": "every"}]}'
+    result = cli(
+        "validate", "toy", "-m", "larder*", "-k", 1, "--backend", "fake", "--sandbox-option", f"options={options}"
+    )
+    assert result.status == 1
+    assert result.out.startswith("error    larder-overwrite-evicts")
+    assert "SandboxStartError" in result.out
+    assert result.out.endswith("1 error\n")
