@@ -253,6 +253,8 @@ def _place(sandbox: Sandbox, position: Position | None, points: Sequence[Breakpo
     """The current frame and its source."""
     if not position or position.state != "stopped":
         return []
+    if position.runner:
+        return [f"Stopped at the start of {position.runner}: no test has run yet."]
     why = f" ({position.reason})" if position.reason else ""
     thread = f", thread {position.thread}" if position.thread else ""
     file = shown_path(sandbox, position.file) if position.file.startswith("/") else position.file

@@ -191,6 +191,7 @@ class Debugger(pdb.Pdb):
         self.showing_entries = False
         self.naming_places = False
         self.failed = False
+        self.fresh = not nested
         self.reasons = {}
         self.exception = ""
         self.notes = []
@@ -232,6 +233,7 @@ class Debugger(pdb.Pdb):
         first, context = self.context(frame, line)
         return {
             "state": state,
+            "runner": module_name(frame).partition(".")[0] if self.fresh and harness(frame) else "",
             "reason": self.reasons.get(threading.get_ident(), ""),
             "file": self.canonic(frame.f_code.co_filename),
             "line": line,
@@ -543,6 +545,7 @@ class Debugger(pdb.Pdb):
         with self.at_prompt():
             pdb.Pdb.interaction(self, frame, traceback)
         self.give_reason("")
+        self.fresh = False
 
     def bp_commands(self, frame):
         if getattr(self, "currentbp", 0) not in self.commands:
@@ -711,9 +714,12 @@ def continues_block(lines):
 
 def harness(frame):
     """Whether a frame belongs to the debugger or to a test runner."""
+    return module_name(frame).partition(".")[0] in HARNESS
+
+
+def module_name(frame):
     spec = frame.f_globals.get("__spec__")  # of a module that runs as __main__ it has the true name
-    name = getattr(spec, "name", None) or frame.f_globals.get("__name__")
-    return str(name).partition(".")[0] in HARNESS
+    return str(getattr(spec, "name", None) or frame.f_globals.get("__name__"))
 
 
 def helper(frame):
@@ -873,8 +879,10 @@ def stopping(method, debugger):
             kind, error, trace = failure
             while trace and trace.tb_next and harness(trace.tb_frame):
                 trace = trace.tb_next
+            frames = [frame for frame, _ in traceback.walk_tb(trace)]
+            limit = max((number for number, frame in enumerate(frames, 1) if not helper(frame)), default=None)
             sys.stderr.write("\n")
-            traceback.print_exception(kind, error, trace)
+            traceback.print_exception(kind, error, trace, limit)
             debugger.post_mortem(error)
         return method(result, *arguments)
 

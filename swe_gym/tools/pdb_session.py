@@ -9,7 +9,7 @@ import json
 import secrets
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import pydantic
@@ -75,6 +75,7 @@ class Position(Frozen):
     Attributes:
         state: "stopped" is the usual one. "running": `breakpoints` and `rest` are news, the command goes on. The other
             three end the session: "stale", source files changed and the command did not run; "restart"; "quit".
+        runner: The test runner that the program is, at the first stop.
         reason: Why it stopped, where that is not plain from the command.
         file: Absolute path in the sandbox of the current frame's source.
         line: Counted from 1.
@@ -97,6 +98,7 @@ class Position(Frozen):
 
     state: Literal["running", "stopped", "stale", "restart", "quit"]
     breakpoints: tuple[Breakpoint, ...]
+    runner: str = ""
     reason: str = ""
     file: str = ""
     line: int = 0
@@ -199,7 +201,12 @@ class Session:
             self._pty.close()
 
     def _request(
-        self, request: dict[str, object], lines: Sequence[str], *, timeout: float, breakpoints: tuple[Breakpoint, ...]
+        self,
+        request: Mapping[str, object],
+        lines: Sequence[str],
+        *,
+        timeout: float,
+        breakpoints: tuple[Breakpoint, ...],
     ) -> Reply:
         nonce = secrets.token_hex(8)
         self._pty.write(json.dumps({**request, "nonce": nonce, "lines": list(lines)}).encode("ascii") + b"\n")

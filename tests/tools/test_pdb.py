@@ -649,7 +649,9 @@ def test_pytest_stops_at_every_failed_test(debug: Callable[..., Debugger]) -> No
 def test_breakpoints_work_inside_tests_whatever_the_plugins_do(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"calc.py": CALC, "test_calc.py": TESTS}, with_pytest=True)
 
-    text = pdb("b calc.py:2, a == 3\nc\nc", entrypoint="python -m pytest -q --pdb -n 2 test_calc.py")
+    start = pdb("b calc.py:2, a == 3", entrypoint="python -m pytest -q --pdb -n 2 test_calc.py")
+    assert "\nStopped at the start of pytest: no test has run yet.\nBreakpoints:\n" in start
+    text = pdb("c\nc")
 
     assert stopped_at(text) == "calc.py:2 in add"
     assert "(breakpoint 1), frame 2 of 2." in text
@@ -677,6 +679,7 @@ def test_unittest_stops_at_every_failed_test(debug: Callable[..., Debugger]) -> 
     first = pdb("c")
     assert stopped_at(first) == "test_x.py:6 in test_a"
     assert "AssertionError: 1 != 2" in first
+    assert "case.py" not in first
     assert pdb("p v").startswith("1\n")
     assert stopped_at(pdb("c")) == "test_x.py:11 in test_b"
     assert stopped_at(pdb("c")) == "test_x.py:14 in test_c"
