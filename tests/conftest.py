@@ -1,10 +1,13 @@
 """Fixtures that most tests use."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from swe_gym.errors import SweGymError
+from swe_gym.index import find_sdists
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.types import FolderWorkspace
 
@@ -13,10 +16,27 @@ from swe_gym.types import FolderWorkspace
 def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests build their caches in a folder of their own, never in the user's."""
     patch = pytest.MonkeyPatch()
-    if "SWE_GYM_TEST_CACHE" not in __import__("os").environ:
+    if "SWE_GYM_TEST_CACHE" not in os.environ:
         patch.setenv("SWE_GYM_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
+
+
+@pytest.fixture(scope="session")
+def index_problem() -> str:
+    """Why the package index cannot be used on this machine; empty where it can."""
+    try:
+        find_sdists("pathspec", timeout=60)
+    except SweGymError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(autouse=True)
+def _network_or_skip(request: pytest.FixtureRequest) -> None:
+    """Tests marked `network` are skipped without it; see `test_machine.py` for runs that may not skip them."""
+    if request.node.get_closest_marker("network") and (problem := request.getfixturevalue("index_problem")):
+        pytest.skip(problem)
 
 
 @pytest.fixture

@@ -1,0 +1,24 @@
+"""Tests skip what a machine lacks. Where `SWE_GYM_REQUIRE` says that it may lack nothing, that is a failure."""
+
+import os
+
+import pytest
+
+from swe_gym.sandboxes.local import problem
+from swe_gym.sandboxes.local.tiers import TIERS
+
+REQUIRED = [what for what in os.environ.get("SWE_GYM_REQUIRE", "").split(",") if what]
+"""`local`: every tier of the local sandbox; `network`: the package index."""
+
+
+def test_what_is_required_can_be_required() -> None:
+    assert set(REQUIRED) <= {"local", "network"}
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_required_local_sandboxes_work(tier: str) -> None:
+    assert "local" not in REQUIRED or problem(tier) == ""
+
+
+def test_the_required_package_index_can_be_reached(request: pytest.FixtureRequest) -> None:
+    assert "network" not in REQUIRED or request.getfixturevalue("index_problem") == ""
