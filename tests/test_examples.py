@@ -1,0 +1,33 @@
+"""Every example runs as its readers run it, and shows what they are told."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+SHOWN = {
+    "custom_task.py": "mean-of-nothing submitted 1.0",
+    "custom_tool.py": "README.md has ",
+    "hello.py": "reward 1.0: 5 of 5 failing tests were repaired",
+}
+
+
+def test_every_example_is_run() -> None:
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SHOWN)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / name],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert SHOWN[name] in done.stdout
+    assert list(tmp_path.iterdir()) == []
