@@ -5,10 +5,9 @@ from pathlib import Path
 
 import gymnasium
 
-import swe_gym  # noqa: F401  importing it registers the environments
-from swe_gym.rollout import GoldPolicy, play
+from swe_gym import GoldPolicy, Oracle, Task, play
 from swe_gym.tasks.file import write_tasks
-from swe_gym.types import FolderWorkspace, Oracle, Task
+from swe_gym.types import FolderWorkspace
 
 CODE = "def mean(values):\n    return sum(values) / len(values)\n"
 HIDDEN_TEST = """\

@@ -2,9 +2,7 @@
 
 import gymnasium
 
-import swe_gym  # noqa: F401  importing it registers the environments
-from swe_gym.tools.base import Tool, ToolContext
-from swe_gym.types import ToolResult
+from swe_gym import Tool, ToolContext, ToolResult
 
 
 class LineCount(Tool):
