@@ -1,11 +1,16 @@
 """A tool of your own, used beside the ones that ship."""
 
+import json
+
 import gymnasium
 
 from swe_gym import Tool, ToolContext, ToolResult
+from swe_gym.tools.files import read_document
 
 
 class LineCount(Tool):
+    """Counts lines."""
+
     name = "line_count"
     description = "Count the lines of a file."
     parameters = {
@@ -14,15 +19,17 @@ class LineCount(Tool):
         "required": ["path"],
         "additionalProperties": False,
     }
+    examples = ({"path": "README.md"},)
 
     def run(self, context: ToolContext, path: str) -> ToolResult:
-        text = context.sandbox.read_file(path)
-        lines = text.count(b"\n")
-        return ToolResult(text=f"{path} has {lines} lines.")
+        document = read_document(context, path)  # a missing file is a ToolError: an answer, not the episode's end
+        return ToolResult(text=f"{path} has {document.line_count} lines.")
 
 
 if __name__ == "__main__":
     with gymnasium.make("SWE/Toy-v0", tools=["bash", "submit", "custom_tool:LineCount"]) as env:
         env.reset(seed=0)
-        observation, *_ = env.step('{"name": "line_count", "arguments": {"path": "README.md"}}')
-        print(observation)
+        for path in ("README.md", "larder/README.md"):
+            call = {"name": "line_count", "arguments": {"path": path}}
+            observation, *_ = env.step(json.dumps(call))
+            print(observation)

@@ -1,0 +1,126 @@
+"""What README and docs say holds: their Python runs, their commands exist, their links lead somewhere."""
+
+import contextlib
+import io
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from swe_gym.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+TEXTS = [*ROOT.glob("*.md"), *PAGES]
+INCLUDE = re.compile(r'^ *--8<-- "(.*)"$', re.MULTILINE)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path, language: str) -> Iterator[str]:
+    """The code blocks of a page, files that it includes put in."""
+    pattern = rf"^( *)```{language}\n(.*?)^\1```$"
+    for match in re.finditer(pattern, path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        yield INCLUDE.sub(lambda include: (ROOT / include[1]).read_text(), textwrap.dedent(match[2]))
+
+
+# --- Python -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name)
+def test_python_compiles(path: Path) -> None:
+    for block in blocks(path, "python"):
+        compile(block, name(path), "exec")
+
+
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("README.md", ["0.0 submitted True"]),
+        ("docs/index.md", []),
+        ("docs/quickstart.md", ["reward 1.0: 5 of 5", " submitted 0.0\n"]),
+        ("docs/environments/index.md", ["[exit code 0]"]),
+    ],
+)
+def test_python_runs(page: str, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page run one after the other, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        for block in blocks(ROOT / page, "python"):
+            exec(compile(block, page, "exec"), names)
+    if "env" in names:
+        names["env"].close()
+    for text in shown:
+        assert text in output.getvalue()
+
+
+# --- commands -----------------------------------------------------------------------------------------------
+
+
+def commands(path: Path) -> Iterator[list[str]]:
+    """Every `swe-gym ...` of a page: in a block of shell commands, or in a line of text."""
+    lines = [line for block in blocks(path, "bash") for line in block.splitlines()]
+    lines += re.findall(r"`(swe-gym [^`]+)`", path.read_text(encoding="utf-8"))
+    for line in lines:
+        for command in re.split(r"&&|\|", line):
+            words = shlex.split(command, comments=True)
+            if words and words[0].rpartition("/")[2] == "swe-gym":
+                yield words[1:]
+
+
+def check_command(words: list[str]) -> None:
+    """Follow the words through the commands, then look up each option."""
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        assert words, "a sub-command is missing"
+        if words[0].startswith("-"):
+            break
+        assert words[0] in command.commands
+        command, words = command.commands[words[0]], words[1:]
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name)
+def test_commands_exist(path: Path) -> None:
+    for words in commands(path):
+        check_command(words)
+
+
+def test_commands_are_found_and_checked() -> None:
+    assert ["tasks", "new", "--from-pypi", "sqlparse", "0.5.1", "0.5.2", "--output", "tasks.jsonl"] in list(
+        commands(ROOT / "README.md")
+    )
+    for wrong in (["tsks"], ["tasks", "lst"], ["validate", "--nothing"]):
+        with pytest.raises(AssertionError):
+            check_command(wrong)
+
+
+def test_the_test_command_of_the_readme_is_marked() -> None:
+    """`.ci/run` takes it from there."""
+    assert re.search(r"<!-- tests -->\n```bash\n[^`]*pytest\n```", (ROOT / "README.md").read_text())
+
+
+# --- links --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name)
+def test_relative_links_lead_to_files(path: Path) -> None:
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+:|#", target):
+            assert (path.parent / target.partition("#")[0]).exists(), target
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2])
+    assert sorted(listed) == [str(page.relative_to(ROOT / "docs")) for page in PAGES]
