@@ -323,7 +323,7 @@ def closing_a_hundred_thousand_files(make: Opener) -> None:
     """A sandbox full of files, deep folders and locked folders closes within its bound."""
     sandbox = make()
     ok(sandbox.exec(["python3", "-c", FILL_WITH_FILES], timeout=40))
-    ok(sandbox.exec("mkdir -p locked/in/side && touch locked/in/side/file && chmod -R 000 locked"))
+    ok(sandbox.exec("mkdir -p lock/in/side && touch lock/in/side/file && chmod 000 lock/in/side lock/in lock"))
     if sandbox.capabilities.isolation in ISOLATION_LEVELS[ISOLATION_LEVELS.index("namespace") :]:
         sandbox.exec("touch pinned && chattr +i pinned")  # only the most privileged may; it may fail
     with make.within(CLOSE_SECONDS, "closing a sandbox with 100,000 files"):
