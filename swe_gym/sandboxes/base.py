@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import os
 import posixpath
 import threading
 import time
@@ -22,6 +23,7 @@ ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm
 
 DEFAULT_MAX_OUTPUT = 1 << 20
 DEFAULT_MAX_READ = 100 << 20
+LARGEST_MAX_OUTPUT = 256 << 20
 
 CLEAN_ENV: Mapping[str, str] = {
     "LANG": "C.UTF-8",
@@ -122,6 +124,7 @@ class Pty(abc.ABC):
 
         Returns when the marker came, the process ended and was drained, or after `timeout` seconds.
         At most 1 MiB is kept, newest bytes last. What follows the marker stays for the next read.
+        One thread may read at a time: for a second one it is a `FileError`.
         """
 
     @abc.abstractmethod
@@ -174,7 +177,8 @@ class Sandbox(abc.ABC):
         self.id = uuid.uuid4().hex[:12]
         self.spec = spec
         self._state: Literal["new", "starting", "open", "closed"] = "new"
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals may close what its own thread is using
+        self._owner: int | None = None  # the process that started it
         self._loss: SandboxLost | None = None
 
     # --- life -----------------------------------------------------------------------------------------
@@ -192,29 +196,37 @@ class Sandbox(abc.ABC):
             if self._state != "new":
                 raise SandboxClosed(f"{self} cannot start: it is {self._state}")
             self._state = "starting"
+            self._owner = os.getpid()
         try:
             self._start(time.monotonic() + self.spec.start_timeout)
-        except BaseException:
-            self.close()
+            with self._lock:
+                if self._state == "starting":
+                    self._state = "open"
+            self._check_open()
+        except BaseException as error:
+            meanwhile, self._state = self.closed, "closed"
+            self._close()  # again, where `close` came meanwhile: it could not free what was not there yet
+            if meanwhile and isinstance(error, SandboxError):
+                raise SandboxClosed(f"{self} was closed while it started") from error
             raise
-        with self._lock:
-            if self._state == "starting":
-                self._state = "open"
-        self._check_open()
         return self
 
     def close(self) -> None:
-        """Stop the sandbox and everything in it. Never raises, never takes more than 10 s."""
+        """Stop the sandbox and everything in it. Never raises, never takes more than 10 s.
+
+        In a process that was forked from the one that started it, it does nothing.
+        """
+        if self.closed:
+            return
         with self._lock:
-            if self._state == "closed":
-                return
-            self._state = "closed"
-        self._close()
+            before, self._state = self._state, "closed"
+        if before != "closed":
+            self._close()
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, by the caller or because the sandbox was lost."""
-        return self._state == "closed"
+        """Whether `close` was called, by the caller or because the sandbox was lost; always in a forked process."""
+        return self._state == "closed" or self._owner not in (None, os.getpid())
 
     def __enter__(self) -> Self:
         return self.start() if self._state == "new" else self
@@ -260,14 +272,11 @@ class Sandbox(abc.ABC):
         """
         if not 0 < timeout < float("inf") or not 0 <= grace < float("inf"):
             raise UsageError(f"timeout must be positive and finite and grace not negative: {timeout=}, {grace=}")
-        if max_output < 0:
-            raise UsageError(f"max_output must not be negative: {max_output}")
-        argv = ["bash", "-c", command] if isinstance(command, str) else [str(part) for part in command]
-        if not argv:
-            raise UsageError("command is empty")
+        if not 0 <= max_output <= LARGEST_MAX_OUTPUT:
+            raise UsageError(f"max_output must be from 0 to {LARGEST_MAX_OUTPUT}: {max_output}")
         with self._call():
             return self._exec(
-                argv,
+                self._argv(command),
                 timeout=timeout,
                 grace=grace,
                 cwd=self.resolve(cwd or ""),
@@ -343,10 +352,9 @@ class Sandbox(abc.ABC):
         timeout: float = 30.0,
     ) -> Pty:
         """Start a process on a pseudo-terminal of its own, with echo off. It ends with `Pty.close` or `close`."""
-        argv = ["bash", "-c", command] if isinstance(command, str) else [str(part) for part in command]
         with self._call():
             return self._open_pty(
-                argv,
+                self._argv(command),
                 cwd=self.resolve(cwd or ""),
                 env=self.environment(env),
                 rows=rows,
@@ -382,6 +390,13 @@ class Sandbox(abc.ABC):
         env = {**CLEAN_ENV, **self._base_env(), **self.spec.env, **(extra or {})}
         return {key: value.replace("{workdir}", self.workdir) for key, value in env.items()}
 
+    @staticmethod
+    def _argv(command: str | Sequence[str]) -> list[str]:
+        argv = ["bash", "-c", command] if isinstance(command, str) else [str(part) for part in command]
+        if not argv:
+            raise UsageError("command is empty")
+        return argv
+
     @contextlib.contextmanager
     def _call(self) -> Iterator[None]:
         """Refuse when closed; a call that fails because of a concurrent close says so; close what is lost."""
@@ -401,6 +416,8 @@ class Sandbox(abc.ABC):
     def _check_open(self) -> None:
         if self._state != "open":
             raise SandboxClosed(f"{self} is not open")
+        if self._owner != os.getpid():
+            raise SandboxClosed(f"{self} belongs to process {self._owner}, of which this one is a fork")
 
     # --- what a backend writes ----------------------------------------------------------------------------
 
@@ -410,7 +427,10 @@ class Sandbox(abc.ABC):
 
     @abc.abstractmethod
     def _close(self) -> None:
-        """Stop it and free everything, in any state, within 10 s, without raising. Called once."""
+        """Stop it and free everything, in any state, within 10 s, without raising.
+
+        Called once; and again by `start`, where `close` came while `_start` ran.
+        """
 
     def _base_env(self) -> Mapping[str, str]:
         """What the backend adds to the clean environment, such as PATH and HOME."""

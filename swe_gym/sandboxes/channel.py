@@ -14,8 +14,13 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from ..errors import SandboxClosed, SandboxLost
+from ..errors import SandboxClosed, SandboxLost, UsageError
 from .protocol import Decoder, ProtocolError, encode
+
+LONGEST_POLL = 2**31 - 1
+"""Milliseconds that the kernel can count."""
+LONGEST_WAIT = 1e9
+"""Seconds: what is longer cannot be waited for by a lock."""
 
 
 class ByteStream(Protocol):
@@ -40,7 +45,7 @@ class SocketStream:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._socket = sock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals may close what its own thread is using
         self._users = 0
         self._closed = False
 
@@ -78,7 +83,7 @@ class SocketStream:
     def _wait(self, events: int, timeout: float) -> None:
         poll = select.poll()
         poll.register(self._socket, events)
-        if not poll.poll(max(0.0, timeout) * 1000):
+        if not poll.poll(min(max(0.0, timeout) * 1000, LONGEST_POLL)):
             raise TimeoutError
 
     @contextlib.contextmanager
@@ -123,14 +128,19 @@ class Channel:
         Raises:
             SandboxLost: The stream broke, or no reply came within `timeout` seconds.
             SandboxClosed: `close` was called.
+            UsageError: The request is too large.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + min(timeout, LONGEST_WAIT)
         number = next(self._ids)
+        try:
+            data = encode({"id": number, "op": op, **fields}, payload)
+        except ProtocolError as error:
+            raise UsageError(f"{op} is not possible in one go: {error}") from error
         with self._turn:
             self._raise_failure()
             self._waiting.add(number)
         try:
-            self._send(encode({"id": number, "op": op, **fields}, payload), deadline)
+            self._send(data, deadline)
             return self._receive(number, deadline)
         finally:
             with self._turn:
@@ -168,7 +178,7 @@ class Channel:
                 if number in self._replies:
                     return self._replies.pop(number)
                 self._raise_failure()
-                if time.monotonic() >= deadline:
+                if self._reading or time.monotonic() >= deadline:
                     break
                 self._reading = True
             try:

@@ -26,8 +26,14 @@ class ProtocolError(Exception):
 
 
 def encode(message: "dict[str, Any]", payload: bytes = b"") -> bytes:
-    """The bytes of one frame."""
+    """The bytes of one frame.
+
+    Raises:
+        ProtocolError: It would be too large to be taken.
+    """
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    if len(body) > MAX_OBJECT or len(payload) > MAX_PAYLOAD:
+        raise ProtocolError("too large for a frame: {} and {} bytes".format(len(body), len(payload)))
     return b"".join((HEADER.pack(MAGIC, len(body), len(payload)), body, payload))
 
 

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import io
 import os
-import pty
 import resource
 import select
 import shutil
@@ -28,7 +27,12 @@ import time
 from protocol import Decoder, encode
 
 CHUNK = 1 << 16
+CHUNK_OF_FILE = 1 << 20
 PTY_KEEP = 1 << 20
+SLICE = 0.02  # seconds that an operation works on before others get their turn
+LONGEST_POLL = 1e6  # seconds; poll takes milliseconds in 31 bits
+LONGEST_KILL = 0.7  # seconds
+LONGEST_NAMES = 16 << 20  # bytes of a manifest's paths: what is longer fits into no frame
 LISTS_CHILDREN = os.path.exists("/proc/self/task/%d/children" % os.getpid())
 LONGEST_ARGUMENT = 128 * 1024  # the kernel's limit of one argument, its final NUL included
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -116,6 +120,15 @@ def shorten(argv):
     return ["bash", "-c", 'eval "$(cat <&%d)" %d<&-' % (script.fileno(), script.fileno())], script
 
 
+def open_regular(path, flags=0):
+    """Open a file to read. A pipe or a device, even one put there a moment ago, is refused and never waited for."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags), "rb", buffering=0)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise IsADirectoryError(errno.EISDIR, "not a regular file")
+    return file
+
+
 class Capture:
     """The head and the tail of a stream, at most `limit` bytes, and how much was cut between them."""
 
@@ -196,6 +209,26 @@ class Terminal:
         self.waiting = None  # (request id, marker, deadline)
 
 
+class Job:
+    """An operation that takes long, as a generator of its steps."""
+
+    def __init__(self, request, steps):
+        self.request = request
+        self.steps = steps
+        self.deadline = time.monotonic() + request["limit"]
+
+    def advance(self):
+        """Take steps for a moment; return whether there are more."""
+        pause = time.monotonic() + SLICE
+        for _ in self.steps:
+            now = time.monotonic()
+            if now > self.deadline:
+                raise OSError(errno.ETIMEDOUT, "took longer than %g s" % self.request["limit"])
+            if now > pause:
+                return True
+        return False
+
+
 class Runner:
     """The poll loop and the operations."""
 
@@ -208,6 +241,7 @@ class Runner:
         self.handlers = {}
         self.commands = {}
         self.terminals = {}
+        self.jobs = []
         self.sessions = set()
         self.expires = None
         self.alive = True
@@ -229,6 +263,7 @@ class Runner:
                 if handler:
                     handler(fd)
             self.on_timers()
+            self.jobs = [job for job in self.jobs if self.attempt(job.request, job.advance)]
 
     def watch(self, fd, events, handler):
         self.handlers[fd] = handler
@@ -239,11 +274,14 @@ class Runner:
             self.poll.unregister(fd)
 
     def next_timer(self):
+        if self.jobs:
+            return 0
         times = [command.kill_at or command.deadline for command in self.commands.values()]
         times += [terminal.waiting[2] for terminal in self.terminals.values() if terminal.waiting]
         if self.expires:
             times.append(self.expires)
-        return int(max(0, min(times) - time.monotonic()) * 1000) + 1 if times else None
+        left = min(times) - time.monotonic() if times else LONGEST_POLL
+        return int(max(0, min(left, LONGEST_POLL)) * 1000) + 1
 
     def on_timers(self):
         now = time.monotonic()
@@ -280,8 +318,15 @@ class Runner:
             self.serve(request, payload)
 
     def serve(self, request, payload):
+        """Carry out a request, or begin to: what takes long is done in turn with all else, step by step."""
+        steps = self.attempt(request, lambda: getattr(self, "op_" + request["op"])(request, payload))
+        if steps:
+            self.jobs.append(Job(request, steps))
+
+    def attempt(self, request, work):
+        """What `work` returns; where it fails the request is answered with that, and None returned."""
         try:
-            getattr(self, "op_" + request["op"])(request, payload)
+            return work()
         except OSError as error:
             name = errno.errorcode.get(error.errno, "EIO")
             self.reply(request, {"error": [name, "%s" % (error.strerror or error)]})
@@ -323,7 +368,7 @@ class Runner:
 
     def op_exec(self, request, payload):
         try:
-            command = self.spawn(request, payload)
+            command = self.spawn(lambda: Command(request, payload))
         except (OSError, ValueError) as error:
             self.reply_not_started(request, error)
             return
@@ -333,12 +378,15 @@ class Runner:
         if command.process.stdin:
             self.watch(command.process.stdin.fileno(), select.POLLOUT, lambda fd: self.on_input(command))
 
-    def spawn(self, request, payload):
+    def spawn(self, start):
+        """Start something. Where no process or terminal is left, what earlier commands left behind makes room."""
         try:
-            return Command(request, payload)
-        except BlockingIOError:  # no process left: what earlier commands left behind makes room
+            return start()
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOSPC):
+                raise
             self.kill_all(self.strays)
-            return Command(request, payload)
+            return start()
 
     def reply_not_started(self, request, error):
         """A command that cannot be started is a result, with the exit code that a shell would give."""
@@ -504,9 +552,10 @@ class Runner:
         return descendants(processes(), [os.getpid()]) - {os.getpid()}
 
     def kill_all(self, find, command=None):
-        """Kill what `find` finds, again and again, until it finds nothing or the kernel holds them for good."""
+        """Kill what `find` finds, again and again, until it finds nothing or time is up."""
         quiet = 0
-        for _ in range(200):
+        end = time.monotonic() + LONGEST_KILL
+        while time.monotonic() < end:
             victims = find()
             quiet = 0 if victims else quiet + 1
             if quiet == 3:  # what forks on and on may slip through a single look
@@ -516,6 +565,9 @@ class Runner:
             send_signal(victims, signal.SIGKILL)
             if not self.reap(command):
                 time.sleep(0.001)  # they were told to die: give the kernel the moment it needs
+        if os.getpid() == 1:  # it forks faster than we look: all that lives beside us dies at one blow
+            os.kill(-1, signal.SIGKILL)
+            self.reap(command)
 
     def note_dead(self, pid, status, being_killed=None):
         """A child ended: reply for a leader, unless its killer does that."""
@@ -534,14 +586,19 @@ class Runner:
     # --- files ------------------------------------------------------------------------------------------------
 
     def op_read(self, request, _):
-        fd = os.open(request["path"], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise IsADirectoryError(errno.EISDIR, "not a regular file")
-            data = file.read(request["max_bytes"] + 1)
-        if len(data) > request["max_bytes"]:
+        data = bytearray()
+        with open_regular(request["path"]) as file:
+            size = os.fstat(file.fileno()).st_size
+            while size <= request["max_bytes"]:  # files of /proc have no size, others grow
+                chunk = file.read(CHUNK_OF_FILE)
+                if not chunk:
+                    break
+                data += chunk
+                size = max(size, len(data))
+                yield
+        if size > request["max_bytes"]:
             raise OSError(errno.EFBIG, "larger than %d bytes" % request["max_bytes"])
-        self.reply(request, {}, data)
+        self.reply(request, {}, bytes(data))
 
     def op_write(self, request, payload):
         path = os.path.realpath(request["path"])
@@ -615,7 +672,6 @@ class Runner:
         if not os.path.isdir(root):
             raise NotADirectoryError(errno.ENOTDIR if os.path.exists(root) else errno.ENOENT, "not a directory")
         buffer = io.BytesIO()
-        total = 0
         with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for folder, folders, files in os.walk(root):
                 folders.sort()
@@ -624,14 +680,14 @@ class Runner:
                     info = archive.gettarinfo(path, os.path.relpath(path, root))
                     if info is None:
                         continue
-                    total += info.size
-                    if total > request["max_bytes"]:
+                    if buffer.tell() + info.size > request["max_bytes"]:
                         raise OSError(errno.EFBIG, "larger than %d bytes" % request["max_bytes"])
                     if info.isreg():
-                        with open(path, "rb") as file:
+                        with open_regular(path, os.O_NOFOLLOW) as file:
                             archive.addfile(info, file)
                     else:
                         archive.addfile(info)
+                    yield
         self.reply(request, {}, buffer.getvalue())
 
     def op_manifest(self, request, _):
@@ -639,39 +695,59 @@ class Runner:
         if not os.path.isdir(root):
             raise NotADirectoryError(errno.ENOTDIR if os.path.exists(root) else errno.ENOENT, "not a directory")
         entries = {}
+        names = 0
         todo = [root]
         while todo:
-            for entry in sorted(os.scandir(todo.pop()), key=lambda entry: entry.name):
+            yield
+            for entry in self.list_folder(todo.pop()):
+                yield
                 if any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in request["exclude"]):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     todo.append(entry.path)
                     continue
-                row = self.describe(entry)
+                row = yield from self.describe(entry)
                 if row:
-                    entries[os.path.relpath(entry.path, root)] = row
-                if len(entries) > request["max_files"]:
-                    raise OSError(errno.EFBIG, "more than %d files" % request["max_files"])
+                    name = os.path.relpath(entry.path, root)
+                    entries[name] = row
+                    names += len(name) + len(row[3] or "")
+                if len(entries) > request["max_files"] or names > LONGEST_NAMES:
+                    raise OSError(errno.EFBIG, "more than %d files, or too long paths" % request["max_files"])
         self.reply(request, {"entries": entries})
 
     @staticmethod
-    def describe(entry):
-        """[mode, size, digest, link target or None], or None for what is neither file nor link."""
-        info = entry.stat(follow_symlinks=False)
-        mode = stat.S_IMODE(info.st_mode)
-        if entry.is_symlink():
-            target = os.readlink(entry.path)
-            return [mode, info.st_size, hashlib.sha256(os.fsencode(target)).hexdigest(), target]
-        if not entry.is_file(follow_symlinks=False):
-            return None
-        digest = hashlib.sha256()
+    def list_folder(path):
+        """The entries of a folder; nothing where it was removed meanwhile."""
         try:
-            with open(entry.path, "rb") as file:
-                for chunk in iter(lambda: file.read(1 << 20), b""):
+            return os.scandir(path)
+        except FileNotFoundError:
+            return ()
+
+    @staticmethod
+    def describe(entry):
+        """[mode, size, digest, link target or None] in steps; None for what is neither file nor link, or gone."""
+        try:
+            if entry.is_symlink():
+                info = entry.stat(follow_symlinks=False)
+                target = os.readlink(entry.path)
+                digest = hashlib.sha256(os.fsencode(target)).hexdigest()
+                return [stat.S_IMODE(info.st_mode), info.st_size, digest, target]
+            if not entry.is_file(follow_symlinks=False):
+                return None
+            with open_regular(entry.path, os.O_NOFOLLOW) as file:
+                info = os.fstat(file.fileno())
+                digest = hashlib.sha256()
+                for chunk in iter(lambda: file.read(CHUNK_OF_FILE), b""):
                     digest.update(chunk)
+                    yield
+                return [stat.S_IMODE(info.st_mode), info.st_size, digest.hexdigest(), None]
         except PermissionError:
-            return [mode, info.st_size, "unreadable", None]
-        return [mode, info.st_size, digest.hexdigest(), None]
+            info = entry.stat(follow_symlinks=False)
+            return [stat.S_IMODE(info.st_mode), info.st_size, "unreadable", None]
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.EINVAL):
+                return None  # something else by now: it changes while we look
+            raise
 
     # --- terminals ------------------------------------------------------------------------------------------
 
@@ -679,7 +755,7 @@ class Runner:
         if not os.path.isdir(request["cwd"]) or not shutil.which(request["argv"][0], path=request["env"].get("PATH")):
             raise FileNotFoundError(errno.ENOENT, "no such directory or command")
         started_ticks, earlier = boot_ticks(), children(os.getpid())
-        pid, fd = pty.fork()
+        pid, fd = self.spawn(os.forkpty)
         if pid == 0:
             self.become_terminal_process(request)
         os.set_blocking(fd, False)
@@ -768,6 +844,8 @@ class Runner:
 
     def op_pty_read(self, request, payload):
         terminal = self.terminals[request["pty"]]
+        if terminal.waiting:
+            raise OSError(errno.EBUSY, "another call reads from this terminal")
         terminal.waiting = (request["id"], payload, time.monotonic() + request["limit"])
         terminal.searched = 0
         self.check_terminal(terminal)
@@ -798,12 +876,15 @@ class Runner:
     def op_pty_signal(self, request, _):
         terminal = self.terminals[request["pty"]]
         if terminal.status is None:
-            os.killpg(os.tcgetpgrp(terminal.fd), request["signal"])
+            # No group is in the foreground once the leader let go of its terminal; group 0 would be our own.
+            os.killpg(os.tcgetpgrp(terminal.fd) or terminal.pid, request["signal"])
         self.reply(request, {})
 
     def op_pty_close(self, request, _):
         terminal = self.terminals.pop(request["pty"], None)
         if terminal:
+            if terminal.waiting:
+                self.answer_read(terminal, found=False)
             self.unwatch(terminal.fd)
             os.close(terminal.fd)
             self.kill_all(lambda: self.victims(terminal))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxLost, SandboxStartError
+from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxClosed, SandboxLost, SandboxStartError
 from ..types import ExecResult, FileEntry
 from .base import Pty, Sandbox, SandboxSpec
 from .channel import ByteStream, Channel
@@ -140,7 +140,7 @@ class RunnerSandbox(Sandbox):
             )
 
     def _read_file(self, path: str, *, max_bytes: int, timeout: float) -> bytes:
-        return self._request("read", timeout=timeout, path=path, max_bytes=max_bytes)[1]
+        return self._request("read", timeout=timeout, limit=timeout, path=path, max_bytes=max_bytes)[1]
 
     def _write_file(self, path: str, data: bytes, *, mode: int | None, timeout: float) -> None:
         self._request("write", data, timeout=timeout, path=path, mode=mode)
@@ -149,10 +149,12 @@ class RunnerSandbox(Sandbox):
         self._request("put_tar", data, timeout=timeout, path=path)
 
     def _get_tar(self, path: str, *, max_bytes: int, timeout: float) -> bytes:
-        return self._request("get_tar", timeout=timeout, path=path, max_bytes=max_bytes)[1]
+        return self._request("get_tar", timeout=timeout, limit=timeout, path=path, max_bytes=max_bytes)[1]
 
     def _manifest(self, path: str, *, exclude: tuple[str, ...], max_files: int, timeout: float) -> dict[str, FileEntry]:
-        reply, _ = self._request("manifest", timeout=timeout, path=path, exclude=exclude, max_files=max_files)
+        reply, _ = self._request(
+            "manifest", timeout=timeout, limit=timeout, path=path, exclude=exclude, max_files=max_files
+        )
         with understanding():
             return {
                 name: FileEntry(mode=mode, size=size, digest=digest, link=link)
@@ -207,9 +209,10 @@ class RunnerPty(Pty):
 
     def close(self) -> None:
         """See `Pty.close`."""
-        if not self._closed and not self._sandbox.closed:
-            self._request("pty_close", timeout=10.0)
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(SandboxClosed):
+                self._request("pty_close", timeout=10.0)
 
     def _request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> tuple[dict[str, Any], bytes]:
         with self._sandbox._call():

@@ -8,9 +8,9 @@ import os
 import shutil
 import signal
 import struct
-import sys
 
 import runner
+from linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, libc, prctl, wait_for_end
 
 SYS_CREATE_RULESET, SYS_ADD_RULE, SYS_RESTRICT_SELF = 444, 445, 446
 CREATE_RULESET_VERSION, RULE_PATH_BENEATH = 1, 1
@@ -31,28 +31,22 @@ DEVICES = "null zero full random urandom tty ptmx pts fd".split()
 
 def enter(config, report):
     """Become the runner of a new sandbox. Returns in the new process only."""
-    on_linux = sys.platform == "linux"
-    if on_linux:
-        from linux import PR_SET_CHILD_SUBREAPER, die_with_parent, prctl
-
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     parent = os.getpid()
     child = os.fork()
     if child:
-        supervise(child, config["root"], report)
-    if on_linux:
-        die_with_parent(parent)
+        supervise(child, config, report)
+    die_with_parent(parent)
     if config["tier"] == "landlock":
         confine(config)
 
 
-def supervise(child, root, report):
+def supervise(child, config, report):
     """Wait for the runner, kill what it left, remove the sandbox's folder, end."""
     signal.signal(signal.SIGTERM, lambda *_: runner.send_signal([child], signal.SIGKILL))
     for fd in (0, 1, report):
         os.close(fd)
-    while os.waitpid(-1, 0)[0] != child:
-        pass  # something that the sandbox orphaned after its runner was killed
+    wait_for_end(child, config["host"])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the runner's pid may be somebody else's from now on
     for _ in range(1000):
         left = runner.descendants(runner.processes(), [os.getpid()]) - {os.getpid()}
@@ -61,7 +55,7 @@ def supervise(child, root, report):
             os.waitpid(-1, 0)
         except ChildProcessError:
             break
-    shutil.rmtree(root, onerror=make_removable)
+    shutil.rmtree(config["root"], onerror=make_removable)
     os._exit(0)
 
 
@@ -80,7 +74,6 @@ def make_removable(function, path, _):
 
 def confine(config):
     """Apply Landlock to this process and all that it starts."""
-    from linux import check, drop_privileges, libc
 
     def syscall(number, *arguments):
         return check(libc.syscall(number, *arguments), "landlock")

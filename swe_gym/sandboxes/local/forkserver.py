@@ -19,33 +19,38 @@ from collections.abc import Mapping
 from ...errors import SandboxStartError
 from ..channel import SocketStream
 
-_LOCK = threading.Lock()
+_LOCKS: dict[int, threading.Lock] = {}
 _SERVERS: dict[int, socket.socket] = {}
-"""The launcher's socket, by our own pid: a forked copy of this process must not talk to its parent's launcher."""
+"""The launcher's socket, by our own pid: a forked copy of this process must not talk to its parent's launcher,
+and may find its parent's lock taken for ever."""
 
 
 class Supervisor:
     """The process that holds one sandbox, as seen from here."""
 
     def __init__(self, pid: int) -> None:
-        try:
-            self._pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._pidfd = -1
+        self._pidfds: list[int] = []
+        with contextlib.suppress(ProcessLookupError):
+            self._pidfds.append(os.pidfd_open(pid))
 
     def end(self, *, patience: float = 1.0) -> None:
-        """Wait until nothing of the sandbox is left: `patience` seconds, then by signal. At most 9 s. Call it once."""
-        if self._pidfd < 0:
+        """Wait until nothing of the sandbox is left: `patience` seconds, then by signal. At most 9 s.
+
+        Any thread may call it; the first one does it.
+        """
+        try:
+            pidfd = self._pidfds.pop()
+        except IndexError:
             return
         poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
+        poll.register(pidfd, select.POLLIN)
         for order, seconds in ((None, patience), (signal.SIGTERM, 5.0), (signal.SIGKILL, 3.0)):
             if order is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._pidfd, order)
+                    signal.pidfd_send_signal(pidfd, order)
             if poll.poll(seconds * 1000):
                 break
-        os.close(self._pidfd)
+        os.close(pidfd)
 
 
 def launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream, Supervisor]:
@@ -54,27 +59,34 @@ def launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream,
     Raises:
         SandboxStartError: It did not start, or not by the deadline; nothing of it is left.
     """
-    ours, theirs = socket.socketpair()
-    report, their_report = os.pipe()
-    supervisor = None
     try:
-        try:
-            _send(json.dumps(config).encode(), [theirs.fileno(), their_report])
-        finally:
-            theirs.close()
-            os.close(their_report)
+        return _launch({**config, "host": os.getpid()}, deadline)
+    except OSError as error:
+        text = "the local sandbox did not start: this machine is short of something"
+        raise SandboxStartError(text, reason="capacity", retryable=True, detail=str(error)) from error
+
+
+def _launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream, Supervisor]:
+    with contextlib.ExitStack() as always, contextlib.ExitStack() as on_failure:
+        ours, theirs = socket.socketpair()
+        on_failure.callback(ours.close)
+        with theirs:
+            report, their_report = os.pipe()
+            always.callback(os.close, report)
+            try:
+                _send(json.dumps(config).encode(), [theirs.fileno(), their_report])
+            finally:
+                os.close(their_report)
         pid, _, _ = _read(report, b"\n", deadline).partition(b"\n")
-        supervisor = Supervisor(int(pid or -1))
+        if not pid:
+            text = "the launcher of local sandboxes ended: killed, out of processes, or its Python does not run"
+            raise SandboxStartError(text, reason="setup", retryable=True, detail=_python())
+        supervisor = Supervisor(int(pid))
+        on_failure.callback(supervisor.end, patience=0.0)
         problem = _read(report, b"", deadline).decode("utf-8", "replace").strip()
-        if problem or not pid:
+        if problem:
             raise SandboxStartError("the local sandbox did not start", reason="setup", detail=problem)
-    except BaseException:
-        ours.close()
-        if supervisor:
-            supervisor.end()
-        raise
-    finally:
-        os.close(report)
+        on_failure.pop_all()
     return SocketStream(ours), supervisor
 
 
@@ -94,7 +106,7 @@ def _read(fd: int, end: bytes, deadline: float) -> bytes:
 
 
 def _send(message: bytes, fds: list[int]) -> None:
-    with _LOCK:
+    with _LOCKS.setdefault(os.getpid(), threading.Lock()):
         for fresh in (False, True):  # a launcher that somebody killed is started anew, once
             server = _SERVERS.get(os.getpid()) if not fresh else None
             if server is None:
@@ -107,13 +119,19 @@ def _send(message: bytes, fds: list[int]) -> None:
         raise SandboxStartError("the launcher of local sandboxes ends as soon as it starts", reason="setup")
 
 
+def _python() -> str:
+    """The Python that runs the launcher: a virtual environment has nothing it needs."""
+    return getattr(sys, "_base_executable", None) or sys.executable
+
+
 def _start_launcher() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(30.0)
     atexit.register(ours.close)
+    os.register_at_fork(after_in_child=ours.close)  # a fork must not keep our launcher alive
     folder = os.path.dirname(__file__)
     code = f"import sys; sys.path[:0] = [{folder!r}, {os.path.dirname(folder)!r}]; import launcher; launcher.main()"
-    python = getattr(sys, "_base_executable", None) or sys.executable  # a virtual environment has nothing it needs
+    python = _python()
     null = os.open(os.devnull, os.O_RDWR)
     try:
         os.posix_spawn(

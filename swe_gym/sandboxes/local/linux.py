@@ -1,7 +1,9 @@
 """The few calls of the kernel that Python has no function for."""
 
+import contextlib
 import ctypes
 import os
+import select
 import signal
 import struct
 
@@ -30,6 +32,19 @@ def die_with_parent(parent):
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() not in (parent, 0):  # 0: the parent is outside of our PID namespace
         os._exit(1)
+
+
+def wait_for_end(child, host):
+    """Wait for a child to end, and kill it where the process `host` ends before.
+
+    The end of the child's streams does not tell of that: whatever `host` forked holds them open.
+    """
+    either = select.poll()
+    with contextlib.suppress(ProcessLookupError):  # the host process is gone already
+        for pid in (child, host):
+            either.register(os.pidfd_open(pid), select.POLLIN)
+        either.poll()
+    os.kill(child, signal.SIGKILL)  # harmless where it ended: it keeps its pid until somebody waits for it
 
 
 def drop_privileges(kept):

@@ -12,7 +12,7 @@ import signal
 import socket
 import struct
 
-from linux import check, die_with_parent, drop_privileges, libc
+from linux import check, die_with_parent, drop_privileges, libc, wait_for_end
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -238,11 +238,12 @@ def raise_loopback():
         fcntl.ioctl(sock, 0x8914, request)  # SIOCSIFFLAGS
 
 
-def supervise(child, report):
+def supervise(child, host, report):
     """Wait for PID 1 and so for all that it holds; SIGTERM kills it, and with it the whole namespace."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     for fd in (0, 1, report):
         os.close(fd)
+    wait_for_end(child, host)
     os.waitpid(child, 0)
     os._exit(0)
 
@@ -253,7 +254,7 @@ def enter(config, report):
     outside = os.getpid()
     child = os.fork()
     if child:
-        supervise(child, report)
+        supervise(child, config["host"], report)
     die_with_parent(outside)
     build(config)
     drop_privileges(KEPT_CAPABILITIES)
