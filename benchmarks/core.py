@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import swe_gym
+from swe_gym.cli.bench import alternate
 from swe_gym.envs.registration import register_tasks
 from swe_gym.tasks.file import write_tasks
 from swe_gym.types import Task
@@ -30,6 +31,7 @@ def main() -> None:
     """Measure, and print each figure beside the bar that it must not pass."""
     table = Table("what", "measured", "bar", title="swe_gym")
     table.add_row("import swe_gym, beyond gymnasium and numpy", f"{import_ms():.0f} ms", "200 ms")
+    table.add_row("a step `bash true`, beside subprocess.run(['true'])", f"{step_ratio():.1f}x", "3x")
     table.add_row("construct 1,000 environments", f"{seconds(construct):.2f} s", "1 s")
     with tempfile.TemporaryDirectory() as folder:
         table.add_row("register 25,000 tasks", f"{register(Path(folder)):.2f} s", "1 s")
@@ -57,6 +59,15 @@ def import_ms() -> float:
         without = run("gymnasium, numpy")
         differences.append(run("gymnasium, numpy, swe_gym") - without)
     return statistics.median(differences) * 1000
+
+
+def step_ratio() -> float:
+    """A whole step with the bash tool, over a process without a sandbox, measured in turns."""
+    action = '{"name": "bash", "arguments": {"command": "true"}}'
+    with gymnasium.make("SWE/Toy-v0", max_turns=100_000) as env:
+        env.reset(seed=0)
+        step, process = alternate(lambda: env.step(action), lambda: subprocess.run(["true"], check=True), 200)
+    return step / process
 
 
 def construct() -> None:
