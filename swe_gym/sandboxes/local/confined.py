@@ -11,6 +11,7 @@ import struct
 
 import runner
 from linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, libc, prctl, wait_for_end
+from seccomp import forbid_keys_and_log
 
 SYS_CREATE_RULESET, SYS_ADD_RULE, SYS_RESTRICT_SELF = 444, 445, 446
 CREATE_RULESET_VERSION, RULE_PATH_BENEATH = 1, 1
@@ -20,7 +21,7 @@ REFER, TRUNCATE, IOCTL_DEV = (1 << bit for bit in range(13, 16))
 READ = EXECUTE | READ_FILE | READ_DIR
 DEVICE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
 NET_ALL = 0b11  # bind and connect of TCP
-SCOPE_ALL = 0b11  # abstract unix sockets, signals
+SCOPE_ABSTRACT_SOCKETS, SCOPE_ALL = 0b01, 0b11  # the other one: signals
 READABLE = "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /proc /sys/devices/system/cpu".split()
 READABLE_ETC = (
     "passwd group hosts hostname ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf mime.types services protocols "
@@ -74,17 +75,11 @@ def make_removable(function, path, _):
 
 def confine(config):
     """Apply Landlock to this process and all that it starts."""
-
-    def syscall(number, *arguments):
-        return check(libc.syscall(number, *arguments), "landlock")
-
-    version = syscall(SYS_CREATE_RULESET, None, 0, CREATE_RULESET_VERSION)
+    version = landlock_version()
     handled = (1 << 13) - 1
     handled |= (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0) | (IOCTL_DEV if version >= 5 else 0)
     network = NET_ALL if version >= 4 and not config["network"] else 0
-    attributes = struct.pack("QQQ", handled, network, SCOPE_ALL if version >= 6 else 0)
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = syscall(SYS_CREATE_RULESET, attributes, size, 0)
+    ruleset = make_ruleset(version, handled, network, SCOPE_ALL if version >= 6 else 0)
     files_only = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
     for path, rights in rules(config):
         try:
@@ -92,11 +87,37 @@ def confine(config):
         except OSError:
             continue  # this system has no such place
         rights &= handled if os.path.isdir(path) else handled & files_only
-        syscall(SYS_ADD_RULE, ruleset, RULE_PATH_BENEATH, struct.pack("=Qi", rights, fd), 0)
+        landlock(SYS_ADD_RULE, ruleset, RULE_PATH_BENEATH, struct.pack("=Qi", rights, fd), 0)
         os.close(fd)
     drop_privileges(kept=())
-    syscall(SYS_RESTRICT_SELF, ruleset, 0)
+    landlock(SYS_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
+    forbid_keys_and_log()
+
+
+def close_abstract_sockets():
+    """Cut off the host's unix sockets that have no path, where Landlock can (Linux 6.12): no file system hides them."""
+    try:
+        version = landlock_version()
+    except OSError:
+        return
+    if version >= 6:
+        landlock(SYS_RESTRICT_SELF, make_ruleset(version, 0, 0, SCOPE_ABSTRACT_SOCKETS), 0)
+
+
+def landlock_version():
+    """How much Landlock this kernel knows, from 1; OSError where it has none."""
+    return landlock(SYS_CREATE_RULESET, None, 0, CREATE_RULESET_VERSION)
+
+
+def make_ruleset(version, files, network, scopes):
+    """A descriptor of a ruleset that refuses these rights but for the rules that are added."""
+    attributes = struct.pack("QQQ", files, network, scopes)
+    return landlock(SYS_CREATE_RULESET, attributes, 24 if version >= 6 else 16 if version >= 4 else 8, 0)
+
+
+def landlock(number, *arguments):
+    return check(libc.syscall(number, *arguments), "landlock")
 
 
 def rules(config):

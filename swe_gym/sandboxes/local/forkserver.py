@@ -144,6 +144,8 @@ def _start_launcher() -> socket.socket:
                 (os.POSIX_SPAWN_DUP2, null, 2),
             ],
             setsid=True,  # Ctrl-C in our terminal is not for the sandboxes
+            setsigmask=(),  # nor is what this thread blocks or this process ignores
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
         )
     finally:
         os.close(null)

@@ -24,6 +24,8 @@ import runner
 def main():
     """Fork a sandbox for every message until the host process closes the socket."""
     close_all_but_standard_streams()
+    os.chdir("/")
+    os.umask(0o022)
     server = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps supervisors; who waits for one has a pidfd
     gc.freeze()  # a collection would touch, and so copy, every page that is shared with the sandboxes
@@ -44,6 +46,8 @@ def become_sandbox(config, fds):
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # where memory ends a sandbox ends first, not the process that opened it
         os.write(report, b"%d\n" % os.getpid())
         os.dup2(stream, 0)
         os.dup2(stream, 1)

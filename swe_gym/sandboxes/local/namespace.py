@@ -12,9 +12,11 @@ import signal
 import socket
 import struct
 
+from confined import close_abstract_sockets
 from linux import check, die_with_parent, drop_privileges, libc, wait_for_end
+from seccomp import forbid_keys_and_log
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
+CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
 MS_REC, MS_PRIVATE = 16384, 1 << 18
@@ -48,7 +50,7 @@ def mount(source, target, kind="", flags=0, data=""):
 def separate(network):
     """Enter new namespaces and map our user to root in them; the next fork is PID 1."""
     user, group = os.geteuid(), os.getegid()
-    flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
+    flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     check(libc.unshare(flags | (0 if network else CLONE_NEWNET)), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:
@@ -74,7 +76,8 @@ class Root:
         return f"/proc/self/fd/{self.sources[path]}" if path in self.sources else path
 
     def begin(self):
-        mount("tmpfs", self.base, "tmpfs", MS_NOSUID | MS_NODEV, f"size={self.disk_mb}m,mode=755")
+        options = f"size={self.disk_mb}m,nr_inodes={self.disk_mb * 256},mode=755"  # empty files take memory too
+        mount("tmpfs", self.base, "tmpfs", MS_NOSUID | MS_NODEV, options)
         self.layer_root = self.base + "/.layers"
         self.root = self.base + "/root"
         os.mkdir(self.layer_root)
@@ -161,7 +164,7 @@ def build(config):
     root.folder("/proc")
     mount("proc", root.root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     root.enter()
-    limit_processes(config["pids"])
+    limit(config["pids"], config["disk_mb"])
     protect_proc()
     socket.sethostname("sandbox")
     if not config["network"]:
@@ -203,16 +206,19 @@ def devices(root):
         root.bind("/dev/" + name)
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink("/proc/self/" + target, f"{root.root}/dev/{name}")
-    mount("devpts", root.folder("/dev/pts"), "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
+    options = "newinstance,ptmxmode=0666,mode=0620,max=64"  # all sandboxes share the kernel's few thousand
+    mount("devpts", root.folder("/dev/pts"), "devpts", MS_NOSUID | MS_NOEXEC, options)
     os.symlink("pts/ptmx", root.root + "/dev/ptmx")
 
 
-def limit_processes(pids):
-    """Cap the PID namespace, where the kernel can (Linux 6.14), for RLIMIT_NPROC does not bind a host's root.
+def limit(pids, disk_mb):
+    """Forbid further user namespaces; cap processes, and System V's shared memory, which no file system counts.
 
-    The kernel gives out the numbers below 300 only once, so a sandbox that has used them has `pids` left.
+    RLIMIT_NPROC does not bind a host's root, so the PID namespace is capped, where the kernel can (Linux 6.14).
+    It gives out the numbers below 300 only once, so a sandbox that has used them has `pids` left.
     """
-    for name, value in (("user/max_user_namespaces", 0), ("kernel/pid_max", 300 + pids)):
+    limits = {"user/max_user_namespaces": 0, "kernel/pid_max": 300 + pids, "kernel/shmall": disk_mb * 256}
+    for name, value in limits.items():
         try:
             with open("/proc/sys/" + name, "w") as file:
                 file.write(str(value))
@@ -257,4 +263,7 @@ def enter(config, report):
         supervise(child, config["host"], report)
     die_with_parent(outside)
     build(config)
+    if config["network"]:
+        close_abstract_sockets()
     drop_privileges(KEPT_CAPABILITIES)
+    forbid_keys_and_log()
