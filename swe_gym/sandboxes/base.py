@@ -11,9 +11,9 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from ..errors import SandboxClosed, SandboxError, SandboxLost, Unsupported, UsageError, unknown_name
 from ..types import Capabilities, ExecResult, FileEntry, Frozen, PythonEnv, Workspace
@@ -45,6 +45,11 @@ CLEAN_ENV: Mapping[str, str] = {
 """What every command's environment starts from; nothing of the host's is inherited."""
 
 
+def _normalise(workdir: str) -> str:
+    """Without `..`, which would lead out of the folder that stands for the root where nothing can be mounted."""
+    return "/" + posixpath.normpath(workdir).lstrip("/")
+
+
 class SandboxSpec(Frozen):
     """What a sandbox should be. Every backend takes the same fields.
 
@@ -70,7 +75,7 @@ class SandboxSpec(Frozen):
     image: str | None = None
     workspace: Workspace | None = None
     python: PythonEnv | None = None
-    workdir: str = Field(default="/testbed", pattern="^/")
+    workdir: Annotated[str, AfterValidator(_normalise)] = Field(default="/testbed", pattern=r"^/[^\x00]*$")
     env: dict[str, str] = {}
     user: str | None = None
     cpus: float | None = Field(default=None, gt=0)
