@@ -3,34 +3,39 @@
 Importing it makes the ids `SWE/Toy-v0`, `SWE/Tasks-v0` and `SWE/Local-v0` known to Gymnasium.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .envs.registration import register_families as _register_families
-from .envs.registration import register_tasks
-from .envs.swe_env import SweEnv
-from .errors import (
-    ActionError,
-    AgentError,
-    GradingError,
-    MissingDependency,
-    SandboxClosed,
-    SandboxError,
-    SandboxLost,
-    SandboxStartError,
-    SweGymError,
-    TaskError,
-    ToolError,
-    Unsupported,
-    UsageError,
-)
-from .grading.patch import Patch
-from .rollout.episode import play
-from .rollout.policy import EmptyPolicy, GoldPolicy, Policy, ScriptedPolicy
-from .rollout.trajectory import Trajectory, Turn
-from .rollout.validate import TaskRecord, validate
-from .sandboxes import Sandbox, SandboxSpec, open_sandbox
-from .tasks import TaskSource, load_source
-from .tools import Tool, ToolContext, make_tools
-from .types import Action, ExecResult, Oracle, Reward, Task, ToolCall, ToolResult, ToolSpec, Verdict
-from .wrappers.record_trajectory import RecordTrajectory
+
+if TYPE_CHECKING:
+    from .envs.registration import register_tasks
+    from .envs.swe_env import SweEnv
+    from .errors import (
+        ActionError,
+        AgentError,
+        GradingError,
+        MissingDependency,
+        SandboxClosed,
+        SandboxError,
+        SandboxLost,
+        SandboxStartError,
+        SweGymError,
+        TaskError,
+        ToolError,
+        Unsupported,
+        UsageError,
+    )
+    from .grading.patch import Patch
+    from .rollout.episode import play
+    from .rollout.policy import EmptyPolicy, GoldPolicy, Policy, ScriptedPolicy
+    from .rollout.trajectory import Trajectory, Turn
+    from .rollout.validate import TaskRecord, validate
+    from .sandboxes import Sandbox, SandboxSpec, open_sandbox
+    from .tasks import TaskSource, load_source
+    from .tools import Tool, ToolContext, make_tools
+    from .types import Action, ExecResult, Oracle, Reward, Task, ToolCall, ToolResult, ToolSpec, Verdict
+    from .wrappers.record_trajectory import RecordTrajectory
 
 __version__ = "0.1.0"
 
@@ -80,5 +85,49 @@ __all__ = [
     "register_tasks",
     "validate",
 ]
+
+# Importing the package must cost little: the names above are imported from their modules when they are first used.
+_HOMES = {
+    ".envs.registration": ("register_tasks",),
+    ".envs.swe_env": ("SweEnv",),
+    ".errors": (
+        "ActionError",
+        "AgentError",
+        "GradingError",
+        "MissingDependency",
+        "SandboxClosed",
+        "SandboxError",
+        "SandboxLost",
+        "SandboxStartError",
+        "SweGymError",
+        "TaskError",
+        "ToolError",
+        "Unsupported",
+        "UsageError",
+    ),
+    ".grading.patch": ("Patch",),
+    ".rollout.episode": ("play",),
+    ".rollout.policy": ("EmptyPolicy", "GoldPolicy", "Policy", "ScriptedPolicy"),
+    ".rollout.trajectory": ("Trajectory", "Turn"),
+    ".rollout.validate": ("TaskRecord", "validate"),
+    ".sandboxes": ("Sandbox", "SandboxSpec", "open_sandbox"),
+    ".tasks": ("TaskSource", "load_source"),
+    ".tools": ("Tool", "ToolContext", "make_tools"),
+    ".types": ("Action", "ExecResult", "Oracle", "Reward", "Task", "ToolCall", "ToolResult", "ToolSpec", "Verdict"),
+    ".wrappers.record_trajectory": ("RecordTrajectory",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(module, __name__), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 _register_families()

@@ -5,9 +5,8 @@ import swe_gym
 
 def test_the_public_names_are_these_and_exist() -> None:
     assert sorted(swe_gym.__all__) == swe_gym.__all__
-    public = {name for name in vars(swe_gym) if not name.startswith("_")}
-    modules = {name for name in public if type(getattr(swe_gym, name)) is type(swe_gym)}
-    assert public - modules == set(swe_gym.__all__) - {"__version__"}
+    assert dir(swe_gym) == swe_gym.__all__
+    assert all(getattr(swe_gym, name) is not None for name in swe_gym.__all__)
 
 
 def test_public_things_are_documented() -> None:

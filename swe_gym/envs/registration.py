@@ -10,8 +10,6 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from ..errors import UsageError
-from ..tasks import load_source
-from .checks import json_native
 
 # `nondeterministic` is False in the sense that Gymnasium checks: the environment adds no randomness of its own, so
 # the same task, seed and actions give the same bytes. A command that reads a clock or random numbers differs from
@@ -49,6 +47,9 @@ def register_tasks(
     Raises:
         UsageError: The prefix is not allowed, or an id is taken by another task.
     """
+    from ..tasks import load_source  # here, so that `import swe_gym` stays light
+    from .checks import json_native
+
     prefix = f"SWE-{source}" if prefix is None else prefix
     if not re.fullmatch(r"[A-Za-z0-9_-]+", prefix):
         raise UsageError(f"prefix {prefix!r} must be made of letters, digits, '_' and '-': give another as prefix=")
