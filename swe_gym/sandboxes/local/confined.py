@@ -8,10 +8,11 @@ import os
 import shutil
 import signal
 import struct
+from socket import AF_INET, AF_INET6, AF_NETLINK
 
 import runner
 from linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, libc, prctl, wait_for_end
-from seccomp import forbid_keys_and_log
+from seccomp import restrict_calls
 
 SYS_CREATE_RULESET, SYS_ADD_RULE, SYS_RESTRICT_SELF = 444, 445, 446
 CREATE_RULESET_VERSION, RULE_PATH_BENEATH = 1, 1
@@ -20,7 +21,6 @@ MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 <
 REFER, TRUNCATE, IOCTL_DEV = (1 << bit for bit in range(13, 16))
 READ = EXECUTE | READ_FILE | READ_DIR
 DEVICE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
-NET_ALL = 0b11  # bind and connect of TCP
 SCOPE_ABSTRACT_SOCKETS, SCOPE_ALL = 0b01, 0b11  # the other one: signals
 READABLE = "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /proc /sys/devices/system/cpu".split()
 READABLE_ETC = (
@@ -78,8 +78,7 @@ def confine(config):
     version = landlock_version()
     handled = (1 << 13) - 1
     handled |= (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0) | (IOCTL_DEV if version >= 5 else 0)
-    network = NET_ALL if version >= 4 and not config["network"] else 0
-    ruleset = make_ruleset(version, handled, network, SCOPE_ALL if version >= 6 else 0)
+    ruleset = make_ruleset(version, handled, SCOPE_ALL if version >= 6 else 0)
     files_only = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
     for path, rights in rules(config):
         try:
@@ -92,7 +91,7 @@ def confine(config):
     drop_privileges(kept=())
     landlock(SYS_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
-    forbid_keys_and_log()
+    restrict_calls([AF_NETLINK, *([AF_INET, AF_INET6] if config["network"] else [])])
 
 
 def close_abstract_sockets():
@@ -102,7 +101,7 @@ def close_abstract_sockets():
     except OSError:
         return
     if version >= 6:
-        landlock(SYS_RESTRICT_SELF, make_ruleset(version, 0, 0, SCOPE_ABSTRACT_SOCKETS), 0)
+        landlock(SYS_RESTRICT_SELF, make_ruleset(version, 0, SCOPE_ABSTRACT_SOCKETS), 0)
 
 
 def landlock_version():
@@ -110,10 +109,10 @@ def landlock_version():
     return landlock(SYS_CREATE_RULESET, None, 0, CREATE_RULESET_VERSION)
 
 
-def make_ruleset(version, files, network, scopes):
+def make_ruleset(version, files, scopes):
     """A descriptor of a ruleset that refuses these rights but for the rules that are added."""
-    attributes = struct.pack("QQQ", files, network, scopes)
-    return landlock(SYS_CREATE_RULESET, attributes, 24 if version >= 6 else 16 if version >= 4 else 8, 0)
+    attributes = struct.pack("QQQ", files, 0, scopes)  # between them: TCP, which `restrict_calls` closes with the rest
+    return landlock(SYS_CREATE_RULESET, attributes, 24 if version >= 6 else 8, 0)
 
 
 def landlock(number, *arguments):

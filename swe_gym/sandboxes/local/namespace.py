@@ -14,7 +14,7 @@ import struct
 
 from confined import close_abstract_sockets
 from linux import check, die_with_parent, drop_privileges, libc, wait_for_end
-from seccomp import forbid_keys_and_log
+from seccomp import restrict_calls
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -266,4 +266,4 @@ def enter(config, report):
     if config["network"]:
         close_abstract_sockets()
     drop_privileges(KEPT_CAPABILITIES)
-    forbid_keys_and_log()
+    restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK])

@@ -1,47 +1,84 @@
-"""System calls that reach what no namespace keeps apart: the host user's keys, and the kernel's log."""
+"""A filter of system calls, for what neither namespaces nor Landlock keep apart.
+
+Those are the host user's keys, the kernel's log, and sockets of many kinds: with one of a virtual machine's a command
+reaches the host of that machine, with one that has a path it could ask Docker to run something outside of Landlock.
+"""
 
 import ctypes
 import errno
 import os
+import socket
 import struct
 
 from linux import check, libc
 
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
-RETURN_ERROR, RETURN_ALLOW = 0x00050000, 0x7FFF0000
-LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
-NUMBER_AT, ARCHITECTURE_AT = 0, 4
-FORBIDDEN = {  # machine -> AUDIT_ARCH_* of each of its kinds of program -> add_key, request_key, keyctl, syslog
-    "x86_64": {0xC000003E: (248, 249, 250, 103), 0x40000003: (286, 287, 288, 103)},
-    "aarch64": {0xC00000B7: (217, 218, 219, 116), 0x40000028: (309, 310, 311, 103)},
-    "riscv64": {0xC00000F3: (217, 218, 219, 116)},
-    "ppc64le": {0xC0000015: (269, 270, 271, 103)},
-    "s390x": {0x80000016: (278, 279, 280, 103)},
-}
+LOAD, AND, JUMP_IF_EQUAL, RETURN = 0x20, 0x54, 0x15, 0x06
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # where they lie in what the filter sees
+ALLOW, FAIL_WITH = 0x7FFF0000, 0x00050000
 X32 = 0x40000000
 """x86-64 takes each of its calls under a second number too."""
+IO_URING_SETUP = 425
+CALLS = {  # machine -> AUDIT_ARCH_* of each kind of its programs -> socket, socketpair, and what is refused:
+    "x86_64": {  # add_key, request_key, keyctl, syslog, io_uring_setup and socketcall, which make sockets unseen
+        0xC000003E: (41, 53, (248, 249, 250, 103, IO_URING_SETUP)),
+        0x40000003: (359, 360, (286, 287, 288, 103, IO_URING_SETUP, 102)),
+    },
+    "aarch64": {
+        0xC00000B7: (198, 199, (217, 218, 219, 116, IO_URING_SETUP)),
+        0x40000028: (281, 288, (309, 310, 311, 103, IO_URING_SETUP, 102)),
+    },
+    "riscv64": {0xC00000F3: (198, 199, (217, 218, 219, 116, IO_URING_SETUP))},
+}
 
 
-def forbid_keys_and_log():
-    """Make these calls fail as on a kernel without them, for this process and all that it starts."""
+def restrict_calls(families):
+    """From here on this process and all that it starts have no keys, no kernel log and sockets of `families` only.
+
+    Pairs of sockets can always be made; of datagrams, where each end can write to others, only if `AF_UNIX` is allowed.
+    """
     machine = os.uname().machine
-    if machine not in FORBIDDEN:
+    if machine not in CALLS:
         raise OSError(errno.ENOSYS, f"the numbers of system calls are not known on {machine}")
-    program = b"".join(instructions(FORBIDDEN[machine]))
-    filters = ctypes.create_string_buffer(program)
-    head = struct.pack("HP", len(program) // 8, ctypes.addressof(filters))
+    program = [load(ARCHITECTURE)]
+    for architecture, calls in CALLS[machine].items():
+        program += when(architecture, rules(families, *calls))
+    program.append(fail(errno.ENOSYS))
+    code = ctypes.create_string_buffer(b"".join(program))
+    head = struct.pack("HP", len(program), ctypes.addressof(code))
     check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.c_char_p(head), 0, 0), "seccomp")
 
 
-def instructions(forbidden):
-    """The filter in the language that the kernel takes; a jump's targets count from the instruction after it."""
-    for architecture, numbers in forbidden.items():
-        numbers += tuple(number | X32 for number in numbers)
-        yield struct.pack("HBBI", LOAD, 0, 0, ARCHITECTURE_AT)
-        yield struct.pack("HBBI", JUMP_IF_EQUAL, 0, len(numbers) + 3, architecture)
-        yield struct.pack("HBBI", LOAD, 0, 0, NUMBER_AT)
-        for index, number in enumerate(numbers):
-            yield struct.pack("HBBI", JUMP_IF_EQUAL, len(numbers) - index, 0, number)
-        yield struct.pack("HBBI", RETURN, 0, 0, RETURN_ALLOW)
-        yield struct.pack("HBBI", RETURN, 0, 0, RETURN_ERROR | errno.ENOSYS)
-    yield struct.pack("HBBI", RETURN, 0, 0, RETURN_ERROR | errno.ENOSYS)
+def rules(families, make, make_pair, refused):
+    """The instructions for one kind of program."""
+    steps = [load(NUMBER), step(AND, 0xFFFFFFFF ^ X32)]
+    for number in refused:
+        steps += when(number, [fail(errno.ENOSYS)])
+    family = [load(FIRST_ARGUMENT)]
+    for allowed in families:
+        family += when(allowed, [step(RETURN, ALLOW)])
+    steps += when(make, [*family, fail(errno.EACCES)])
+    if socket.AF_UNIX not in families:
+        datagrams = when(socket.SOCK_DGRAM, [fail(errno.EACCES)])
+        steps += when(make_pair, [load(SECOND_ARGUMENT), step(AND, 0xF), *datagrams, step(RETURN, ALLOW)])
+    return [*steps, step(RETURN, ALLOW)]
+
+
+def when(value, steps):
+    """Do the steps, the last of which returns, where what was loaded is `value`."""
+    return [step(JUMP_IF_EQUAL, value, skip_else=len(steps)), *steps]
+
+
+def load(offset):
+    """Take a word of what the filter sees."""
+    return step(LOAD, offset)
+
+
+def fail(number):
+    """Let the call fail with an error's number."""
+    return step(RETURN, FAIL_WITH | number)
+
+
+def step(code, operand, skip_else=0):
+    """One instruction in the kernel's language for filters."""
+    return struct.pack("HBBI", code, 0, skip_else, operand)
