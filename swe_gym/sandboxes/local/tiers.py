@@ -37,9 +37,14 @@ TIERS = {
             "processes, IPC, network and user of its own."
         ),
         gaps=(
-            "It shares the host's kernel: it does not stop an exploit of the kernel.",
-            "Memory is capped per process (memory_mb), not in total, and CPU is not capped.",
-            "The host's /usr and the Python installation in use can be read.",
+            "It shares the host's kernel: it does not stop an exploit of the kernel, and other limits of the kernel "
+            "(open files, inotify watches) are shared with the host's user.",
+            "Memory is capped per process (memory_mb), not in total, and not what processes share; the sandbox's files "
+            "lie in memory, up to disk_mb. CPU is not capped.",
+            "The host's /usr and the Python installation in use can be read, and mount points and /proc tell facts "
+            "about the machine: paths of these, its kernel, its load.",
+            'With network="egress" servers on the host\'s loopback can be reached, and before Linux 6.12 its abstract '
+            "unix sockets too.",
             "Where the host's user is root, the process count is capped on Linux 6.14 and later only, "
             "and up to 300 more than `pids` are let through.",
         ),
@@ -48,19 +53,22 @@ TIERS = {
     "landlock": Tier(
         isolates=(
             "Writes go to the sandbox's own folder only; reads to it, the system and the Python in use; "
-            "TCP is refused; other processes cannot be signalled (Linux 6.12) or inspected."
+            'no sockets but pairs (with network="egress": TCP and UDP); other processes cannot be inspected, nor '
+            "signalled (Linux 6.12)."
         ),
         gaps=(
             "The workspace lies in a temporary folder of the host, not at the task's workdir.",
-            "UDP and unix sockets are not closed; loopback TCP is closed too.",
-            "Processes of the host can be seen, and what a sandbox leaves running is found by parentage only.",
+            "Loopback is closed with the network, and unix sockets that have a name cannot be used at all.",
+            "Processes of the host can be seen, and yours be hindered: their limits lowered, their System V IPC used.",
+            "What a sandbox leaves running is found by parentage only.",
             "Disk is capped per file, memory per process; process count and CPU are not capped.",
             "/tmp and /dev/shm cannot be written to; TMPDIR points to the sandbox's own folder.",
-            "Modes and times of files that your user owns can be changed, though their content cannot.",
+            "Modes and times of any file that your user owns can be changed, though not their content: do not use it as "
+            "root for code that you do not trust.",
             "Where swe_gym is installed into the base Python and not into a virtual environment, the bundled tasks' "
             "gold patches can be read.",
         ),
-        closes_network=False,
+        closes_network=True,
     ),
     "process": Tier(
         isolates="Nothing but the working folder: commands run as you. For code that you trust.",
