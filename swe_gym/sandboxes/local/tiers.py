@@ -63,8 +63,8 @@ TIERS = {
             "What a sandbox leaves running is found by parentage only.",
             "Disk is capped per file, memory per process; process count and CPU are not capped.",
             "/tmp and /dev/shm cannot be written to; TMPDIR points to the sandbox's own folder.",
-            "Modes and times of any file that your user owns can be changed, though not their content: do not use it as "
-            "root for code that you do not trust.",
+            "Modes and times of any file that your user owns can be changed, though not their content: as root do not "
+            "trust it with hostile code.",
             "Where swe_gym is installed into the base Python and not into a virtual environment, the bundled tasks' "
             "gold patches can be read.",
         ),
