@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from ..errors import SandboxClosed, SandboxError, SandboxLost, Unsupported, UsageError, unknown_name
+from ..errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError, Unsupported, UsageError, unknown_name
 from ..types import Capabilities, ExecResult, FileEntry, Frozen, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
@@ -213,6 +213,9 @@ class Sandbox(abc.ABC):
             self._close()  # again, where `close` came meanwhile: it could not free what was not there yet
             if meanwhile and isinstance(error, SandboxError):
                 raise SandboxClosed(f"{self} was closed while it started") from error
+            if isinstance(error, OSError) and not isinstance(error, SandboxError):
+                text = "the sandbox did not start"
+                raise SandboxStartError(text, reason="setup", retryable=True, detail=str(error)) from error
             raise
         return self
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from ...errors import SandboxError, SandboxStartError, Unsupported
+from ...errors import SandboxError, Unsupported
 from ...types import Capabilities, Frozen, PythonEnv
 from ..base import ISOLATION_LEVELS, SandboxSpec, parse_options
 from ..channel import ByteStream
@@ -103,16 +103,12 @@ class LocalSandbox(RunnerSandbox):
 
     def _make_root(self, workspace: Path | None) -> None:
         """The folder that stands for the root in tiers without mounts; the launcher removes it in the end."""
-        try:
-            self._root = os.path.realpath(tempfile.mkdtemp(prefix="swe-gym-"))
-            for name in ("tmp", "root"):
-                os.mkdir(f"{self._root}/{name}")
-            if workspace:
-                shutil.copytree(workspace, self.workdir, symlinks=True, dirs_exist_ok=True)
-            os.makedirs(self.workdir, exist_ok=True)
-        except OSError as error:
-            text = f"the sandbox's folder {self._root or tempfile.gettempdir()} cannot be filled"
-            raise SandboxStartError(text, reason="setup", detail=str(error)) from error
+        self._root = os.path.realpath(tempfile.mkdtemp(prefix="swe-gym-"))
+        for name in ("tmp", "root"):
+            os.mkdir(f"{self._root}/{name}")
+        if workspace:
+            shutil.copytree(workspace, self.workdir, symlinks=True, dirs_exist_ok=True)
+        os.makedirs(self.workdir, exist_ok=True)
 
     def _config(self, workspace: Path | None) -> dict[str, object]:
         assert self._python is not None

@@ -58,15 +58,19 @@ def launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream,
 
     Raises:
         SandboxStartError: It did not start, or not by the deadline; nothing of it is left.
+        OSError: This process or machine is short of something.
     """
-    try:
-        return _launch({**config, "host": os.getpid()}, deadline)
-    except OSError as error:
-        text = "the local sandbox did not start: this machine is short of something"
-        raise SandboxStartError(text, reason="capacity", retryable=True, detail=str(error)) from error
+    for _ in range(2):  # the first time the launcher may turn out to have been killed
+        started = _launch({**config, "host": os.getpid()}, deadline)
+        if started:
+            return started
+    text = "the launcher of local sandboxes ended: killed, out of processes, or its Python does not run"
+    raise SandboxStartError(text, reason="setup", retryable=True, detail=_python())
 
 
-def _launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream, Supervisor]:
+def _launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream, Supervisor] | None:
+    """One attempt. None where the launcher ended before it forked."""
+    launcher = _launcher()
     with contextlib.ExitStack() as always, contextlib.ExitStack() as on_failure:
         ours, theirs = socket.socketpair()
         on_failure.callback(ours.close)
@@ -74,13 +78,15 @@ def _launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream
             report, their_report = os.pipe()
             always.callback(os.close, report)
             try:
-                _send(json.dumps(config).encode(), [theirs.fileno(), their_report])
+                socket.send_fds(launcher, [json.dumps(config).encode()], [theirs.fileno(), their_report])
+            except OSError:
+                pass  # it is gone, as the end of the report will tell
             finally:
                 os.close(their_report)
         pid, _, _ = _read(report, b"\n", deadline).partition(b"\n")
         if not pid:
-            text = "the launcher of local sandboxes ended: killed, out of processes, or its Python does not run"
-            raise SandboxStartError(text, reason="setup", retryable=True, detail=_python())
+            _forget(launcher)
+            return None
         supervisor = Supervisor(int(pid))
         on_failure.callback(supervisor.end, patience=0.0)
         problem = _read(report, b"", deadline).decode("utf-8", "replace").strip()
@@ -105,18 +111,19 @@ def _read(fd: int, end: bytes, deadline: float) -> bytes:
     return said
 
 
-def _send(message: bytes, fds: list[int]) -> None:
+def _launcher() -> socket.socket:
+    """The launcher's socket; it is started where there is none."""
     with _LOCKS.setdefault(os.getpid(), threading.Lock()):
-        for fresh in (False, True):  # a launcher that somebody killed is started anew, once
-            server = _SERVERS.get(os.getpid()) if not fresh else None
-            if server is None:
-                server = _SERVERS[os.getpid()] = _start_launcher()
-            try:
-                socket.send_fds(server, [message], fds)
-                return
-            except (BrokenPipeError, ConnectionResetError):
-                server.close()
-        raise SandboxStartError("the launcher of local sandboxes ends as soon as it starts", reason="setup")
+        if os.getpid() not in _SERVERS:
+            _SERVERS[os.getpid()] = _start_launcher()
+        return _SERVERS[os.getpid()]
+
+
+def _forget(launcher: socket.socket) -> None:
+    """Let the next call start another launcher, unless one did so already."""
+    with _LOCKS[os.getpid()]:
+        if _SERVERS.get(os.getpid()) is launcher:
+            _SERVERS.pop(os.getpid()).close()
 
 
 def _python() -> str:

@@ -1,0 +1,488 @@
+"""The local backend's own promises: what of this process and this machine reaches a sandbox, and how it ends."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import swe_gym
+from swe_gym.errors import FileError, SandboxClosed, SandboxError, SandboxStartError, UsageError
+from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.sandboxes.local import LocalSandbox, problem
+from swe_gym.testing.sandbox_contract.case import Background, eventually, new_marker, ok, processes_here, python
+
+TIERS = ["namespace", "landlock"]
+
+Make = Callable[..., Sandbox]
+
+
+@pytest.fixture(params=TIERS)
+def tier(request: pytest.FixtureRequest) -> str:
+    if problem(request.param):
+        pytest.skip(f"no tier {request.param} on this machine: {problem(request.param)}")
+    return request.param
+
+
+@pytest.fixture
+def make(tier: str) -> Make:
+    """Opens a sandbox of each tier; the end of the test closes it."""
+    opened = []
+
+    def open_one(**fields: object) -> Sandbox:
+        spec = SandboxSpec.model_validate({"pids": 100, "disk_mb": 256, "options": {"tier": tier}, **fields})
+        opened.append(open_sandbox(spec, "local"))
+        return opened[-1]
+
+    yield open_one
+    for sandbox in opened:
+        sandbox.close()
+
+
+def run_client(program: str, *arguments: str, timeout: float = 60.0, **options: object) -> str:
+    """What a process of its own prints that uses `box(tier)`, with every warning an error."""
+    head = """
+import os, resource, signal, socket, sys, threading, time
+from pathlib import Path
+from swe_gym.errors import *
+from swe_gym.sandboxes import SandboxSpec, open_sandbox
+def box(**fields):
+    return open_sandbox(SandboxSpec(options={"tier": sys.argv[1]}, **fields), "local")
+"""
+    command = [sys.executable, "-W", "error", "-c", head + textwrap.dedent(program), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **options)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return result.stdout
+
+
+# --- what of the host process reaches a sandbox -----------------------------------------------------------
+
+
+def test_no_descriptor_of_the_host_process_reaches_a_sandbox(tier: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    program = """
+    folder = os.open(sys.argv[2], os.O_RDONLY)
+    os.set_inheritable(folder, True)
+    with box() as sandbox:
+        names = sandbox.exec(["ls", "/proc/self/fd"]).text.split()
+        pty = sandbox.open_pty("ls /proc/self/fd | tr '\\\\n' ' '; echo end")
+        print(names == ["0", "1", "2", "3"], pty.read_until(b"end", timeout=10)[0])
+        for number in range(3, 40):  # the runner must not have one either: it follows links
+            for name in ("secret", "../" * 9 + sys.argv[2] + "/secret"):
+                sandbox.exec(["ln", "-sfn", f"/proc/self/fd/{number}/{name}", "link"])
+                try:
+                    print("read", number, sandbox.read_file("link"))
+                except FileError:
+                    pass
+    """
+    assert run_client(program, tier, str(tmp_path)) == "True b'0 1 2 3 end'\n"
+
+
+def test_signals_and_umask_of_the_host_process_do_not_reach_a_sandbox(tier: str) -> None:
+    program = """
+    os.umask(0o077)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1})
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    with box() as sandbox:
+        print(sandbox.exec("umask; kill -TERM $$; echo lives", timeout=10).describe())
+        print(sandbox.exec("touch file; stat -c %a file", timeout=10).text)
+    """
+    assert run_client(program, tier) == "killed by signal 15\n644\n\n"
+
+
+def test_the_package_is_hidden_wherever_its_folder_is_shown(tmp_path: Path) -> None:
+    if problem("namespace"):
+        pytest.skip(problem("namespace"))
+    prefix = tmp_path / "prefix"
+    packages = prefix / "lib" / "site-packages"
+    shutil.copytree(Path(swe_gym.__file__).parent, packages / "swe_gym", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "alias").symlink_to(prefix)
+    program = """
+    import swe_gym
+    print(swe_gym.__file__.startswith(os.path.realpath(sys.argv[2])))
+    spec = SandboxSpec(options={"tier": "namespace", "python_prefix": sys.argv[2]})
+    with open_sandbox(spec, "local") as sandbox:
+        print(sandbox.exec("ls -d /opt/venv/lib/site-packages/swe_gym").ok)
+        print(sandbox.exec("find / -path /proc -prune -o -name toy_repos -print").text)
+    """
+    for path in (prefix, tmp_path / "alias"):
+        environment = {**os.environ, "PYTHONPATH": str(packages)}
+        assert run_client(program, "namespace", str(path), env=environment, cwd=tmp_path) == "True\nTrue\n\n"
+
+
+KEYS = r"""
+import ctypes, sys
+call = ctypes.CDLL(None).syscall
+print(call(250, 11, int(sys.argv[1]), ctypes.create_string_buffer(9), 9), call(249, b"user", b"swe-gym-test", None, 0))
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of the calls are those of x86-64")
+def test_keys_of_the_host_user_cannot_be_read(make: Make) -> None:
+    call = ctypes.CDLL(None).syscall
+    key = call(248, b"user", b"swe-gym-test", b"secret", 6, -3)  # add_key to the session's keyring
+    if key < 0:
+        pytest.skip("this machine keeps no keys")
+    try:
+        assert python(make(), KEYS, str(key)) == "-1 -1\n"
+    finally:
+        call(250, 9, key, -3)  # KEYCTL_UNLINK
+
+
+SOCKETS = """
+import socket
+for family in (1, 2, 10, 16, 17, 31, 38, 40):  # the last four: packet, bluetooth, alg, vsock
+    try:
+        socket.socket(family, socket.SOCK_RAW if family == 16 else socket.SOCK_STREAM).close()
+        print(family, end=" ")
+    except OSError:
+        pass
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    try:
+        a, b = socket.socketpair(socket.AF_UNIX, kind)
+        print(kind.name, end=" ")
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.parametrize("network", ["none", "egress"])
+def test_which_sockets_can_be_made(make: Make, tier: str, network: str) -> None:
+    made = {
+        ("namespace", "none"): "1 2 10 16 SOCK_STREAM SOCK_DGRAM",
+        ("namespace", "egress"): "1 2 10 16 SOCK_STREAM SOCK_DGRAM",
+        ("landlock", "none"): "16 SOCK_STREAM",
+        ("landlock", "egress"): "2 10 16 SOCK_STREAM",
+    }
+    assert python(make(network=network), SOCKETS).strip() == made[tier, network]
+
+
+def test_with_network_the_hosts_abstract_sockets_are_closed(make: Make) -> None:
+    if tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) < (6, 12):
+        pytest.skip("Landlock cannot close them before Linux 6.12")
+    name = f"swe-gym-{new_marker()}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("\0" + name)
+        server.listen()
+        program = "import socket, sys\nsocket.socket(socket.AF_UNIX).connect('\\0' + sys.argv[1])"
+        result = make(network="egress").exec(["python3", "-c", program, name])
+    assert "PermissionError" in result.error_text
+
+
+def test_a_sandbox_shares_what_the_kernel_counts() -> None:
+    """One sandbox can neither take all terminals of the machine nor fill its memory with empty files."""
+    if problem("namespace"):
+        pytest.skip(problem("namespace"))
+    spec = SandboxSpec(options={"tier": "namespace"}, disk_mb=16)
+    take = "import pty\ntry:\n    for n in range(5000): pty.openpty()\nexcept OSError: print(n)"
+    with open_sandbox(spec) as greedy, open_sandbox(spec) as other:
+        assert int(python(greedy, take)) <= 64
+        hold = f"{take}\nprint('held', flush=True)\nimport time; time.sleep(60)"
+        greedy.open_pty(["python3", "-c", hold]).read_until(b"held", timeout=10)
+        assert other.open_pty("echo on").read_until(b"on", timeout=10)[1]
+        files = "import os\nfor n in range(10 ** 5): os.close(os.open(f'{n}', os.O_CREAT))"
+        assert "No space left" in greedy.exec(["python3", "-c", files], timeout=30).error_text
+        assert ok(greedy.exec("cat /proc/self/cgroup")).text.strip().endswith(":/")
+        assert ok(greedy.exec("cat /proc/self/oom_score_adj")).text == "1000\n"
+
+
+# --- forks, threads and handlers --------------------------------------------------------------------------
+
+
+def test_a_fork_neither_uses_nor_closes_its_parents_sandbox(tier: str) -> None:
+    program = """
+    with box() as sandbox:
+        pty = sandbox.open_pty("cat")
+        child = os.fork()
+        if child == 0:
+            try:
+                sandbox.exec("true")
+            except SandboxClosed:
+                pty.close()
+                sandbox.close()
+                with box() as own:
+                    print(own.exec("echo own").text, end="", flush=True)
+                os._exit(0)
+            os._exit(1)
+        print(os.waitpid(child, 0)[1])
+        pty.write(b"typed\\n")
+        print(sandbox.exec("echo on").text, pty.read_until(b"typed", timeout=10)[1])
+    """
+    assert run_client(program, tier) == "own\n0\non\n True\n"
+
+
+def test_a_fork_that_lives_on_keeps_no_sandbox_alive(tier: str, tmp_path: Path) -> None:
+    marker = new_marker()
+    program = """
+    sandbox = box()
+    sandbox.exec(f"sleep {sys.argv[2]} & (setsid sleep {sys.argv[2]} &) ; echo")
+    child = os.fork()
+    if child == 0:
+        os.close(1)
+        os.close(2)
+        time.sleep(60)
+        os._exit(0)
+    print(child, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    head = "import os, signal, sys, time\nfrom swe_gym.sandboxes import SandboxSpec, open_sandbox\n"
+    opener = "box = lambda: open_sandbox(SandboxSpec(options={'tier': sys.argv[1]}), 'local')\n"
+    command = [sys.executable, "-c", head + opener + textwrap.dedent(program), tier, marker]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    fork = int(subprocess.run(command, stdout=subprocess.PIPE, check=False, env=environment).stdout)
+    try:
+
+        def left() -> list[str]:
+            return [pid for pid in processes_here(marker) if int(pid) != fork]
+
+        eventually(lambda: not left(), 3, "the sandbox of a killed process lives on with its fork")
+        eventually(lambda: not list(tmp_path.iterdir()), 3, "the sandbox's folder is left")
+    finally:
+        os.kill(fork, signal.SIGKILL)
+
+
+def test_closing_at_any_moment_of_a_start_leaves_nothing(tier: str) -> None:
+    def descriptors() -> list[str]:
+        return sorted(os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.islink(entry.path))
+
+    spec = SandboxSpec(options={"tier": tier})
+    open_sandbox(spec).close()
+    before = len(descriptors())
+    pause = threading.Event()
+    for moment in range(25):
+        sandbox = LocalSandbox(spec)
+        starting = Background(sandbox.start)
+        pause.wait(moment * 0.002)
+        sandbox.close()
+        try:
+            starting.result(10)
+        except SandboxClosed:
+            continue
+        with pytest.raises(SandboxClosed):
+            sandbox.exec("true")
+    eventually(lambda: len(descriptors()) <= before, 2, f"descriptors are left: {descriptors()}")
+
+
+def test_a_handler_of_signals_may_close_the_sandbox_that_it_interrupts(tier: str) -> None:
+    program = """
+    def close(*_):
+        sandbox.close()
+    signal.signal(signal.SIGALRM, close)
+    for turn in range(40):
+        sandbox = box()
+        signal.setitimer(signal.ITIMER_REAL, 0.0002 + turn * 0.0003)
+        try:
+            while True:
+                sandbox.exec(["true"])
+                sandbox.write_file("file", b"x" * 100000)
+        except SandboxClosed:
+            print(end=".")
+    """
+    assert run_client(program, tier) == "." * 40
+
+
+# --- starts that fail -----------------------------------------------------------------------------------
+
+
+def test_a_start_without_free_descriptors_is_an_error_that_says_so(tier: str) -> None:
+    program = """
+    box().close()
+    used = len(os.listdir("/proc/self/fd")) - 1
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in range(used, used + 12):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        try:
+            with box() as sandbox:
+                assert sandbox.exec("true").ok
+            break
+        except SandboxStartError as error:
+            assert "Too many open files" in str(error), error
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    else:
+        print("never started")
+    print(len(os.listdir("/proc/self/fd")) - 1 - used)
+    """
+    assert run_client(program, tier) == "0\n"
+
+
+def test_a_killed_launcher_costs_at_most_the_start_that_it_was_asked_for(tier: str) -> None:
+    program = """
+    def kill_launcher():
+        for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+    old = box()
+    for turn in range(20):
+        if turn % 2:
+            kill_launcher()
+        else:  # while it starts one
+            killer = threading.Timer(turn * 0.002, kill_launcher)
+            killer.start()
+        try:
+            box().close()
+        except SandboxStartError as error:
+            assert error.retryable, error
+        if turn % 2 == 0:
+            killer.join()
+        box().close()
+    print(old.exec("echo on").text)
+    old.close()
+    """
+    assert run_client(program, tier).strip() == "on"
+
+
+def test_a_workdir_cannot_lead_out_of_the_sandbox(make: Make, tmp_path: Path) -> None:
+    sandbox = make(workdir="/testbed/" + "../" * 9 + str(tmp_path) + "/../made")
+    sandbox.write_file("file", b"x")
+    assert sandbox.spec.workdir == f"{tmp_path.parent}/made"
+    assert not (tmp_path.parent / "made").exists()
+
+
+# --- what would cost the episode its reward, were it a lost sandbox -------------------------------------------
+
+
+def test_looking_through_endless_files_ends_in_time_and_delays_no_command(make: Make) -> None:
+    sandbox = make(disk_mb=4096)
+    ok(sandbox.exec("for i in $(seq 60); do truncate -s 4000M big$i; done"))
+    manifest = Background(lambda: sandbox.manifest(timeout=1.5))
+    while not manifest.wait(0):
+        assert ok(sandbox.exec("echo on", timeout=1, grace=0)).text == "on\n"
+    with pytest.raises(FileError, match="took longer"):
+        manifest.result(1)
+    with pytest.raises(FileError, match="larger"):
+        sandbox.get_tar("")
+    assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
+def test_paths_that_fit_into_no_frame_are_an_error_of_files(make: Make) -> None:
+    sandbox = make(disk_mb=1024)
+    program = (
+        "import os\npath = '/'.join(['n' * 250] * 14)\nos.makedirs(path); os.chdir(path)\n"
+        "for n in range(6000): os.close(os.open(f'{n}', os.O_CREAT))"
+    )
+    python(sandbox, program, timeout=60)
+    with pytest.raises(FileError, match="too long paths"):
+        sandbox.manifest()
+    assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
+FLIP = """
+import os
+os.mkdir("tree"); os.chdir("tree")
+print("flips", flush=True)
+while True:
+    os.close(os.open("a", os.O_CREAT)); os.rename("a", "x")
+    os.mkfifo("b"); os.rename("b", "x")
+    os.symlink("/dev/zero", "c"); os.rename("c", "x")
+"""
+
+
+def test_a_file_that_becomes_a_pipe_is_never_waited_for(make: Make) -> None:
+    sandbox = make()
+    sandbox.open_pty(["python3", "-c", FLIP]).read_until(b"flips", timeout=10)
+    for call in [lambda: sandbox.manifest("tree"), lambda: sandbox.get_tar("tree")] * 300:
+        with contextlib.suppress(FileError):
+            call()
+    assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
+def test_a_tar_of_empty_files_is_bounded_too(make: Make) -> None:
+    sandbox = make()
+    ok(sandbox.exec("touch $(seq 2000)"))
+    with pytest.raises(FileError, match="larger"):
+        sandbox.get_tar("", max_bytes=100_000)
+
+
+def test_a_bomb_that_a_command_left_behind_costs_no_other_its_deadline() -> None:
+    if problem("namespace"):
+        pytest.skip(problem("namespace"))
+    bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
+    with open_sandbox(SandboxSpec(options={"tier": "namespace"}, pids=50)) as sandbox:
+        ok(sandbox.exec(f"(setsid python3 -c '{bomb}' >/dev/null 2>&1 &); echo lit"))
+        assert sandbox.exec("sleep 60", timeout=1, grace=0.5).timed_out
+        assert ok(sandbox.exec("echo on", timeout=5)).text == "on\n"
+        assert sandbox.open_pty("echo on").read_until(b"on", timeout=5)[1]
+
+
+def test_a_terminal_makes_room_as_a_command_does() -> None:
+    if problem("namespace"):
+        pytest.skip(problem("namespace"))
+    fill = "import os, time\ntry:\n    while os.fork(): pass\nexcept OSError: print('full')\nelse: time.sleep(60)"
+    with open_sandbox(SandboxSpec(options={"tier": "namespace"}, pids=50)) as sandbox:
+        result = sandbox.exec(
+            [
+                "python3",
+                "-c",
+                fill.replace("while os.fork(): pass", "while True:\n        if not os.fork(): time.sleep(60)"),
+            ],
+            timeout=10,
+        )
+        assert result.text.startswith("full"), result
+        assert sandbox.open_pty("echo on").read_until(b"on", timeout=5)[1]
+
+
+def test_two_reads_of_one_terminal(make: Make) -> None:
+    sandbox = make()
+    pty = sandbox.open_pty("echo ready; sleep 60")
+    pty.read_until(b"ready", timeout=10)
+    reading = Background(lambda: pty.read_until(b"never", timeout=60))
+    assert not reading.wait(0.2)
+    with pytest.raises(FileError, match="another call reads"):
+        pty.read_until(b"never", timeout=1)
+    pty.close()
+    assert not reading.result(5)[1]
+    assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
+LET_GO = """
+import fcntl, signal, termios, time
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+terminal = open("/dev/tty")
+fcntl.ioctl(terminal, termios.TIOCNOTTY)
+print("alone", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_signal_to_a_process_that_let_go_of_its_terminal_hits_nobody_else(make: Make) -> None:
+    sandbox = make()
+    pty = sandbox.open_pty(["python3", "-c", LET_GO])
+    pty.read_until(b"alone", timeout=10)
+    pty.signal(signal.SIGKILL)
+    assert pty.read_until(b"never", timeout=10)[1] is False
+    assert pty.exit_code == -signal.SIGKILL
+    assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
+def test_any_timeout_can_be_waited_for(make: Make) -> None:
+    sandbox = make(ttl=1e9)
+    assert ok(sandbox.exec("echo on", timeout=1e12, grace=1e12)).text == "on\n"
+    sandbox.write_file("file", b"x", timeout=float("inf"))
+    assert sandbox.read_file("file", timeout=float("inf")) == b"x"
+    assert list(sandbox.manifest(timeout=float("inf"))) == ["file"]
+
+
+def test_what_is_too_large_for_one_request_is_the_callers_error(make: Make) -> None:
+    sandbox = make()
+    with pytest.raises(UsageError, match="too large"):
+        sandbox.write_file("file", bytes((1 << 30) + 1))
+    with pytest.raises(UsageError, match="max_output"):
+        sandbox.exec("true", max_output=1 << 40)
+    with pytest.raises(SandboxError):
+        sandbox.read_file("file")
+    assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
+def test_what_cannot_be_built_is_an_error_of_starting(make: Make) -> None:
+    with pytest.raises(SandboxStartError, match="File name too long"):
+        make(workdir="/" + "x" * 300)
