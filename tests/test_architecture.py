@@ -38,6 +38,7 @@ GUESTS = [
     "sandboxes/local/launcher.py",
     "sandboxes/local/linux.py",
     "sandboxes/local/namespace.py",
+    "sandboxes/local/seccomp.py",
     "sandboxes/protocol.py",
     "sandboxes/runner.py",
     "tools/pdb_guest.py",
