@@ -1,12 +1,6 @@
 import os
-import pty
-import select
-import subprocess
-import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
 
 import pytest
 from rich.console import Console
@@ -15,7 +9,6 @@ from swe_gym.cli.play import Person
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.trajectory import Trajectory
-from swe_gym.testing.sandbox_contract.case import eventually, new_marker, processes_here
 
 TASK = "larder-overwrite-evicts"
 REPAIR = """\
@@ -138,80 +131,3 @@ def test_without_a_shell_every_line_is_a_tool() -> None:
 def test_observations_are_shown_as_they_are() -> None:
     shown, _ = talk(["echo '[bold]x[/bold] :smile:' " + "y" * 300])
     assert "[bold]x[/bold] :smile: " + "y" * 300 + "\n" in shown
-
-
-# --- a real terminal ----------------------------------------------------------------------------------------
-
-
-class Terminal:
-    """The command on a pseudo-terminal."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._screen, inside = pty.openpty()
-        code = "from swe_gym.cli import main; main()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            stdin=inside,
-            stdout=inside,
-            stderr=inside,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
-            preexec_fn=lambda: os.login_tty(0),
-        )
-        os.close(inside)
-        self.shown = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait(10)
-        os.close(self._screen)
-
-    def type(self, text: str) -> None:
-        os.write(self._screen, text.encode())
-
-    def read_until(self, marker: str) -> None:
-        while marker not in self.shown:
-            assert self._read(), f"{marker!r} was not shown: {self.shown}"
-
-    def status(self) -> int:
-        """The exit status. What is shown meanwhile is read, or it could not end."""
-        while self._read():
-            pass
-        return self._process.wait(10)
-
-    def _read(self) -> bool:
-        """Read what is shown next; False at the end."""
-        ready, _, _ = select.select([self._screen], [], [], 60)
-        assert ready, f"nothing more is shown: {self.shown}"
-        try:
-            self.shown += os.read(self._screen, 4096).decode("utf-8", "replace")
-        except OSError:  # how a pseudo-terminal ends
-            return False
-        return True
-
-
-def test_ctrl_c_ends_a_running_command_and_leaves_nothing() -> None:
-    marker = new_marker()
-    with Terminal("play", TASK) as terminal:
-        terminal.read_until("swe-gym> ")
-        terminal.type(f"sleep {marker}\n")
-        eventually(lambda: bool(processes_here(marker)), 10, "the command runs")
-        pressed = time.monotonic()
-        terminal.type("\x03")
-        assert terminal.status() == 130
-    assert time.monotonic() - pressed < 5
-    assert terminal.shown.endswith("Given up; nothing was graded.\r\n")
-    eventually(lambda: not processes_here(marker), 2, "no process is left")
-
-
-def test_ctrl_c_ends_the_demo_at_once() -> None:
-    with Terminal("demo", "--workers", "2") as terminal:
-        terminal.read_until("running")
-        pressed = time.monotonic()
-        terminal.type("\x03")
-        assert terminal.status() == 130
-    assert time.monotonic() - pressed < 5
-    assert "Traceback" not in terminal.shown
-    assert "28 of 28" not in terminal.shown

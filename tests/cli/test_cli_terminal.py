@@ -1,0 +1,109 @@
+"""The command on a real terminal: what moves, and what Ctrl-C does."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+from swe_gym.rollout.validate import read_records
+from swe_gym.testing.sandbox_contract.case import eventually, new_marker, processes_here
+
+TASK = "larder-overwrite-evicts"
+
+
+class Terminal:
+    """The command on a pseudo-terminal."""
+
+    def __init__(self, *arguments: str, cwd: Path) -> None:
+        self._screen, inside = pty.openpty()
+        code = "from swe_gym.cli import main; main()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            cwd=cwd,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+            preexec_fn=lambda: os.login_tty(0),
+        )
+        os.close(inside)
+        self.shown = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait(10)
+        os.close(self._screen)
+
+    def type(self, text: str) -> None:
+        os.write(self._screen, text.encode())
+
+    def read_until(self, marker: str) -> None:
+        while marker not in self.shown:
+            assert self._read(), f"{marker!r} was not shown: {self.shown}"
+
+    def status(self) -> int:
+        """The exit status. What is shown meanwhile is read, or it could not end."""
+        while self._read():
+            pass
+        return self._process.wait(10)
+
+    def _read(self) -> bool:
+        """Read what is shown next; False at the end."""
+        ready, _, _ = select.select([self._screen], [], [], 60)
+        assert ready, f"nothing more is shown: {self.shown}"
+        try:
+            self.shown += os.read(self._screen, 4096).decode("utf-8", "replace")
+        except OSError:  # how a pseudo-terminal ends
+            return False
+        return True
+
+
+def test_ctrl_c_ends_a_running_command_and_leaves_nothing(tmp_path: Path) -> None:
+    marker = new_marker()
+    with Terminal("play", TASK, cwd=tmp_path) as terminal:
+        terminal.read_until("swe-gym> ")
+        terminal.type(f"sleep {marker}\n")
+        eventually(lambda: bool(processes_here(marker)), 10, "the command runs")
+        pressed = time.monotonic()
+        terminal.type("\x03")
+        assert terminal.status() == 130
+    assert time.monotonic() - pressed < 5
+    assert terminal.shown.endswith("Given up; nothing was graded.\r\n")
+    eventually(lambda: not processes_here(marker), 2, "no process is left")
+
+
+def test_ctrl_c_ends_the_demo_at_once(tmp_path: Path) -> None:
+    with Terminal("demo", "--workers", "2", cwd=tmp_path) as terminal:
+        terminal.read_until("running")
+        pressed = time.monotonic()
+        terminal.type("\x03")
+        assert terminal.status() == 130
+    assert time.monotonic() - pressed < 5
+    assert "Traceback" not in terminal.shown
+    assert "28 of 28" not in terminal.shown
+
+
+def test_an_interrupted_validation_says_how_to_go_on(tmp_path: Path) -> None:
+    with Terminal("validate", "--workers", "2", "--record", "r.jsonl", cwd=tmp_path) as terminal:
+        terminal.read_until("gold 3/3")
+        pressed = time.monotonic()
+        terminal.type("\x03")
+        assert terminal.status() == 130
+    assert time.monotonic() - pressed < 5
+    assert "Interrupted. The same command goes on from what stands in r.jsonl." in terminal.shown
+    assert 0 < len(read_records(tmp_path / "r.jsonl")) < 14
+
+
+def test_the_issue_is_set_as_text_is(tmp_path: Path) -> None:
+    with Terminal("tasks", "show", TASK, cwd=tmp_path) as terminal:
+        assert terminal.status() == 0
+    assert "```" not in terminal.shown
+    assert "\x1b[1m" in terminal.shown
+    assert max(len(line) for line in terminal.shown.replace("\r", "").split("\n") if "\x1b" not in line) <= 80
