@@ -316,6 +316,28 @@ def test_a_start_without_free_descriptors_is_an_error_that_says_so(tier: str) ->
     assert run_client(program, tier) == "0\n"
 
 
+def test_a_shortage_decides_for_no_weaker_tier() -> None:
+    program = """
+    from swe_gym.sandboxes.local import best_tier
+    from swe_gym.sandboxes.pythons import prepare_python
+    from swe_gym.types import PythonEnv
+    prepare_python(PythonEnv(), timeout=60)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd")) - 1
+    for limit in range(used, used + 6):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        try:
+            best_tier()
+        except SandboxStartError:
+            pass
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    print(best_tier())
+    """
+    if problem("namespace"):
+        pytest.skip(problem("namespace"))
+    assert run_client(program) == "namespace\n"
+
+
 def test_a_killed_launcher_costs_at_most_the_start_that_it_was_asked_for(tier: str) -> None:
     program = """
     def kill_launcher():

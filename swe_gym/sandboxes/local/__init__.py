@@ -162,13 +162,19 @@ def _own_package_in(shown: Mapping[str, str]) -> list[str]:
 
 @functools.cache
 def problem(tier: str) -> str:
-    """Why a tier does not work on this machine; empty where it does. Found out by starting a sandbox, once."""
+    """Why a tier does not work on this machine; empty where it does. Found out by starting a sandbox, once.
+
+    Raises:
+        SandboxError: It cannot be told now: what may work next time must not decide for a weaker tier.
+    """
     spec = SandboxSpec(options={"tier": tier}, start_timeout=60.0)
     try:
         with LocalSandbox(spec) as sandbox:
             result = sandbox.exec("true", timeout=10.0)
             return "" if result.ok else result.describe()
     except SandboxError as error:
+        if error.retryable:
+            raise
         return (error.detail or str(error)).splitlines()[-1]
 
 
