@@ -133,9 +133,19 @@ def _python() -> str:
 
 def _start_launcher() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with theirs:
+            _spawn_launcher(theirs.fileno())
+    except BaseException:
+        ours.close()
+        raise
     ours.settimeout(30.0)
     atexit.register(ours.close)
     os.register_at_fork(after_in_child=ours.close)  # a fork must not keep our launcher alive
+    return ours
+
+
+def _spawn_launcher(stream: int) -> None:
     folder = os.path.dirname(__file__)
     code = f"import sys; sys.path[:0] = [{folder!r}, {os.path.dirname(folder)!r}]; import launcher; launcher.main()"
     python = _python()
@@ -146,7 +156,7 @@ def _start_launcher() -> socket.socket:
             [python, "-I", "-S", "-c", code],
             {"LANG": "C.UTF-8"},
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                (os.POSIX_SPAWN_DUP2, stream, 0),
                 (os.POSIX_SPAWN_DUP2, null, 1),
                 (os.POSIX_SPAWN_DUP2, null, 2),
             ],
@@ -156,5 +166,3 @@ def _start_launcher() -> socket.socket:
         )
     finally:
         os.close(null)
-        theirs.close()
-    return ours
