@@ -58,8 +58,10 @@ def below(pid: int) -> set[tuple[int, str]]:
     return found
 
 
-def mounts() -> str:
-    return Path("/proc/self/mountinfo").read_text()
+def mounts() -> set[str]:
+    """The mounts of this machine, but for those of container engines, which come and go by themselves."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {line for line in lines if not any(engine in line for engine in ("docker", "containerd", "kubelet"))}
 
 
 @pytest.mark.parametrize("end", ["wait", "exit"], ids=["killed", "forgot-to-close"])
@@ -89,4 +91,4 @@ def test_nothing_outlives_a_process_that_ends_with_busy_sandboxes(tier: str, end
 
     eventually(gone, 2, f"no process and no folder is left: {list(tmp_path.iterdir())}")
     assert time.monotonic() - killed_at < 2.5
-    assert mounts() == mounts_before
+    assert mounts() <= mounts_before
