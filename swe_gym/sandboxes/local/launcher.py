@@ -11,6 +11,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -26,6 +27,8 @@ def main():
     close_all_but_standard_streams()
     os.chdir("/")
     os.umask(0o022)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # how many files the host process opens is its own affair
     server = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps supervisors; who waits for one has a pidfd
     gc.freeze()  # a collection would touch, and so copy, every page that is shared with the sandboxes
