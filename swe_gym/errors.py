@@ -17,8 +17,14 @@ SweGymError
     └── MissingInterpreter                this machine lacks the Python that the task needs
 """
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError  # `import swe_gym` alone does not need it
 
 
 class SweGymError(Exception):
@@ -137,3 +143,9 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     hint = f" Did you mean {near[0]!r}?" if near else ""
     shown = ", ".join(names[:40]) + (f", ... ({len(names)} in all)" if len(names) > 40 else "")
     return UsageError(f"unknown {kind} {name!r}.{hint} Known: {shown or 'none'}.")
+
+
+def wrong_fields(error: ValidationError) -> str:
+    """What is wrong with data, field by field. Never what stands in them: it may be the oracle's."""
+    problems = (f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
+    return "; ".join(problem.removeprefix(": ") for problem in problems)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
-from ..errors import UsageError
+from ..errors import UsageError, wrong_fields
 from ..types import Frozen
 
 
@@ -93,7 +93,9 @@ class Trajectory(Frozen):
         """
         try:
             return cls.model_validate(json.loads(line))
-        except (ValidationError, ValueError) as error:
+        except ValidationError as error:
+            raise UsageError(f"not a trajectory of version 1: {wrong_fields(error)}") from error
+        except ValueError as error:
             raise UsageError(f"not a trajectory of version 1: {error}") from error
 
     def append(self, path: str | os.PathLike[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from ..envs.group import SandboxGroup
-from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
+from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError, wrong_fields
 from ..grading import grade
 from ..grading.patch import apply_diff, take_patch
 from ..tasks import TaskSource
@@ -128,7 +128,7 @@ def read_records(path: str | os.PathLike[str]) -> list[TaskRecord]:
         try:
             result = TaskRecord.model_validate_json(line)
         except ValidationError as error:
-            raise UsageError(f"{path}, line {number} is no validation record: {error}") from error
+            raise UsageError(f"{path}, line {number} is no validation record: {wrong_fields(error)}") from error
         records[result.task_id] = result
     return list(records.values())
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..errors import UsageError, unknown_name
+from ..errors import UsageError, unknown_name, wrong_fields
 from ..registry import Registry
 from .base import Pty, Sandbox, SandboxSpec
 
@@ -47,4 +47,4 @@ def make_spec(base: SandboxSpec, options: dict[str, Any]) -> SandboxSpec:
     try:
         return SandboxSpec.model_validate({**base.model_dump(), **options})
     except ValidationError as error:
-        raise UsageError(f"sandbox options: {error}") from error
+        raise UsageError(f"sandbox options: {wrong_fields(error)}") from error

@@ -15,7 +15,16 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from ..errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError, Unsupported, UsageError, unknown_name
+from ..errors import (
+    SandboxClosed,
+    SandboxError,
+    SandboxLost,
+    SandboxStartError,
+    Unsupported,
+    UsageError,
+    unknown_name,
+    wrong_fields,
+)
 from ..types import Capabilities, ExecResult, FileEntry, Frozen, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
@@ -105,7 +114,7 @@ def parse_options(model: type[Options], options: Mapping[str, Any], backend: str
     try:
         return model.model_validate(dict(options))
     except ValidationError as error:
-        raise UsageError(f"backend {backend!r}: {error}") from error
+        raise UsageError(f"options of backend {backend!r}: {wrong_fields(error)}") from error
 
 
 def demand_isolation(spec: SandboxSpec, given: str, backend: str, advice: str) -> None:
