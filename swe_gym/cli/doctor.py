@@ -29,6 +29,10 @@ EXTRAS = {
 INDENT = " " * 4
 
 
+DOCKER_GUARDS = ("seccomp", "systempaths", "apparmor")
+"""What Docker puts around a container that keeps it from making namespaces. Each may be named where it is not used."""
+
+
 class Finding(NamedTuple):
     """One line of the report. `needed` findings decide the exit status."""
 
@@ -123,7 +127,7 @@ def _namespace_fix() -> str:
         except OSError:
             continue
     if Path("/.dockerenv").exists():
-        return "inside Docker: docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+        return "inside Docker: docker run " + " ".join(f"--security-opt {name}=unconfined" for name in DOCKER_GUARDS)
     return "the kernel or a security policy refuses user namespaces; use tier landlock or a container backend"
 
 

@@ -53,8 +53,11 @@ def separate(network):
     flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     check(libc.unshare(flags | (0 if network else CLONE_NEWNET)), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
+        try:
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+        except OSError as error:  # Ubuntu's way of refusing them
+            raise OSError(error.errno, f"{name}: {error.strerror}") from error
 
 
 class Root:
