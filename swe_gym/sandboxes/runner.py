@@ -32,6 +32,7 @@ PTY_KEEP = 1 << 20
 SLICE = 0.02  # seconds that an operation works on before others get their turn
 LONGEST_POLL = 1e6  # seconds; poll takes milliseconds in 31 bits
 LONGEST_KILL = 0.7  # seconds
+FEWEST_LOOKS = 20  # however busy the machine is
 LONGEST_NAMES = 16 << 20  # bytes of a manifest's paths: what is longer fits into no frame
 LISTS_CHILDREN = os.path.exists("/proc/self/task/%d/children" % os.getpid())
 LONGEST_ARGUMENT = 128 * 1024  # the kernel's limit of one argument, its final NUL included
@@ -366,6 +367,10 @@ class Runner:
         self.expires = time.monotonic() + request["ttl"]
         self.reply(request, {"python": "%d.%d.%d" % sys.version_info[:3]})
 
+    def op_environ(self, request, _):
+        """What this process was started with, and with it what an image sets."""
+        self.reply(request, {}, b"\0".join(b"%s=%s" % pair for pair in os.environb.items()))
+
     def op_exec(self, request, payload):
         try:
             command = self.spawn(lambda: Command(request, payload))
@@ -514,7 +519,7 @@ class Runner:
         sessions of commands that have ended and left a server.
         """
         table = processes()
-        own = descendants(table, [owner.pid])
+        own = descendants(table, [owner.pid]) if owner.status is None else set()  # else its pid may be another's
         others = [other.pid for other in self.running() if other is not owner]
         others += [pid for pid in owner.earlier if pid in table and table[pid][1] <= owner.started_ticks]
         below = descendants(table, [os.getpid()]) - {os.getpid()} - descendants(table, others)
@@ -532,7 +537,8 @@ class Runner:
         self.sessions.add(command.pid)
 
     def running(self):
-        return list(self.commands.values()) + list(self.terminals.values())
+        owners = list(self.commands.values()) + list(self.terminals.values())
+        return [owner for owner in owners if owner.status is None]
 
     def strays(self):
         """Everything below us that belongs to nothing that is running."""
@@ -553,9 +559,10 @@ class Runner:
 
     def kill_all(self, find, command=None):
         """Kill what `find` finds, again and again, until it finds nothing or time is up."""
-        quiet = 0
+        quiet = looks = 0
         end = time.monotonic() + LONGEST_KILL
-        while time.monotonic() < end:
+        while time.monotonic() < end or looks < FEWEST_LOOKS:
+            looks += 1
             victims = find()
             quiet = 0 if victims else quiet + 1
             if quiet == 3:  # what forks on and on may slip through a single look
