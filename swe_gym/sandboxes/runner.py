@@ -587,7 +587,7 @@ class Runner:
                     self.kill(command)
                 self.finish(command)
         for terminal in self.terminals.values():
-            if terminal.pid == pid:
+            if terminal.pid == pid and terminal.status is None:
                 self.on_terminal_end(terminal, status)
 
     # --- files ------------------------------------------------------------------------------------------------

@@ -486,6 +486,22 @@ def test_a_signal_to_a_process_that_let_go_of_its_terminal_hits_nobody_else(make
     assert ok(sandbox.exec("echo on")).text == "on\n"
 
 
+def test_closing_an_ended_terminal_spares_the_server_that_has_its_pid_now() -> None:
+    if problem("namespace"):
+        pytest.skip(problem("namespace"))
+    with open_sandbox(SandboxSpec(options={"tier": "namespace"}, pids=50)) as sandbox:
+        if int(sandbox.read_file("/proc/sys/kernel/pid_max")) > 1000:
+            pytest.skip("this kernel gives no PID namespace a limit of its own: pids come back too late")
+        ok(sandbox.exec("for i in $(seq 300); do (:); done"))  # the numbers below 300 do not come back
+        ended = sandbox.open_pty("echo $$")
+        pid = ended.read_until(b"\r\n", timeout=10)[0].decode().strip()
+        ended.read_until(b"never", timeout=10)
+        search = f"until sleep 300 & [ $! = {pid} ]; do kill $!; done >/dev/null 2>&1"
+        ok(sandbox.exec(search, timeout=30))
+        ended.close()
+        assert ok(sandbox.exec(f"kill -0 {pid} && echo lives")).text == "lives\n"
+
+
 def test_any_timeout_can_be_waited_for(make: Make) -> None:
     sandbox = make(ttl=1e9)
     assert ok(sandbox.exec("echo on", timeout=1e12, grace=1e12)).text == "on\n"
