@@ -56,21 +56,18 @@ def supervise(child, config, report):
             os.waitpid(-1, 0)
         except ChildProcessError:
             break
-    shutil.rmtree(config["root"], onerror=make_removable)
+    remove(config["root"])
     os._exit(0)
 
 
-def make_removable(function, path, _):
-    """The sandbox took away the permission to remove something: give it back and try once more."""
-    try:
-        os.chmod(os.path.dirname(path), 0o700)
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.chmod(path, 0o700)
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            function(path)
-    except OSError:
-        pass
+def remove(root):
+    """Remove a sandbox's folder, also where the sandbox took away the permission to do so."""
+    shutil.rmtree(root, ignore_errors=True)
+    for folder, folders, _ in os.walk(root):  # what is left; a folder is unlocked before its turn to be listed comes
+        for name in folders:
+            if not os.path.islink(os.path.join(folder, name)):
+                os.chmod(os.path.join(folder, name), 0o700)
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def confine(config):
