@@ -196,6 +196,23 @@ def test_a_sandbox_shares_what_the_kernel_counts() -> None:
         assert ok(greedy.exec("cat /proc/self/oom_score_adj")).text == "1000\n"
 
 
+def test_a_locked_or_vanished_folder_is_removed_and_its_parent_left_alone(tmp_path: Path) -> None:
+    if problem("landlock"):
+        pytest.skip(problem("landlock"))
+    program = """
+    import shutil
+    locked, vanished = box(), box()
+    locked.exec("mkdir -p a/b && touch a/b/file && chmod 000 a/b a . ..")
+    shutil.rmtree(os.path.dirname(vanished.workdir))
+    for sandbox in (locked, vanished):
+        sandbox.close()
+    """
+    tmp_path.chmod(0o755)
+    run_client(program, "landlock", env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert list(tmp_path.iterdir()) == []
+    assert oct(tmp_path.stat().st_mode & 0o777) == "0o755"
+
+
 # --- forks, threads and handlers --------------------------------------------------------------------------
 
 

@@ -63,6 +63,9 @@ def supervise(child, config, report):
 def remove(root):
     """Remove a sandbox's folder, also where the sandbox took away the permission to do so."""
     shutil.rmtree(root, ignore_errors=True)
+    if not os.path.exists(root):
+        return
+    os.chmod(root, 0o700)
     for folder, folders, _ in os.walk(root):  # what is left; a folder is unlocked before its turn to be listed comes
         for name in folders:
             if not os.path.islink(os.path.join(folder, name)):
