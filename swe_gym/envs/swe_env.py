@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from ..actions import parse_action
-from ..errors import ActionError, AgentError, UsageError, unknown_name
+from ..errors import ActionError, AgentError, FileError, UsageError, unknown_name
 from ..grading import GRADERS, REWARDS, grade
 from ..grading.patch import Patch, take_patch
 from ..sandboxes import Sandbox
@@ -388,7 +388,7 @@ class SweEnv(gymnasium.Env[str, str]):
             episode.action = self._parse(action)
             call = episode.action.call
             episode.result = self._by_name[call.name].run(episode.context, **call.arguments)
-        except AgentError as error:
+        except (AgentError, FileError) as error:  # a tool need not catch what the file system says to the policy
             episode.invalid_actions += 1
             episode.invalid_row += 1
             episode.result = ToolResult(text=str(error), ok=False)

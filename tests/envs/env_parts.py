@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from swe_gym.errors import unknown_name
 from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.fake import FakeSandbox
-from swe_gym.types import Oracle, Task
+from swe_gym.tools import Tool, ToolContext
+from swe_gym.types import Oracle, Task, ToolResult
 
 
 def call(tool: str, **arguments: Any) -> str:
@@ -51,3 +52,18 @@ class CountedSandbox(FakeSandbox):
     def _start(self, deadline: float) -> None:
         self.started.append(self)
         super()._start(deadline)
+
+
+class Careless(Tool):
+    """A tool that reads a file and thinks of no error."""
+
+    name = "careless"
+    description = "Read a file."
+    parameters: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {"path": {"type": "string"}},
+        "required": ["path"],
+    }
+
+    def run(self, context: ToolContext, path: str) -> ToolResult:
+        return ToolResult(text=context.sandbox.read_file(path).decode())

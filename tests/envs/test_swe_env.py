@@ -289,3 +289,12 @@ def test_sandbox_options_reach_the_sandbox_and_add_to_the_tasks_environment(loca
     assert env.sandbox.spec.labels == {"run": "x"}
     observation = env.step(call("bash", command="echo $FROM_TASK$FROM_USER"))[0]
     assert observation.startswith("12\n")
+
+
+def test_what_the_file_system_says_to_a_careless_tool_is_told_to_the_policy(local_env: Make) -> None:
+    env = local_env(tools=["submit", "env_parts:Careless"])
+    env.reset()
+    observation, _, terminated, truncated, info = env.step(call("careless", path="nowhere.py"))
+    assert "No such file" in observation
+    assert (terminated, truncated, info["outcome"], info["tool_ok"]) == (False, False, "running", False)
+    assert "def add" in env.step(call("careless", path="calc.py"))[0]
