@@ -1,0 +1,136 @@
+"""A sandbox that is made from an image: finding Python in it, what commands inherit from it, the workspace."""
+
+import io
+import sys
+import tarfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import SandboxStartError, Unsupported
+from .base import SandboxSpec
+from .runner_sandbox import RunnerSandbox
+from .workspaces import prepare_workspace
+
+PYTHONS = "python3 python /usr/bin/python3 /usr/local/bin/python3 /opt/miniconda3/bin/python"
+NO_PYTHON = 97
+START = f"""\
+for python in {PYTHONS}; do
+  command -v "$python" >/dev/null 2>&1 && exec "$python" -I -S -c "$0"
+done
+echo "no Python found in the image; looked for: {PYTHONS}" >&2
+exit {NO_PYTHON}
+"""
+
+VENV = "/opt/venv"
+ENVIRONMENTS = (VENV, "/opt/miniconda3/envs/testbed", "{workdir}/.venv", "/root/.venv")
+"""Where images keep the Python environment that a task means; the first that is there goes first on the PATH."""
+
+FIND_ENVIRONMENT = 'for place; do [ -x "$place/bin/python" ] && { printf %s "$place"; exit; }; done; '
+OR_NONE, OR_MAKE_ONE = "true", 'exec python3 -I -S -c "$0"'
+
+MAKE_ENVIRONMENT = f"""\
+import os, sys
+venv, lib = {VENV!r}, "python%d.%d" % sys.version_info[:2]
+os.makedirs(venv + "/bin")
+os.makedirs(venv + "/lib/" + lib + "/site-packages")
+for name in ("python", "python3", lib):
+    os.symlink(sys.executable, venv + "/bin/" + name)
+with open(venv + "/pyvenv.cfg", "w") as file:
+    file.write("home = %s\\ninclude-system-site-packages = false\\n" % os.path.dirname(sys.executable))
+sys.stdout.write(venv)
+"""
+"""What a task without an image of its own gets: the Python of the default image, without what is installed for it."""
+
+NOT_INHERITED = frozenset(("HOSTNAME", "PWD", "OLDPWD", "SHLVL", "TERM", "_"))
+
+
+def start_command(program: str) -> list[str]:
+    """The first command of a container: the Python program, run by whatever Python the image has."""
+    return ["/bin/sh", "-c", START, program]
+
+
+class ContainerSandbox(RunnerSandbox):
+    """What backends with images share beside the runner. `activate` is the Python environment to put on the PATH.
+
+    "auto" looks for the one that the image means, and makes an empty one for a task that has no image; an empty text
+    takes the PATH of the image as it is.
+    """
+
+    def __init__(self, spec: SandboxSpec, activate: str) -> None:
+        super().__init__(spec)
+        if spec.python and spec.python.requirements and not spec.image:
+            raise Unsupported(
+                f"backend {self.name!r} installs no requirements: give an image that holds them, "
+                "sandbox_options={'image': ...}, or use backend='local'"
+            )
+        self._activation = activate
+        self._image_env: dict[str, str] = {}
+
+    def _default_image(self) -> str:
+        """For tasks that bring a workspace and no image: the Python that they ask for."""
+        version = self.spec.python.version if self.spec.python else ""
+        return "python:" + (version or "{}.{}".format(*sys.version_info))
+
+    def _start(self, deadline: float) -> None:
+        workspace = None
+        if self.spec.workspace:
+            workspace = prepare_workspace(self.spec.workspace, timeout=deadline - time.monotonic())
+        super()._start(deadline)
+        self._image_env = self._read_environment(deadline)
+        if workspace:
+            self._request("put_tar", pack(workspace), timeout=deadline - time.monotonic(), path=self.workdir)
+        self._activate(deadline)
+
+    def _read_environment(self, deadline: float) -> dict[str, str]:
+        """What the image sets: the runner was started with it."""
+        _, data = self._request("environ", timeout=deadline - time.monotonic())
+        pairs = (item.partition("=") for item in data.decode("utf-8", "replace").split("\0") if "=" in item)
+        return {name: value for name, _, value in pairs if name not in NOT_INHERITED}
+
+    def _activate(self, deadline: float) -> None:
+        prefix = self._activation
+        if prefix == "auto":
+            places = [place.format(workdir=self.workdir) for place in ENVIRONMENTS]
+            script = FIND_ENVIRONMENT + (OR_NONE if self.spec.image else OR_MAKE_ONE)
+            prefix = self._must_run(["/bin/sh", "-c", script, MAKE_ENVIRONMENT, *places], deadline)
+        if prefix:
+            path = self._base_env()["PATH"]
+            self._image_env |= {"PATH": f"{prefix}/bin:{path}", "VIRTUAL_ENV": prefix}
+
+    def _must_run(self, argv: list[str], deadline: float) -> str:
+        """Run a command of ours while starting; its output."""
+        result = self._exec(
+            argv,
+            timeout=max(0.1, deadline - time.monotonic()),
+            grace=0.0,
+            cwd="/",
+            env=self.environment(),
+            stdin=b"",
+            max_output=1 << 16,
+            merge=True,
+        )
+        if not result.ok:
+            text = f"the container cannot run {argv[0]}: {result.describe()}"
+            raise SandboxStartError(text, reason="setup", detail=result.text)
+        return result.text
+
+    def _base_env(self) -> Mapping[str, str]:
+        return {**super()._base_env(), **self._image_env}
+
+    def _limits(self) -> dict[str, int]:
+        return {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": self.spec.disk_mb << 20}
+
+
+def pack(folder: Path) -> bytes:
+    """A folder as a tar archive whose files belong to root."""
+    buffer = io.BytesIO()
+
+    def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = "root"
+        return member
+
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.add(folder, ".", filter=as_root)
+    return buffer.getvalue()

@@ -1,0 +1,51 @@
+"""Engines that a machine may lack."""
+
+import os
+
+import pytest
+
+from swe_gym.errors import SweGymError
+
+
+@pytest.fixture(scope="session")
+def kubernetes_problem() -> str:
+    """Why no real cluster can be used on this machine; empty where one can."""
+    missing = [name for name in ("KUBECONFIG", "SWE_GYM_TEST_IMAGE") if not os.environ.get(name)]
+    if missing:
+        return f"no cluster to test on: set {' and '.join(missing)}"
+    from swe_gym.sandboxes.kubernetes.doctor import examine
+
+    return "; ".join(finding.detail for finding in examine() if not finding.works)
+
+
+@pytest.fixture(scope="session")
+def kubernetes(kubernetes_problem: str) -> None:
+    """Skips the test without a cluster; `SWE_GYM_REQUIRE=kubernetes` makes that a failure of another test."""
+    if kubernetes_problem:
+        pytest.skip(kubernetes_problem)
+
+
+@pytest.fixture(scope="session")
+def docker_problem() -> str:
+    """Why no Docker engine can be used on this machine; empty where one can."""
+    if not (image := os.environ.get("SWE_GYM_TEST_IMAGE")):
+        return "no image to test Docker with: set SWE_GYM_TEST_IMAGE to one with Python, git and bash"
+    try:
+        from swe_gym.sandboxes.docker.engine import connect
+        from swe_gym.sandboxes.docker.images import find_image
+
+        engine = connect(None, timeout=30)
+        try:
+            return "" if find_image(engine, image) else f"the Docker engine has no image {image!r}"
+        finally:
+            engine.close()
+    except (ImportError, SweGymError) as error:
+        return str(error)
+
+
+@pytest.fixture(scope="session")
+def docker_image(docker_problem: str) -> str:
+    """The image to test with. Skips without an engine; `SWE_GYM_REQUIRE=docker` makes that another test's failure."""
+    if docker_problem:
+        pytest.skip(docker_problem)
+    return os.environ["SWE_GYM_TEST_IMAGE"]
