@@ -116,7 +116,8 @@ def test_the_package_is_hidden_wherever_its_folder_is_shown(tmp_path: Path) -> N
         print(sandbox.exec("find / -path /proc -prune -o -name toy_repos -print").text)
     """
     for path in (prefix, tmp_path / "alias"):
-        environment = {**os.environ, "PYTHONPATH": str(packages)}
+        search = f"{packages}:{os.environ.get('PYTHONPATH', '')}"
+        environment = {**os.environ, "PYTHONPATH": search}
         assert run_client(program, "namespace", str(path), env=environment, cwd=tmp_path) == "True\nTrue\n\n"
 
 
