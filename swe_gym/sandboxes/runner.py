@@ -38,7 +38,6 @@ LISTS_CHILDREN = os.path.exists("/proc/self/task/%d/children" % os.getpid())
 LONGEST_ARGUMENT = 128 * 1024  # the kernel's limit of one argument, its final NUL included
 TICKS = os.sysconf("SC_CLK_TCK")
 CLOCK_BOOTTIME = 7  # time.CLOCK_BOOTTIME came with Python 3.7
-MOVE_FLAG = ".swe-gym-write"
 
 
 def boot_ticks():
@@ -618,7 +617,7 @@ class Runner:
             mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else 0o644
         if os.path.exists(path) and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        temporary = os.path.join(folder, "%s.%d" % (MOVE_FLAG, request["id"]))
+        temporary = os.path.join(folder, ".swe-gym-%s" % os.urandom(8).hex())  # which nobody can have taken before
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(fd, "wb") as file:
