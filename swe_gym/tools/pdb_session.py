@@ -14,7 +14,7 @@ from typing import Literal
 
 import pydantic
 
-from ..errors import SandboxError, ToolError
+from ..errors import FileError, SandboxError, ToolError
 from ..sandboxes.base import Pty, Sandbox
 from ..types import Frozen
 from .pdb_entrypoint import Entrypoint
@@ -155,7 +155,11 @@ class Session:
         self._root = sandbox.workdir
         source = importlib.resources.files(__package__).joinpath("pdb_guest.py").read_text("utf-8")
         token = secrets.token_hex(8)
-        self._pty: Pty = sandbox.open_pty(entrypoint.shell_command(["-c", BOOT, source, token]), columns=COLUMNS)
+        command = entrypoint.shell_command(["-c", BOOT, source, token])
+        try:
+            self._pty: Pty = sandbox.open_pty(command, columns=COLUMNS)
+        except FileError as error:  # the policy removed the shell or its own folder
+            raise ToolError(f"The debugger did not start: {error}") from error
         printed, ready = self._pty.read_until(_end_mark(token), timeout=timeout)
         if not ready:
             self.close()
