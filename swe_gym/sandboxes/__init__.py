@@ -15,7 +15,9 @@ BACKENDS = Registry(
     {
         "local": "swe_gym.sandboxes.local:LocalSandbox",
         "fake": "swe_gym.sandboxes.fake:FakeSandbox",
+        "docker": "swe_gym.sandboxes.docker:DockerSandbox",
     },
+    extras={"docker": "docker"},
     group="swe_gym.backends",
 )
 

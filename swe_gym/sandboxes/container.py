@@ -40,7 +40,7 @@ with open(venv + "/pyvenv.cfg", "w") as file:
     file.write("home = %s\\ninclude-system-site-packages = false\\n" % os.path.dirname(sys.executable))
 sys.stdout.write(venv)
 """
-"""What a task without an image of its own gets: the Python of the default image, without what is installed for it."""
+"""What a task that asks for a plain Python gets: the image's, without what is installed for it."""
 
 NOT_INHERITED = frozenset(("HOSTNAME", "PWD", "OLDPWD", "SHLVL", "TERM", "_"))
 
@@ -53,8 +53,8 @@ def start_command(program: str) -> list[str]:
 class ContainerSandbox(RunnerSandbox):
     """What backends with images share beside the runner. `activate` is the Python environment to put on the PATH.
 
-    "auto" looks for the one that the image means, and makes an empty one for a task that has no image; an empty text
-    takes the PATH of the image as it is.
+    "auto" looks for the one that the image means, and makes an empty one for a task that asks for a plain Python or
+    brings no image; an empty text takes the PATH of the image as it is.
     """
 
     def __init__(self, spec: SandboxSpec, activate: str) -> None:
@@ -92,7 +92,8 @@ class ContainerSandbox(RunnerSandbox):
         prefix = self._activation
         if prefix == "auto":
             places = [place.format(workdir=self.workdir) for place in ENVIRONMENTS]
-            script = FIND_ENVIRONMENT + (OR_NONE if self.spec.image else OR_MAKE_ONE)
+            plain = self.spec.python is not None and not self.spec.python.requirements
+            script = FIND_ENVIRONMENT + (OR_MAKE_ONE if plain or not self.spec.image else OR_NONE)
             prefix = self._must_run(["/bin/sh", "-c", script, MAKE_ENVIRONMENT, *places], deadline)
         if prefix:
             path = self._base_env()["PATH"]
