@@ -42,7 +42,7 @@ sys.stdout.write(venv)
 """
 """What a task that asks for a plain Python gets: the image's, without what is installed for it."""
 
-NOT_INHERITED = frozenset(("HOSTNAME", "PWD", "OLDPWD", "SHLVL", "TERM", "_"))
+NOT_INHERITED = frozenset(("HOSTNAME", "LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "TERM", "_"))  # LC_CTYPE: Python sets it
 
 
 def start_command(program: str) -> list[str]:

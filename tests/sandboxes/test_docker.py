@@ -1,0 +1,267 @@
+"""Docker sandboxes beyond the contract: what they are made of, what they say of their end, and what they leave."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from swe_gym.errors import SandboxLost, SandboxStartError, Unsupported, UsageError
+from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.testing.sandbox_contract.case import eventually
+from swe_gym.types import PythonEnv
+
+docker = pytest.importorskip("docker")
+
+BACKEND = "swe_gym.sandboxes.docker:DockerSandbox"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_the_required_engine_works(docker_problem: str) -> None:
+    assert "docker" not in os.environ.get("SWE_GYM_REQUIRE", "").split(",") or docker_problem == ""
+
+
+@pytest.fixture
+def engine(docker_image: str) -> Iterator[docker.APIClient]:
+    assert docker_image
+    with closing(docker.APIClient(version="auto")) as client:
+        yield client
+
+
+@pytest.fixture
+def make(docker_image: str) -> Iterator[Callable[..., Sandbox]]:
+    opened: list[Sandbox] = []
+
+    def open_one(**fields: object) -> Sandbox:
+        opened.append(open_sandbox(SandboxSpec.model_validate({"image": docker_image, **fields}), BACKEND))
+        return opened[-1]
+
+    yield open_one
+    for sandbox in opened:
+        sandbox.close()
+
+
+@pytest.fixture
+def derived(docker_image: str, engine: docker.APIClient) -> Iterator[Callable[..., str]]:
+    """Makes an image of the tests' image and a command."""
+    made: list[str] = []
+
+    def make_image(command: str, **config: object) -> str:
+        container = engine.create_container(docker_image, ["sh", "-c", command], network_disabled=True)["Id"]
+        engine.start(container)
+        assert engine.wait(container, timeout=60)["StatusCode"] == 0
+        made.append(f"swe-gym/test-{os.getpid()}:{len(made)}")
+        engine.commit(container, *made[-1].split(":"), conf=config)
+        engine.remove_container(container)
+        return made[-1]
+
+    yield make_image
+    for image in made:
+        users = {"ancestor": image}
+        eventually(lambda users=users: not engine.containers(all=True, filters=users), 10, "nothing uses the image")
+        engine.remove_image(image)
+
+
+# --- what it is made of ---------------------------------------------------------------------------------------
+
+
+def test_limits_and_labels_are_on_by_default(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
+    box = make(labels={"team": "red"}, ttl=100)
+    found = engine.inspect_container(f"swe-gym-{box.id}")
+    host, config = found["HostConfig"], found["Config"]
+    assert host["Memory"] == host["MemorySwap"] == 4096 << 20
+    assert host["PidsLimit"] == 512
+    assert host["CpuQuota"] / host["CpuPeriod"] == 2.0
+    assert host["CapDrop"] == ["ALL"]
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert host["NetworkMode"] == "none"
+    assert not host["Privileged"]
+    assert not host["Binds"]
+    assert host["AutoRemove"]
+    assert config["StdinOnce"]
+    assert config["Labels"]["team"] == "red"
+    assert config["Labels"]["swe_gym.sandbox"] == box.id
+    assert 0 < int(config["Labels"]["swe_gym.expires"]) - time.time() <= 100
+
+
+def test_every_limit_can_be_set(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
+    options = {"cap_add": [], "security_opt": []}
+    box = make(cpus=0.5, memory_mb=256, pids=64, network="egress", user="nobody", options=options)
+    host = engine.inspect_container(f"swe-gym-{box.id}")["HostConfig"]
+    assert (host["Memory"], host["PidsLimit"], host["NetworkMode"]) == (256 << 20, 64, "bridge")
+    assert host["CpuQuota"] / host["CpuPeriod"] == 0.5
+    assert not host["CapAdd"]
+    assert box.exec("id -un; grep CapEff /proc/self/status").text.split() == ["nobody", "CapEff:", "0" * 16]
+
+
+def test_more_cores_than_there_are_are_no_error(make: Callable[..., Sandbox]) -> None:
+    assert make(cpus=4096).exec("true").ok
+
+
+def test_the_environment_of_the_image_is_the_one_of_commands(
+    derived: Callable[..., str], make: Callable[..., Sandbox]
+) -> None:
+    command = (
+        "mkdir -p /opt/miniconda3/envs/testbed/bin && ln -s /usr/bin/python3 /opt/miniconda3/envs/testbed/bin/python"
+    )
+    image = derived(command, Env=["PATH=/image/bin:/usr/bin:/bin", "FROM_IMAGE=a b=c"], WorkingDir="/elsewhere")
+    box = make(image=image)
+    said = box.exec('echo "$FROM_IMAGE"; echo "$PATH"; echo "$VIRTUAL_ENV"; pwd; command -v python').text.splitlines()
+    testbed = "/opt/miniconda3/envs/testbed"
+    assert said == ["a b=c", f"{testbed}/bin:/image/bin:/usr/bin:/bin", testbed, "/testbed", f"{testbed}/bin/python"]
+    plain = make(image=image, options={"activate": ""})
+    assert plain.exec('echo "$PATH"').text == "/image/bin:/usr/bin:/bin\n"
+
+
+def test_an_image_can_be_named_by_its_digest(
+    make: Callable[..., Sandbox], engine: docker.APIClient, docker_image: str
+) -> None:
+    assert make(image=engine.inspect_image(docker_image)["Id"]).exec("true").ok
+
+
+# --- what it says -----------------------------------------------------------------------------------------------
+
+
+def test_options_are_checked_before_anything_starts() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'runtime'"):
+        open_sandbox(SandboxSpec(image="x", options={"runtim": "runsc"}), BACKEND)
+    with pytest.raises(Unsupported, match="runsc"):
+        open_sandbox(SandboxSpec(image="x", min_isolation="vm"), BACKEND)
+    with pytest.raises(Unsupported, match="requirements"):
+        open_sandbox(SandboxSpec(python=PythonEnv(requirements=("attrs",))), BACKEND)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # docker-py leaves a refused socket
+def test_no_engine_is_told_with_what_to_do(tmp_path: Path) -> None:
+    spec = SandboxSpec(image="x", options={"base_url": f"unix://{tmp_path}/docker.sock"})
+    with pytest.raises(SandboxStartError, match=r"no Docker engine answers at .*systemctl start docker.*DOCKER_HOST"):
+        open_sandbox(spec, BACKEND)
+    gc.collect()
+
+
+@pytest.mark.usefixtures("docker_image")
+def test_no_image_is_told() -> None:
+    with pytest.raises(SandboxStartError, match="'nobody/nothing:1' is not there, and pull='never'") as error:
+        open_sandbox(SandboxSpec(image="nobody/nothing:1", options={"pull": "never"}), BACKEND)
+    assert error.value.reason == "image"
+
+
+def test_an_image_without_python_is_told(derived: Callable[..., str], make: Callable[..., Sandbox]) -> None:
+    image = derived("rm -f /usr/bin/python*")
+    with pytest.raises(SandboxStartError, match="no Python found in the image") as error:
+        make(image=image)
+    assert error.value.reason == "setup"
+    assert not error.value.retryable
+
+
+def test_an_image_without_a_shell_is_told(derived: Callable[..., str], make: Callable[..., Sandbox]) -> None:
+    image = derived("rm -f /bin/sh /usr/bin/sh")
+    with pytest.raises(SandboxStartError, match="the image has no /bin/sh") as error:
+        make(image=image)
+    assert (error.value.reason, error.value.retryable) == ("image", False)
+
+
+def test_a_disk_that_is_nearly_full_is_told_before_a_pull(make: Callable[..., Sandbox]) -> None:
+    with pytest.raises(SandboxStartError, match=r"has .* MiB left, fewer than min_free_mb") as error:
+        make(image="nobody/nothing:1", options={"min_free_mb": 1 << 40})
+    assert error.value.reason == "capacity"
+
+
+def test_who_killed_it_is_told(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
+    box = make()
+    engine.remove_container(f"swe-gym-{box.id}", force=True)
+    with pytest.raises(SandboxLost, match="somebody killed its container") as error:
+        box.exec("true")
+    assert error.value.reason == "killed"
+
+
+def test_running_out_of_memory_is_told(make: Callable[..., Sandbox]) -> None:
+    box = make(memory_mb=48)
+    with pytest.raises(SandboxLost) as error:  # what we send lies in the memory of the first process
+        box.write_file("large", bytes(100 << 20), timeout=60)
+    assert error.value.reason == "oom"
+
+
+def test_an_expired_sandbox_is_told_and_gone(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
+    box = make(ttl=1.0)
+    with pytest.raises(SandboxLost) as error:
+        box.exec("sleep 30", timeout=40)
+    assert error.value.reason == "expired"
+    eventually(lambda: not named(engine, box.id), 10, "its container is gone")
+
+
+def named(engine: docker.APIClient, sandbox: str) -> list[object]:
+    return list(engine.containers(all=True, filters={"name": f"swe-gym-{sandbox}"}))
+
+
+# --- what it leaves ---------------------------------------------------------------------------------------------
+
+
+def test_a_closed_sandbox_leaves_nothing_at_once(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
+    box = make()
+    box.exec("setsid sleep 600 &")
+    box.close()
+    eventually(lambda: not named(engine, box.id), 5, "its container is gone")
+
+
+def test_killed_clients_leave_nothing(docker_image: str) -> None:
+    command = [sys.executable, str(BENCHMARKS / "kill_docker_clients.py"), docker_image, "10"]
+    end = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert end.returncode == 0, end.stdout + end.stderr
+
+
+def test_the_sweep_removes_what_is_ours_and_nobodys_and_nothing_else(
+    make: Callable[..., Sandbox], engine: docker.APIClient, docker_image: str
+) -> None:
+    from swe_gym.sandboxes.docker import sweep
+    from swe_gym.sandboxes.docker.owners import labels, owner
+
+    later, before = str(int(time.time()) + 1000), str(int(time.time()) - 1)
+    machine, pid, start = owner().rsplit("/", 2)
+    of_the_dead = f"{machine}/{pid}/{int(start) - 1}"
+    cases = {
+        "foreign": ({}, False),
+        "foreign-similar": ({"swe_gym": "1", "swe_gym.expires": before}, False),
+        "ours-in-use": (labels("a", 1000), False),
+        "ours-elsewhere": ({**labels("b", 1000), "swe_gym.owner": f"far/away/1/{pid}/{start}"}, False),
+        "ours-expired": ({**labels("c", 1000), "swe_gym.expires": before}, True),
+        "ours-of-the-dead": ({**labels("d", 1000), "swe_gym.expires": later, "swe_gym.owner": of_the_dead}, True),
+    }
+    made = {
+        f"test-{os.getpid()}-{name}": (
+            engine.create_container(docker_image, "true", name=f"test-{os.getpid()}-{name}", labels=given)["Id"],
+            gone,
+        )
+        for name, (given, gone) in cases.items()
+    }
+    box = make()
+    try:
+        swept = sweep()
+        left = {container["Id"] for container in engine.containers(all=True)}
+        assert {name for name, (_, gone) in made.items() if gone} <= set(swept)
+        assert {name: identifier not in left for name, (identifier, _) in made.items()} == {
+            name: gone for name, (_, gone) in made.items()
+        }
+        assert box.exec("true").ok
+    finally:
+        for identifier, gone in made.values():
+            if not gone:
+                engine.remove_container(identifier, force=True)
+
+
+def test_sandboxes_cost_no_thread_and_no_descriptor_once_closed(make: Callable[..., Sandbox]) -> None:
+    make().close()
+
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    before = held()
+    for _ in range(5):
+        make().close()
+    eventually(lambda: held() <= before, 10, "nothing is held")
