@@ -22,7 +22,7 @@ class LineCount(Tool):
     examples = ({"path": "README.md"},)
 
     def run(self, context: ToolContext, path: str) -> ToolResult:
-        document = read_document(context, path)  # a missing file is a ToolError: an answer, not the episode's end
+        document = read_document(context, path)
         return ToolResult(text=f"{path} has {document.line_count} lines.")
 
 

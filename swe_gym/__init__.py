@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from .errors import (
         ActionError,
         AgentError,
+        FileError,
         GradingError,
         MissingDependency,
+        MissingInterpreter,
         SandboxClosed,
         SandboxError,
         SandboxLost,
@@ -33,8 +35,24 @@ if TYPE_CHECKING:
     from .rollout.validate import TaskRecord, validate
     from .sandboxes import Sandbox, SandboxSpec, open_sandbox
     from .tasks import TaskSource, load_source
+    from .tasks.file import write_tasks
     from .tools import Tool, ToolContext, make_tools
-    from .types import Action, ExecResult, Oracle, Reward, Task, ToolCall, ToolResult, ToolSpec, Verdict
+    from .types import (
+        Action,
+        ExecResult,
+        FolderWorkspace,
+        GitWorkspace,
+        Oracle,
+        PythonEnv,
+        Reward,
+        SdistWorkspace,
+        TarWorkspace,
+        Task,
+        ToolCall,
+        ToolResult,
+        ToolSpec,
+        Verdict,
+    )
     from .wrappers.record_trajectory import RecordTrajectory
 
 __version__ = "0.1.0"
@@ -45,12 +63,17 @@ __all__ = [
     "AgentError",
     "EmptyPolicy",
     "ExecResult",
+    "FileError",
+    "FolderWorkspace",
+    "GitWorkspace",
     "GoldPolicy",
     "GradingError",
     "MissingDependency",
+    "MissingInterpreter",
     "Oracle",
     "Patch",
     "Policy",
+    "PythonEnv",
     "RecordTrajectory",
     "Reward",
     "Sandbox",
@@ -60,8 +83,10 @@ __all__ = [
     "SandboxSpec",
     "SandboxStartError",
     "ScriptedPolicy",
+    "SdistWorkspace",
     "SweEnv",
     "SweGymError",
+    "TarWorkspace",
     "Task",
     "TaskError",
     "TaskRecord",
@@ -84,6 +109,7 @@ __all__ = [
     "play",
     "register_tasks",
     "validate",
+    "write_tasks",
 ]
 
 # Importing the package must cost little: the names above are imported from their modules when they are first used.
@@ -93,8 +119,10 @@ _HOMES = {
     ".errors": (
         "ActionError",
         "AgentError",
+        "FileError",
         "GradingError",
         "MissingDependency",
+        "MissingInterpreter",
         "SandboxClosed",
         "SandboxError",
         "SandboxLost",
@@ -112,8 +140,24 @@ _HOMES = {
     ".rollout.validate": ("TaskRecord", "validate"),
     ".sandboxes": ("Sandbox", "SandboxSpec", "open_sandbox"),
     ".tasks": ("TaskSource", "load_source"),
+    ".tasks.file": ("write_tasks",),
     ".tools": ("Tool", "ToolContext", "make_tools"),
-    ".types": ("Action", "ExecResult", "Oracle", "Reward", "Task", "ToolCall", "ToolResult", "ToolSpec", "Verdict"),
+    ".types": (
+        "Action",
+        "ExecResult",
+        "FolderWorkspace",
+        "GitWorkspace",
+        "Oracle",
+        "PythonEnv",
+        "Reward",
+        "SdistWorkspace",
+        "TarWorkspace",
+        "Task",
+        "ToolCall",
+        "ToolResult",
+        "ToolSpec",
+        "Verdict",
+    ),
     ".wrappers.record_trajectory": ("RecordTrajectory",),
 }
 

@@ -321,12 +321,12 @@ class Verdict(Frozen):
     """
 
     resolved: bool
-    fail_to_pass: dict[str, TestStatus] = {}
-    pass_to_pass: dict[str, TestStatus] = {}
+    fail_to_pass: dict[str, TestStatus] = Field(default={}, repr=False)
+    pass_to_pass: dict[str, TestStatus] = Field(default={}, repr=False)
     exit_code: int | None = None
     timed_out: bool = False
     reason: str = ""
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = Field(default=(), repr=False)
     duration: float = 0.0
     log: str = Field(default="", repr=False)
 

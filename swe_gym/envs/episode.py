@@ -113,7 +113,7 @@ class Episode:
             "task_id": self.task.task_id,
             "turn": self.turn,
             "outcome": str(self.outcome),
-            "reward_valid": self.outcome != "infra_failed",
+            "reward_valid": self.outcome in ("submitted", "agent_limit"),
             "resolved": verdict.resolved,
             "tool": self.action.call.name if self.action else "",
             "tool_ok": self.result is not None and self.result.ok,
@@ -134,7 +134,12 @@ def _passed(statuses: dict[str, TestStatus]) -> int:
 
 
 def describe_failure(error: Exception, sandbox: Sandbox, limit: int = 300) -> str:
-    """An infrastructure error in one line, without the sandbox's id and without paths of the host."""
+    """An infrastructure error in one line, without the sandbox's id and without paths of the host.
+
+    What a grader or a broken task has to say may quote the hidden tests: it stands in `SweEnv.stats` only.
+    """
+    if isinstance(error, GradingError | TaskError):
+        return f"{type(error).__name__}: the work could not be judged"
     reason = getattr(error, "reason", "")
     first = (str(error).splitlines() or [""])[0].replace(sandbox.id, "...")
     first = re.sub(r"(?<![\w.])/[\w.@+-]+(?:/[\w.@+-]*)+", _hide_path(sandbox.spec.workdir), first)

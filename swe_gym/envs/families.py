@@ -130,7 +130,7 @@ class LocalEnv(SweEnv):
 
     One task made of what you have: a folder, and a command that succeeds when the work is done. The policy works on
     a copy; the folder itself is never written to. The command is no secret: the `eval` tool runs it. Files that
-    `test_paths` names are set back before the command judges the work.
+    `test_paths` names are set back before the command judges the work; without it, a policy may change the tests.
 
     ## Action Space
 
@@ -170,7 +170,7 @@ class LocalEnv(SweEnv):
     and those of `SweEnv` but `source` and `source_options`.
 
     ```python
-    env = gymnasium.make("SWE/Local-v0", path=".", test_cmd="python -m unittest")
+    env = gymnasium.make("SWE/Local-v0", path=".", test_cmd="python -m unittest", test_paths=["tests/*"])
     ```
 
     ## Version History

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
@@ -23,7 +24,7 @@ from ..tasks import TaskSource
 from ..tools import Tool, make_tools
 from ..tools.base import ToolContext
 from ..tools.text import bound, harmless
-from ..types import Action, Task, ToolResult, ToolSpec, Verdict
+from ..types import Action, Reward, Task, ToolResult, ToolSpec, Verdict
 from .checks import check_format, check_limits, check_sandbox, check_source, json_native
 from .episode import WORLD_ERRORS, Episode, ShownTurn
 from .group import SandboxGroup
@@ -85,15 +86,18 @@ class SweEnv(gymnasium.Env[str, str]):
        did nothing. The work is graded as it is, and the reward counts.
     3. Truncation: the infrastructure failed; see Rewards.
 
+    `max_episode_steps` of `gymnasium.make` cuts an episode without grading it; use `max_turns`.
+
     The sandbox is gone as soon as an episode ends. `step` before `reset` or after the end raises `ResetNeeded`.
 
     ## Info
 
     The same keys at every step, each of one type for ever: `task_id` str, `turn` int, `outcome` str ("running",
-    "submitted", "agent_limit", "infra_failed"), `reward_valid` bool, `resolved` bool, `tool` str, `tool_ok` bool,
-    `exit_code` int (-1 where no command ended by itself), `invalid_actions` int, `limit` str ("", "turns", "time",
-    "invalid"), `failure` str, `reward_components` dict of float, and the counts of hidden tests
-    `fail_to_pass_passed`, `fail_to_pass_total`, `pass_to_pass_passed`, `pass_to_pass_total` int (0 before the end).
+    "submitted", "agent_limit", "infra_failed"), `reward_valid` bool (True once the work was judged), `resolved`
+    bool, `tool` str, `tool_ok` bool, `exit_code` int (-1 where no command ended by itself), `invalid_actions` int,
+    `limit` str ("", "turns", "time", "invalid"), `failure` str, `reward_components` dict of float, and the counts
+    of hidden tests `fail_to_pass_passed`, `fail_to_pass_total`, `pass_to_pass_passed`, `pass_to_pass_total` int (0
+    before the end).
 
     ## Arguments
 
@@ -227,7 +231,8 @@ class SweEnv(gymnasium.Env[str, str]):
                 observation = self._act(episode, action)
             except WORLD_ERRORS as error:
                 observation = SANDBOX_FAILED
-                self._fail(episode, error)
+                episode.failed(error)
+                self._free(episode)
             else:
                 self._end_if_due(episode)
             observation = self._fit(observation)
@@ -349,7 +354,7 @@ class SweEnv(gymnasium.Env[str, str]):
     # --- how it is done -----------------------------------------------------------------------------------
 
     def _choose_task(self, asked: str | None) -> Task:
-        task_id = asked or self._config["task_id"]
+        task_id = self._config["task_id"] if asked is None else asked
         if task_id is None:
             ids = self.source.ids()
             if not ids:
@@ -391,7 +396,8 @@ class SweEnv(gymnasium.Env[str, str]):
         except (AgentError, FileError) as error:  # a tool need not catch what the file system says to the policy
             episode.invalid_actions += 1
             episode.invalid_row += 1
-            episode.result = ToolResult(text=str(error), ok=False)
+            text = str(error).replace(episode.sandbox.workdir, episode.sandbox.spec.workdir)
+            episode.result = ToolResult(text=text, ok=False)
         else:
             episode.invalid_row = 0
         finally:
@@ -415,19 +421,18 @@ class SweEnv(gymnasium.Env[str, str]):
                 episode.patch = take_patch(episode.sandbox, fresh)
                 episode.group.drop(episode.sandbox)  # nothing of it may run while the tests do
                 episode.verdict = grade(episode.task, episode.patch, fresh)
-            episode.reward = self._reward(episode.verdict)
+            episode.reward = _finite(self._reward(episode.verdict))
         except WORLD_ERRORS as error:
-            self._fail(episode, error)
+            episode.failed(error)
+        except Exception as error:
+            episode.failed(error)
+            raise  # a mistake in a reward or a grader of the user's: they want to see it
         else:
             episode.outcome = "submitted" if submitted else "agent_limit"
             episode.limit = limit
         finally:
             episode.seconds["grading"] += time.monotonic() - started
-        self._free(episode)
-
-    def _fail(self, episode: Episode, error: Exception) -> None:
-        episode.failed(error)
-        self._free(episode)
+            self._free(episode)
 
     def _free(self, episode: Episode) -> None:
         episode.group.close()
@@ -484,3 +489,14 @@ def _opening(episode: Episode) -> str:
     sandbox = episode.sandbox
     where = f"in {sandbox.workdir}" if sandbox.workdir == sandbox.spec.workdir else "in the current folder"
     return f"{episode.task.problem_statement.rstrip()}\n\nThe repository is {where}, where commands start.\n"
+
+
+def _finite(reward: Reward) -> Reward:
+    """A reward that a trainer can use.
+
+    Raises:
+        UsageError: It is not a finite number.
+    """
+    if not math.isfinite(reward.value):
+        raise UsageError(f"a reward must be a finite number, not {reward.value}: look at the function given as reward=")
+    return reward

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import TaskError, UsageError
 from ..registry import Registry
 from ..sandboxes.base import Sandbox
 from ..types import Task, TestStatus, Verdict
@@ -43,12 +44,14 @@ def grade(task: Task, patch: Patch, fresh: Sandbox) -> Verdict:
 
     Raises:
         GradingError: No verdict is possible, and the work is not to blame.
-        TaskError: The task's hidden tests do not go in.
-        UsageError: There is no such grader.
+        TaskError: The task's hidden tests do not go in, or it names a grader that does not exist.
         SandboxError: The sandbox failed.
     """
     oracle = task.oracle
-    grader: Grader = GRADERS.load(oracle.grader)
+    try:
+        grader: Grader = GRADERS.load(oracle.grader)
+    except UsageError as error:
+        raise TaskError(f"task {task.task_id}: {error}") from error
     protection = Protection(task)
     patch, dropped = protection.sift(patch)
     if patch.rejected:

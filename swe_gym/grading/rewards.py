@@ -21,7 +21,7 @@ def shaped(verdict: Verdict) -> Reward:
 
     The last part grows with the share of fail-to-pass tests too, so that doing nothing is worth 0.
     """
-    started = _share(verdict.fail_to_pass, verdict)
+    started = _share(verdict.fail_to_pass, verdict) if verdict.fail_to_pass else float(verdict.resolved)
     return _reward(
         fail_to_pass=0.3 * started,
         pass_to_pass=0.1 * started * _share(verdict.pass_to_pass, verdict),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import hashlib
+import json
 import os
 import threading
 import time
@@ -110,7 +111,7 @@ def validate(
         for future in concurrent.futures.as_completed(futures):
             result = future.result()
             if record:
-                append_line(record, result.model_dump_json())
+                append_line(record, json.dumps(result.model_dump(mode="json")))
             add(result)
     return [found[name] for name in names]
 

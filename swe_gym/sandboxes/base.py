@@ -63,7 +63,7 @@ class SandboxSpec(Frozen):
     """What a sandbox should be. Every backend takes the same fields.
 
     Attributes:
-        image: Container image, template or tool name, on backends that have one.
+        image: Container image, template or tool name; the local backend has none and ignores it.
         workspace: What lies in `workdir` at the start, on backends without images.
         python: The Python environment, on backends without images.
         workdir: Where the work lies and commands start. Always absolute.
@@ -77,7 +77,7 @@ class SandboxSpec(Frozen):
         ttl: Seconds after which the sandbox may end itself, whatever happens to us.
         start_timeout: Seconds that start-up may take.
         min_isolation: Refuse, with `Unsupported`, to start with less.
-        labels: Put on the sandbox where the backend has labels.
+        labels: Put on the sandbox where the backend has labels; elsewhere ignored.
         options: The backend's own options; an unknown one is an error.
     """
 

@@ -54,6 +54,8 @@ class LocalSandbox(RunnerSandbox):
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
         self.options = parse_options(LocalOptions, spec.options, self.name)
+        if spec.cpus is not None:
+            raise Unsupported("the local backend cannot limit CPUs: leave `cpus` out, or use a container backend")
         if spec.user not in (None, "root"):
             raise Unsupported(f"the local backend runs commands as one user only, not as {spec.user!r}")
         self._tier = ""
