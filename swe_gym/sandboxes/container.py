@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import SandboxStartError, Unsupported
+from ..types import PythonEnv
 from .base import SandboxSpec
 from .runner_sandbox import RunnerSandbox
 from .workspaces import prepare_workspace
@@ -50,6 +51,12 @@ def start_command(program: str) -> list[str]:
     return ["/bin/sh", "-c", START, program]
 
 
+def default_image(python: PythonEnv | None) -> str:
+    """The image of tasks that bring none: the official one of the Python that they ask for."""
+    version = python.version if python else ""
+    return "python:" + (version or "{}.{}".format(*sys.version_info))
+
+
 class ContainerSandbox(RunnerSandbox):
     """What backends with images share beside the runner. `activate` is the Python environment to put on the PATH.
 
@@ -69,8 +76,7 @@ class ContainerSandbox(RunnerSandbox):
 
     def _default_image(self) -> str:
         """For tasks that bring a workspace and no image: the Python that they ask for."""
-        version = self.spec.python.version if self.spec.python else ""
-        return "python:" + (version or "{}.{}".format(*sys.version_info))
+        return default_image(self.spec.python)
 
     def _start(self, deadline: float) -> None:
         workspace = None

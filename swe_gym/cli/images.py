@@ -1,0 +1,220 @@
+"""`swe-gym images`: the container images that tasks need, on a Docker engine."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from ..errors import MissingDependency, SandboxError, SandboxStartError
+from ..sandboxes import SandboxSpec, open_sandbox
+from ..sandboxes.container import default_image
+from .common import Match, Source, matching, open_console, open_source, plain_table
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+app = typer.Typer(no_args_is_help=True, help="List, pull, check and remove the images that tasks need in Docker.")
+
+BACKEND = "swe_gym.sandboxes.docker:DockerSandbox"
+CALL_SECONDS = 60.0
+MEGABYTE = 1e6
+
+Default = Annotated[
+    str | None, typer.Option("--default-image", help="For tasks that bring none; the default is python:VERSION.")
+]
+Engine = Annotated[str | None, typer.Option("--engine", metavar="URL", help="The default is what DOCKER_HOST says.")]
+
+
+@app.command("list")
+def list_images(source: Source = "toy", match: Match = "*", default: Default = None, engine: Engine = None) -> None:
+    """List the images that tasks need: how many tasks, whether it is there, how large it is."""
+    console = open_console()
+    needed = _needed(source, match, default)
+    table = plain_table("MB", "tasks", "image")
+    missing = total = 0
+    with closing(_connect(engine)) as client:
+        for image, tasks in needed.items():
+            found = _find(client, image)
+            missing += found is None
+            total += found["Size"] if found else 0
+            size = f"{found['Size'] / MEGABYTE:.0f}" if found else "missing"
+            table.add_row(*map(Text, [size, str(tasks), image]))
+    console.print(table)
+    there = len(needed) - missing
+    console.print(f"{there} images are there, with {total / MEGABYTE:.0f} MB; layers that they share count each time")
+    if missing:
+        console.print(f"{missing} are missing. Pull them: swe-gym images pull --source {source}")
+
+
+@app.command()
+def pull(
+    source: Source = "toy",
+    match: Match = "*",
+    default: Default = None,
+    engine: Engine = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Images at once.")] = 3,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for each image, waiting included.")] = 3600.0,
+    min_free_mb: Annotated[int, typer.Option(min=0, help="Stop when the engine's disk has less free MiB.")] = 5120,
+) -> None:
+    """Pull the images that tasks need and that are not there yet; the same command goes on after an interruption.
+
+    Where a registry asks to come back later, this waits as long as it says. Exit status 1: an image is still missing.
+    """
+    from ..sandboxes.docker.images import progress_line, pull_image
+
+    console = open_console()
+    with closing(_connect(engine)) as client:
+        images = [image for image in _needed(source, match, default) if _find(client, image) is None]
+    stop = threading.Event()
+    with _progress_bar(console, "pulling", len(images)) as progress:
+        bar = progress.add_task("", total=len(images))
+
+        def one(image: str) -> str:
+            if stop.is_set():
+                return "interrupted"
+            row = progress.add_task(image, total=None)
+            try:
+                with closing(_connect(engine)) as client:
+                    pull_image(
+                        client,
+                        image,
+                        timeout=timeout,
+                        min_free_mb=min_free_mb,
+                        progress=lambda event: progress.update(row, description=f"{image}: {progress_line(event)}"),
+                        wanted=lambda: not stop.is_set(),
+                    )
+            except SandboxStartError as error:
+                return str(error)
+            finally:
+                progress.remove_task(row)
+                progress.advance(bar)
+            return ""
+
+        problems = _for_each(images, one, jobs, stop, console.print)
+    console.print(f"{len(images) - problems} pulled, {problems} failed")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(
+    source: Source = "toy",
+    match: Match = "*",
+    default: Default = None,
+    engine: Engine = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Images at once.")] = 2,
+) -> None:
+    """Open a sandbox of each image, without pulling any, and see whether tools find what they need in it.
+
+    Exit status 1: an image is missing or unfit.
+    """
+    console = open_console()
+    images = list(_needed(source, match, default))
+    options = {"pull": "never", "base_url": engine}
+    _connect(engine).close()
+
+    def one(image: str) -> str:
+        try:
+            with open_sandbox(SandboxSpec(image=image, options=options), BACKEND) as box:
+                lacking = [name for name in ("bash", "git", "python3") if not box.exec(["which", name]).ok]
+        except SandboxError as error:
+            return str(error)
+        return f"lacks {', '.join(lacking)}" if lacking else ""
+
+    problems = _for_each(images, one, jobs, threading.Event(), console.print)
+    console.print(f"{len(images) - problems} images are fit, {problems} are not")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def remove(
+    source: Annotated[str, typer.Option("--source", "-s", help="'toy', or a task file.")],
+    match: Match = "*",
+    default: Default = None,
+    engine: Engine = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove the images that these tasks need from the engine, and no others. One that is in use stays."""
+    console = open_console()
+    with closing(_connect(engine)) as client:
+        images = [image for image in _needed(source, match, default) if _find(client, image)]
+        for image in images:
+            console.print(Text(image))
+        if not images:
+            console.print("None of the images is there.")
+            return
+        if not yes:
+            typer.confirm(f"Remove these {len(images)} images?", abort=True)
+        problems = _for_each(images, lambda image: _remove(client, image), 1, threading.Event(), console.print)
+    console.print(f"{len(images) - problems} removed, {problems} not")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _remove(client: "APIClient", image: str) -> str:
+    from ..sandboxes.docker.engine import engine_errors
+
+    try:
+        with engine_errors(f"remove image {image!r}"):
+            client.remove_image(image)
+    except SandboxStartError as error:
+        return str(error)
+    return ""
+
+
+def _needed(source: str, match: str, default: str | None) -> Counter[str]:
+    """Image -> how many of the tasks need it, in the order of the tasks."""
+    tasks = open_source(source)
+    found = map(tasks.get, matching(tasks, match))
+    return Counter(task.image or default or default_image(task.python) for task in found)
+
+
+def _connect(engine: str | None) -> "APIClient":
+    try:
+        from ..sandboxes.docker.engine import connect
+    except ImportError as error:
+        text = f"`swe-gym images` needs the extra 'docker': pip install 'swe-gym[docker]' ({error})"
+        raise MissingDependency(text) from error
+    return connect(engine, CALL_SECONDS)
+
+
+def _find(client: "APIClient", image: str) -> dict[str, Any] | None:
+    from ..sandboxes.docker.images import find_image
+
+    return find_image(client, image)
+
+
+def _for_each(
+    images: list[str], work: Callable[[str], str], jobs: int, stop: threading.Event, say: Callable[[Text], None]
+) -> int:
+    """Work on images, so many at once, and say of each how it went; returns how many had a problem."""
+    problems = 0
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for image, problem in zip(images, pool.map(work, images), strict=True):
+                problems += bool(problem)
+                mark = Text.assemble(("no  ", "bold red")) if problem else Text.assemble(("ok  ", "green"))
+                say(mark.append(f"{image}  {problem}" if problem else image, style=None))
+        except BaseException:
+            stop.set()
+            raise
+    return problems
+
+
+def _progress_bar(console: Any, verb: str, total: int) -> Progress:
+    return Progress(
+        TextColumn(f"{verb} {{task.description}}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal or not total,
+    )

@@ -1,0 +1,122 @@
+"""`swe-gym images` on a real engine; without one these tests are skipped."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from swe_gym.cli.images import app
+from swe_gym.errors import MissingDependency
+from swe_gym.tasks.file import write_tasks
+from swe_gym.testing.docker_proxy import DockerProxy, Fault
+from swe_gym.types import Task
+
+docker = pytest.importorskip("docker")
+
+MISSING = "swe-gym/there-is-no-such-image:1"
+
+
+@pytest.fixture
+def image() -> str:
+    if "SWE_GYM_TEST_IMAGE" not in os.environ:
+        pytest.skip("no image to test Docker with: set SWE_GYM_TEST_IMAGE")
+    return os.environ["SWE_GYM_TEST_IMAGE"]
+
+
+@pytest.fixture
+def tagged(image: str) -> Iterator[str]:
+    """Another name of the tests' image."""
+    name = f"swe-gym/test-images:{os.getpid()}"
+    with closing(docker.APIClient(version="auto")) as engine:
+        engine.tag(image, *name.split(":"))
+        yield name
+        if engine.images(name):
+            engine.remove_image(name)
+
+
+@pytest.fixture
+def tasks(toy: Task, tmp_path: Path, tagged: str) -> Path:
+    path = tmp_path / "tasks.jsonl"
+    images = {"a": tagged, "b": MISSING, "c": tagged}
+    write_tasks([toy.model_copy(update={"task_id": name, "image": image}) for name, image in images.items()], path)
+    return path
+
+
+def run(*arguments: object, typed: str = "") -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=typed)
+
+
+def test_list_tells_what_is_there_and_what_is_missing(tasks: Path, tagged: str) -> None:
+    result = run("list", "--source", tasks)
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.output.splitlines()]
+    assert next(row for row in rows if row[-1] == tagged)[1] == "2"
+    assert ["missing", "1", MISSING] in rows
+    assert "1 are missing. Pull them: swe-gym images pull" in result.output
+
+
+def test_check_opens_a_sandbox_of_each(tasks: Path, tagged: str) -> None:
+    result = run("check", "--source", tasks)
+    assert result.exit_code == 1
+    assert f"ok  {tagged}" in result.output
+    assert f"no  {MISSING}" in result.output
+    assert run("check", "--source", tasks, "--match", "a").exit_code == 0
+
+
+def test_pull_waits_as_long_as_the_registry_says(tasks: Path) -> None:
+    busy = Fault(
+        "POST", "/images/create", "error", status=429, message="toomanyrequests", headers=(("Retry-After", "1"),)
+    )
+    done = Fault("POST", "/images/create", "error", nth=2, status=200, message="as if it had come")
+    with DockerProxy(busy, done) as proxy:
+        result = run("pull", "--source", tasks, "--engine", proxy.base_url)
+        asked = [request.path for request in proxy.requests if request.method == "POST"]
+    assert result.exit_code == 0, result.output
+    assert "1 pulled, 0 failed" in result.output
+    assert len(asked) == 2, "what is there is not pulled"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "told"),
+    [
+        (404, "manifest unknown", "there is no image"),
+        (403, "pull access denied for x", "does not exist, or is not for you: try `docker login`"),
+        (500, "write /layer: no space left on device", "disk is full"),
+        (429, "toomanyrequests", "kept asking to come back later"),
+    ],
+)
+def test_a_pull_that_fails_is_told(status: int, message: str, told: str, tasks: Path) -> None:
+    with DockerProxy(Fault("POST", "/images/create", "error", nth=0, status=status, message=message)) as proxy:
+        result = run("pull", "--source", tasks, "--engine", proxy.base_url, "--timeout", "2")
+    assert result.exit_code == 1
+    assert told in result.output
+    assert "0 pulled, 1 failed" in result.output
+
+
+def test_a_pull_that_stalls_ends_in_time(tasks: Path) -> None:
+    with DockerProxy(Fault("POST", "/images/create", "stall")) as proxy:
+        result = run("pull", "--source", tasks, "--engine", proxy.base_url, "--timeout", "1")
+    assert result.exit_code == 1
+    assert "was not pulled in time" in result.output
+
+
+def test_remove_asks_and_removes_what_the_tasks_name_only(tasks: Path, tagged: str, image: str) -> None:
+    assert run("remove", "--source", tasks, typed="n\n").exit_code == 1
+    result = run("remove", "--source", tasks, typed="y\n")
+    assert result.exit_code == 0, result.output
+    with closing(docker.APIClient(version="auto")) as engine:
+        assert not engine.images(tagged)
+        assert engine.images(image)
+    assert "None of the images is there." in run("remove", "--source", tasks, "--yes").output
+
+
+def test_without_docker_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("swe_gym.sandboxes.docker")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "docker", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'swe-gym\[docker\]'"):
+        CliRunner().invoke(app, ["list"], catch_exceptions=False)
