@@ -8,7 +8,7 @@ from swe_gym.errors import unknown_name
 from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.fake import FakeSandbox
 from swe_gym.tools import Tool, ToolContext
-from swe_gym.types import Oracle, Task, ToolResult
+from swe_gym.types import Oracle, Reward, Task, ToolResult, Verdict
 
 
 def call(tool: str, **arguments: Any) -> str:
@@ -67,3 +67,8 @@ class Careless(Tool):
 
     def run(self, context: ToolContext, path: str) -> ToolResult:
         return ToolResult(text=context.sandbox.read_file(path).decode())
+
+
+def not_a_number(_: Verdict) -> Reward:
+    """A reward function of a user's with a mistake in it."""
+    return Reward(value=float("nan"), components={})

@@ -11,7 +11,7 @@ from env_parts import FIX, SUBMIT, call
 from gymnasium.error import ResetNeeded
 
 from swe_gym.envs.swe_env import SweEnv
-from swe_gym.errors import UsageError
+from swe_gym.errors import Unsupported, UsageError
 
 Make = Callable[..., SweEnv]
 
@@ -298,3 +298,18 @@ def test_what_the_file_system_says_to_a_careless_tool_is_told_to_the_policy(loca
     assert "No such file" in observation
     assert (terminated, truncated, info["outcome"], info["tool_ok"]) == (False, False, "running", False)
     assert "def add" in env.step(call("careless", path="calc.py"))[0]
+
+
+def test_a_reward_function_with_a_mistake_is_heard_of_and_leaves_nothing_half_done(local_env: Make) -> None:
+    env = local_env(reward="env_parts:not_a_number")
+    env.reset()
+    with pytest.raises(UsageError, match="finite"):
+        env.step(SUBMIT)
+    assert env.sandbox.closed
+    with pytest.raises(ResetNeeded):
+        env.step(SUBMIT)
+
+
+def test_a_limit_on_cpus_is_refused_where_it_cannot_be_kept(local_env: Make) -> None:
+    with pytest.raises(Unsupported, match="CPU"):
+        local_env(sandbox_options={"cpus": 2})

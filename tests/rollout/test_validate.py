@@ -115,3 +115,15 @@ def test_toy_tasks_are_valid() -> None:
     toys = load_source("toy")
     records = validate(toys, list(toys.ids())[:3], times=1, workers=2)
     assert {record.task_id: record.reason for record in records if record.status != "valid"} == {}
+
+
+def test_a_reason_may_be_any_text_and_an_unknown_grader_is_the_tasks_fault(
+    source: TaskSource, adder: Task, tmp_path: Path
+) -> None:
+    record = tmp_path / "record.jsonl"
+    oracle = adder.oracle.model_copy(update={"grader": "\u2713\u2028grader"})
+    source.tasks["adder"] = adder.model_copy(update={"oracle": oracle})  # type: ignore[attr-defined]  # a SmallSource
+    result = validate(source, ["adder"], times=1, record=record)[0]
+    assert result.status == "invalid"
+    assert "\u2713" in result.reason
+    assert read_records(record) == [result]
