@@ -5,6 +5,7 @@ needs nothing but Python >= 3.6. Standard input at its end is the order to die: 
 """
 
 import collections
+import contextlib
 import errno
 import fcntl
 import fnmatch
@@ -32,7 +33,8 @@ PTY_KEEP = 1 << 20
 SLICE = 0.02  # seconds that an operation works on before others get their turn
 LONGEST_POLL = 1e6  # seconds; poll takes milliseconds in 31 bits
 LONGEST_KILL = 0.7  # seconds
-FEWEST_LOOKS = 20  # however busy the machine is
+FEWEST_LOOKS = 5  # however busy the machine is
+CROWD = 50  # processes
 LONGEST_NAMES = 16 << 20  # bytes of a manifest's paths: what is longer fits into no frame
 LISTS_CHILDREN = os.path.exists("/proc/self/task/%d/children" % os.getpid())
 LONGEST_ARGUMENT = 128 * 1024  # the kernel's limit of one argument, its final NUL included
@@ -108,6 +110,19 @@ def send_signal(pids, number):
             os.kill(pid, number)
         except OSError:
             pass
+
+
+@contextlib.contextmanager
+def held():
+    """Stop a crowd while we look at it: looking takes time, of which it leaves us little. Only PID 1 can do that."""
+    crowd = os.getpid() == 1 and sum(name.isdigit() for name in os.listdir("/proc")) > CROWD
+    if crowd:
+        send_signal([-1], signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        if crowd:
+            send_signal([-1], signal.SIGCONT)
 
 
 def shorten(argv):
@@ -294,8 +309,9 @@ class Runner:
             elif command.kill_at is None and now >= command.deadline:
                 command.timed_out = True
                 command.kill_at = now + command.grace
-                victims = self.victims(command)
-                send_signal(victims, signal.SIGTERM)
+                with held():
+                    victims = self.victims(command)
+                    send_signal(victims, signal.SIGTERM)
                 send_signal(victims, signal.SIGCONT)
         for terminal in self.terminals.values():
             if terminal.waiting and now >= terminal.waiting[2]:
@@ -558,22 +574,23 @@ class Runner:
 
     def kill_all(self, find, command=None):
         """Kill what `find` finds, again and again, until it finds nothing or time is up."""
-        quiet = looks = 0
-        end = time.monotonic() + LONGEST_KILL
-        while time.monotonic() < end or looks < FEWEST_LOOKS:
-            looks += 1
-            victims = find()
-            quiet = 0 if victims else quiet + 1
-            if quiet == 3:  # what forks on and on may slip through a single look
-                self.reap(command)  # the last zombies still count against the limit of processes
-                return
-            send_signal(victims, signal.SIGSTOP)  # a stopped tree cannot outrun us
-            send_signal(victims, signal.SIGKILL)
-            if not self.reap(command):
-                time.sleep(0.001)  # they were told to die: give the kernel the moment it needs
-        if os.getpid() == 1:  # it forks faster than we look: all that lives beside us dies at one blow
-            os.kill(-1, signal.SIGKILL)
-            self.reap(command)
+        with held():
+            quiet = looks = 0
+            end = time.monotonic() + LONGEST_KILL
+            while time.monotonic() < end or looks < FEWEST_LOOKS:
+                looks += 1
+                victims = find()
+                quiet = 0 if victims else quiet + 1
+                if quiet == 3:  # what forks on and on may slip through a single look
+                    self.reap(command)  # the last zombies still count against the limit of processes
+                    return
+                send_signal(victims, signal.SIGSTOP)  # a stopped tree cannot outrun us
+                send_signal(victims, signal.SIGKILL)
+                if not self.reap(command):
+                    time.sleep(0.001)  # they were told to die: give the kernel the moment it needs
+            if os.getpid() == 1:  # it forks faster than we look: all that lives beside us dies at one blow
+                send_signal([-1], signal.SIGKILL)
+                self.reap(command)
 
     def note_dead(self, pid, status, being_killed=None):
         """A child ended: reply for a leader, unless its killer does that."""
