@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..errors import SweGymError
-from . import bench, demo, doctor, play, tasks, validate
+from . import bench, clean, demo, doctor, images, play, tasks, validate
 
 app = typer.Typer(
     name="swe-gym",
@@ -24,6 +24,8 @@ app.command()(play.play)
 app.command()(validate.validate)
 app.command()(doctor.doctor)
 app.add_typer(tasks.app, name="tasks")
+app.add_typer(images.app, name="images")
+app.command()(clean.clean)
 app.add_typer(bench.app, name="bench")
 
 
