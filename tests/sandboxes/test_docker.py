@@ -84,6 +84,7 @@ def test_limits_and_labels_are_on_by_default(make: Callable[..., Sandbox], engin
     assert not host["Privileged"]
     assert not host["Binds"]
     assert host["AutoRemove"]
+    assert host["LogConfig"]["Type"] == "none"
     assert config["StdinOnce"]
     assert config["Labels"]["team"] == "red"
     assert config["Labels"]["swe_gym.sandbox"] == box.id

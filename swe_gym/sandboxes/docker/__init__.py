@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import docker
-import docker.errors
+import docker.types
 
 from ...errors import SandboxClosed, SandboxLost, SandboxStartError
 from ...types import Capabilities
@@ -147,6 +147,7 @@ class DockerSandbox(ContainerSandbox):
         memory = (spec.memory_mb or options.memory_mb) << 20
         host = engine.create_host_config(
             auto_remove=True,
+            log_config=docker.types.LogConfig(type="none"),  # else every byte would be written to the engine's disk too
             network_mode="none" if spec.network == "none" else options.egress_network,
             mem_limit=memory,
             memswap_limit=memory,

@@ -31,6 +31,12 @@ NO_SPACE = ("no space left", "disk quota exceeded", "not enough space", "insuffi
 NO_SHELL = ("/bin/sh: no such file", "stat /bin/sh", '"/bin/sh": no such')
 
 
+class Client(docker.APIClient):  # type: ignore[misc]  # its types are not looked at
+    """A client that goes by Docker's own variables: not by those of requests, for proxies and for authorities."""
+
+    trust_env = property(lambda _: False, lambda _, value: None)  # noqa: ARG005  requests wants to set it
+
+
 def connect(base_url: str | None, timeout: float) -> docker.APIClient:
     """A client of the engine that `base_url`, else the environment, names; `timeout` is that of each call in seconds.
 
@@ -41,7 +47,7 @@ def connect(base_url: str | None, timeout: float) -> docker.APIClient:
     if base_url:
         settings["base_url"] = base_url
     with engine_errors("say its version", base_url):
-        return docker.APIClient(version="auto", timeout=timeout, **settings)
+        return Client(version="auto", timeout=timeout, **settings)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,9 @@ EXPIRES = "swe_gym.expires"
 OWNER = "swe_gym.owner"
 """Label: the process that made the container, see `owner`."""
 
+OF_REQUESTS = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "_proxy", "_PROXY")
+"""Ends of the names of variables that lead docker-py away from an engine; `Client` does not heed them."""
+
 _GUARDS: dict[tuple[int, str | None], int] = {}
 """Process ids of guards by client and engine. A forked client is another one."""
 
@@ -82,7 +85,8 @@ def _start_guard(base_url: str | None) -> int:
     nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
     nothing += [(os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]  # type: ignore[list-item]  # of other lengths
     path = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    environment = {name: value for name, value in os.environ.items() if not name.endswith(OF_REQUESTS)}
+    environment |= {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     return os.posix_spawn(sys.executable, argv, environment, file_actions=nothing, setsid=True)
 
 

@@ -46,10 +46,12 @@ class DockerStream(SocketStream):
             self._buffer += received
         return data
 
-    def close(self) -> None:
-        """See `ByteStream.close`."""
-        super().close()
-        self._attached.close()
+    def _free_if_done(self) -> None:
+        super()._free_if_done()
+        if self._closed and not self._users:
+            if reply := getattr(self._attached, "_response", None):  # holds a file over the connection
+                reply.close()
+            self._attached.close()
 
     def _unpack(self) -> bytes:
         """All of standard output that has come whole."""
