@@ -621,7 +621,7 @@ class Runner:
                 yield
         if size > request["max_bytes"]:
             raise OSError(errno.EFBIG, "larger than %d bytes" % request["max_bytes"])
-        self.reply(request, {}, bytes(data))
+        self.reply(request, {}, data)
 
     def op_write(self, request, payload):
         path = os.path.realpath(request["path"])
