@@ -103,6 +103,11 @@ def descendants(table, roots):
     return found
 
 
+def below_us(table, spared=()):
+    """All that we started but the trees of `spared`."""
+    return descendants(table, [os.getpid()]) - {os.getpid()} - descendants(table, spared)
+
+
 def send_signal(pids, number):
     """Signal each; those that are gone do not matter."""
     for pid in pids:
@@ -219,8 +224,7 @@ class Terminal:
         self.buffer = bytearray()
         self.pending = bytearray()
         self.searched = 0
-        self.status = None
-        self.ended = False
+        self.status = None  # until it ended
         self.waiting = None  # (request id, marker, deadline)
 
 
@@ -417,10 +421,7 @@ class Runner:
         reason = getattr(error, "strerror", None) or str(error)
         text = ("%s: %s\n" % (what, reason)).encode("utf-8", "replace")
         message = {"exit_code": 127 if missing else 126, "signal": None, "timed_out": False, "duration": 0.0}
-        if request["merge"]:
-            message.update(stdout=len(text), stdout_dropped=0, stderr_dropped=0)
-        else:
-            message.update(stdout=0, stdout_dropped=0, stderr_dropped=0)
+        message.update(stdout=len(text) if request["merge"] else 0, stdout_dropped=0, stderr_dropped=0)
         self.reply(request, message, text)
 
     def on_output(self, command, pipe, fd):
@@ -537,10 +538,11 @@ class Runner:
         own = descendants(table, [owner.pid]) if owner.status is None else set()  # else its pid may be another's
         others = [other.pid for other in self.running() if other is not owner]
         others += [pid for pid in owner.earlier if pid in table and table[pid][1] <= owner.started_ticks]
-        below = descendants(table, [os.getpid()]) - {os.getpid()} - descendants(table, others)
         self.sessions -= set(table)  # whoever has this pid now is somebody new
         return own | {
-            pid for pid in below if table[pid][1] >= owner.started_ticks and table[pid][2] not in self.sessions
+            pid
+            for pid in below_us(table, spared=others)
+            if table[pid][1] >= owner.started_ticks and table[pid][2] not in self.sessions
         }
 
     def remember_session(self, command):
@@ -557,9 +559,7 @@ class Runner:
 
     def strays(self):
         """Everything below us that belongs to nothing that is running."""
-        table = processes()
-        busy = [owner.pid for owner in self.running()]
-        return descendants(table, [os.getpid()]) - {os.getpid()} - descendants(table, busy)
+        return below_us(processes(), spared=[owner.pid for owner in self.running()])
 
     def kill(self, command):
         """Kill the command's tree until nothing of it is left; it may fork while we look."""
@@ -568,9 +568,6 @@ class Runner:
         except OSError:
             pass
         self.kill_all(lambda: self.victims(command), command)
-
-    def everything(self):
-        return descendants(processes(), [os.getpid()]) - {os.getpid()}
 
     def kill_all(self, find, command=None):
         """Kill what `find` finds, again and again, until it finds nothing or time is up."""
@@ -832,7 +829,6 @@ class Runner:
                     break
         except OSError:
             pass
-        terminal.ended = True
         self.check_terminal(terminal)
 
     def check_terminal(self, terminal):
@@ -844,7 +840,7 @@ class Runner:
         position = terminal.buffer.find(marker, start)
         if position >= 0:
             self.answer_read(terminal, found=True, end=position + len(marker))
-        elif terminal.ended:
+        elif terminal.status is not None:
             self.answer_read(terminal, found=False)
         else:
             terminal.searched = len(terminal.buffer)
@@ -881,7 +877,7 @@ class Runner:
 
     def feed_terminal(self, terminal):
         try:
-            while terminal.pending and not terminal.ended:
+            while terminal.pending and terminal.status is None:
                 sent = os.write(terminal.fd, terminal.pending[:1024])
                 del terminal.pending[:sent]
         except BlockingIOError:
@@ -889,7 +885,7 @@ class Runner:
             return
         except OSError:
             terminal.pending.clear()
-        if not terminal.ended:
+        if terminal.status is None:
             self.watch(terminal.fd, select.POLLIN, lambda fd: self.on_terminal(terminal))
 
     def on_terminal_ready(self, terminal):
@@ -938,4 +934,4 @@ def serve_standard_streams():
     try:
         runner.run()
     finally:
-        runner.kill_all(runner.everything)
+        runner.kill_all(lambda: below_us(processes()))

@@ -50,8 +50,7 @@ def supervise(child, config, report):
     wait_for_end(child, config["host"])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the runner's pid may be somebody else's from now on
     for _ in range(1000):
-        left = runner.descendants(runner.processes(), [os.getpid()]) - {os.getpid()}
-        runner.send_signal(left, signal.SIGKILL)
+        runner.send_signal(runner.below_us(runner.processes()), signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:
