@@ -8,11 +8,11 @@ from swe_gym.sandboxes.local import problem
 from swe_gym.sandboxes.local.tiers import TIERS
 
 REQUIRED = [what for what in os.environ.get("SWE_GYM_REQUIRE", "").split(",") if what]
-"""`local`: every tier of the local sandbox; `network`: the package index."""
+"""`local`: every tier of the local sandbox; `network`: the package index; `docker`, `kubernetes`: see tests/sandboxes."""
 
 
 def test_what_is_required_can_be_required() -> None:
-    assert set(REQUIRED) <= {"local", "network"}
+    assert set(REQUIRED) <= {"docker", "kubernetes", "local", "network"}
 
 
 @pytest.mark.parametrize("tier", TIERS)
