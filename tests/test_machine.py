@@ -8,7 +8,7 @@ from swe_gym.sandboxes.local import problem
 from swe_gym.sandboxes.local.tiers import TIERS
 
 REQUIRED = [what for what in os.environ.get("SWE_GYM_REQUIRE", "").split(",") if what]
-"""`local`: every tier of the local sandbox; `network`: the package index; `docker`, `kubernetes`: see tests/sandboxes."""
+"""`local`: every tier of the local sandbox; `network`: the package index; `docker` and `kubernetes`: engines."""
 
 
 def test_what_is_required_can_be_required() -> None:
