@@ -251,9 +251,10 @@ class Job:
 class Runner:
     """The poll loop and the operations."""
 
-    def __init__(self, source, sink):
+    def __init__(self, source, sink, fork_terminal):
         self.source = source
         self.sink = sink
+        self.fork_terminal = fork_terminal
         self.decoder = Decoder()
         self.outgoing = bytearray()
         self.poll = select.poll()
@@ -775,7 +776,7 @@ class Runner:
         if not os.path.isdir(request["cwd"]) or not shutil.which(request["argv"][0], path=request["env"].get("PATH")):
             raise FileNotFoundError(errno.ENOENT, "no such directory or command")
         started_ticks, earlier = boot_ticks(), children(os.getpid())
-        pid, fd = self.spawn(os.forkpty)
+        pid, fd = self.spawn(self.fork_terminal)
         if pid == 0:
             self.become_terminal_process(request)
         os.set_blocking(fd, False)
@@ -922,7 +923,7 @@ def take_charge():
         pass  # not Linux: process groups must do
 
 
-def serve_standard_streams():
+def serve_standard_streams(fork_terminal=os.forkpty):
     """Move the stream to descriptors that no command inherits, and serve it to its end."""
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
@@ -930,7 +931,7 @@ def serve_standard_streams():
     os.dup2(null, 1)
     os.close(null)
     take_charge()
-    runner = Runner(source, sink)
+    runner = Runner(source, sink, fork_terminal)
     try:
         runner.run()
     finally:

@@ -140,6 +140,20 @@ def test_keys_of_the_host_user_cannot_be_read(make: Make) -> None:
         call(250, 9, key, -3)  # KEYCTL_UNLINK
 
 
+def test_terminals_of_the_host_user_can_neither_be_read_nor_written_to(make: Make) -> None:
+    ours, inside = os.openpty()
+    try:
+        os.write(ours, b"typed\n")
+        path = os.ttyname(inside)
+        result = make().exec(f"timeout 1 head -n 1 {path}; echo 'from the sandbox' > {path}; cat /proc/$$/fd/0 <{path}")
+        assert result.text == ""
+        os.set_blocking(ours, False)
+        assert b"sandbox" not in os.read(ours, 1000)
+    finally:
+        os.close(ours)
+        os.close(inside)
+
+
 SOCKETS = """
 import socket
 for family in (1, 2, 10, 16, 17, 31, 38, 40):  # the last four: packet, bluetooth, alg, vsock

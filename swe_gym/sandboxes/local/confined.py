@@ -4,11 +4,13 @@ The supervisor is a "subreaper": whatever the sandbox leaves running becomes its
 and it removes the sandbox's folder in the end.
 """
 
+import errno
+import functools
 import os
 import shutil
 import signal
+import socket
 import struct
-from socket import AF_INET, AF_INET6, AF_NETLINK
 
 import runner
 from linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, libc, prctl, wait_for_end
@@ -27,27 +29,57 @@ READABLE_ETC = (
     "passwd group hosts hostname ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf mime.types services protocols "
     "bash.bashrc alternatives ssl/certs ca-certificates terminfo fonts magic resolv.conf"
 ).split()
-DEVICES = "null zero full random urandom tty ptmx pts fd".split()
+DEVICES = "null zero full random urandom tty fd".split()
 
 
 def enter(config, report):
-    """Become the runner of a new sandbox. Returns in the new process only."""
+    """Become the runner of a new sandbox.
+
+    Returns, in the new process only, how it forks on a terminal and which descriptors that takes.
+    """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     parent = os.getpid()
+    ours, theirs = socket.socketpair()
     child = os.fork()
     if child:
-        supervise(child, config, report)
+        theirs.close()
+        supervise(child, config, report, ours)
     die_with_parent(parent)
     if config["tier"] == "landlock":
         confine(config)
+    return functools.partial(fork_on_terminal, theirs), (theirs.fileno(),)
 
 
-def supervise(child, config, report):
-    """Wait for the runner, kill what it left, remove the sandbox's folder, end."""
+def fork_on_terminal(supervisor):
+    """`os.forkpty` on a terminal that the supervisor opens: who may open one may open all of the host's user."""
+    supervisor.send(b"?")
+    _, ends, _, _ = socket.recv_fds(supervisor, 1, 2)
+    if not ends:
+        raise OSError(errno.ENOSPC, "no terminal is left")
+    terminal, inside = ends
+    try:
+        os.set_inheritable(terminal, False)
+        pid = os.fork()
+    except OSError:
+        os.close(terminal)
+        os.close(inside)
+        raise
+    if pid:
+        os.close(inside)
+    else:
+        try:
+            os.login_tty(inside)
+        except OSError:
+            os._exit(127)
+    return pid, terminal
+
+
+def supervise(child, config, report, asked):
+    """Open terminals for the runner until it ends, kill what it left, remove the sandbox's folder, end."""
     signal.signal(signal.SIGTERM, lambda *_: runner.send_signal([child], signal.SIGKILL))
     for fd in (0, 1, report):
         os.close(fd)
-    wait_for_end(child, config["host"])
+    wait_for_end(child, config["host"], asked, open_terminal)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the runner's pid may be somebody else's from now on
     for _ in range(1000):
         runner.send_signal(runner.below_us(runner.processes()), signal.SIGKILL)
@@ -57,6 +89,20 @@ def supervise(child, config, report):
             break
     remove(config["root"])
     os._exit(0)
+
+
+def open_terminal(asked):
+    """Hand over the two ends of a new terminal, or nothing where none is left; return whether more may be asked for."""
+    if not asked.recv(1):
+        return False
+    try:
+        ends = os.openpty()
+    except OSError:
+        ends = ()
+    socket.send_fds(asked, [b"!"], ends)
+    for end in ends:
+        os.close(end)
+    return True
 
 
 def remove(root):
@@ -90,7 +136,7 @@ def confine(config):
     drop_privileges(kept=())
     landlock(SYS_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
-    restrict_calls([AF_NETLINK, *([AF_INET, AF_INET6] if config["network"] else [])])
+    restrict_calls([socket.AF_NETLINK, *([socket.AF_INET, socket.AF_INET6] if config["network"] else [])])
 
 
 def close_abstract_sockets():

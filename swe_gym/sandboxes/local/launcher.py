@@ -24,7 +24,7 @@ import runner
 
 def main():
     """Fork a sandbox for every message until the host process closes the socket."""
-    close_all_but_standard_streams()
+    close_all_but(0, 1, 2)
     os.chdir("/")
     os.umask(0o022)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -56,22 +56,22 @@ def become_sandbox(config, fds):
         os.dup2(stream, 1)
         os.close(stream)
         tier = namespace if config["tier"] == "namespace" else confined
-        tier.enter(config, report)
+        fork_terminal, kept = tier.enter(config, report)
         os.chdir(config["workdir"])
     except Exception as error:  # noqa: BLE001  whatever it is, the host process must hear of it
         os.write(report, "".join(traceback.format_exception_only(error)).encode())
         os._exit(1)
     try:
-        close_all_but_standard_streams()
-        runner.serve_standard_streams()
+        close_all_but(0, 1, 2, *kept)
+        runner.serve_standard_streams(fork_terminal)
     finally:
         os._exit(0)
 
 
-def close_all_but_standard_streams():
+def close_all_but(*kept):
     """A descriptor of the host's that lives on in a sandbox is a way out: the runner follows links to /proc/self/fd."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
+        if int(name) not in kept:
             with contextlib.suppress(OSError):  # the one that listed them
                 os.close(int(name))
 

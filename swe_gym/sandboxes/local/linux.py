@@ -34,16 +34,21 @@ def die_with_parent(parent):
         os._exit(1)
 
 
-def wait_for_end(child, host):
-    """Wait for a child to end, and kill it where the process `host` ends before.
+def wait_for_end(child, host, asked=None, answer=None):
+    """Wait for a child to end, and kill it where the process `host` ends before; meanwhile `answer` what is `asked`.
 
     The end of the child's streams does not tell of that: whatever `host` forked holds them open.
     """
-    either = select.poll()
+    events = select.poll()
+    if asked:
+        events.register(asked, select.POLLIN)
     with contextlib.suppress(ProcessLookupError):  # the host process is gone already
-        for pid in (child, host):
-            either.register(os.pidfd_open(pid), select.POLLIN)
-        either.poll()
+        ends = {os.pidfd_open(pid) for pid in (child, host)}
+        for end in ends:
+            events.register(end, select.POLLIN)
+        while ends.isdisjoint(fd for fd, _ in events.poll()):
+            if not answer(asked):
+                events.unregister(asked)
     os.kill(child, signal.SIGKILL)  # harmless where it ended: it keeps its pid until somebody waits for it
 
 

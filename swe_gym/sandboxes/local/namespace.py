@@ -258,7 +258,10 @@ def supervise(child, host, report):
 
 
 def enter(config, report):
-    """Become PID 1 of a new sandbox. Returns in the new process only."""
+    """Become PID 1 of a new sandbox.
+
+    Returns, in the new process only, how it forks on a terminal and which descriptors that takes.
+    """
     separate(config["network"])
     outside = os.getpid()
     child = os.fork()
@@ -270,3 +273,4 @@ def enter(config, report):
         close_abstract_sockets()
     drop_privileges(KEPT_CAPABILITIES)
     restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK])
+    return os.forkpty, ()

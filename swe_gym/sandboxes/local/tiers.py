@@ -58,7 +58,8 @@ TIERS = {
         ),
         gaps=(
             "The workspace lies in a temporary folder of the host, not at the task's workdir.",
-            "Loopback is closed with the network, and unix sockets that have a name cannot be used at all.",
+            "Loopback is closed with the network, and unix sockets that have a name cannot be used at all; neither can "
+            "commands make terminals (`script`, pexpect).",
             "Processes of the host can be seen, and yours be hindered: their limits lowered, their System V IPC used.",
             "What a sandbox leaves running is found by parentage only.",
             "Disk is capped per file, memory per process; process count and CPU are not capped.",
