@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from swe_gym.errors import GradingError, TaskError, UsageError
+from swe_gym.errors import GradingError, TaskError
 from swe_gym.grading import grade
 from swe_gym.grading.patch import REGULAR, Dropped, FileChange, Patch, apply_diff, take_patch
 from swe_gym.grading.tests import find_statuses, read_report
@@ -315,7 +315,7 @@ def test_a_test_patch_that_does_not_apply_is_the_tasks_fault(words_task: Task, o
 
 
 def test_an_unknown_grader_is_named(shop_task: Task, open_box: OpenBox) -> None:
-    with open_box(shop_task) as fresh, pytest.raises(UsageError, match="Did you mean 'tests'"):
+    with open_box(shop_task) as fresh, pytest.raises(TaskError, match="Did you mean 'tests'"):
         grade(with_oracle(shop_task, grader="test"), Patch(), fresh)
 
 
