@@ -326,7 +326,7 @@ def test_a_handler_of_signals_may_close_the_sandbox_that_it_interrupts(tier: str
 # --- starts that fail -----------------------------------------------------------------------------------
 
 
-def test_a_start_without_free_descriptors_is_an_error_that_says_so(tier: str) -> None:
+def test_a_start_without_free_descriptors_is_an_error_that_says_so(tier: str, tmp_path: Path) -> None:
     program = """
     box().close()
     used = len(os.listdir("/proc/self/fd")) - 1
@@ -345,7 +345,8 @@ def test_a_start_without_free_descriptors_is_an_error_that_says_so(tier: str) ->
         print("never started")
     print(len(os.listdir("/proc/self/fd")) - 1 - used)
     """
-    assert run_client(program, tier) == "0\n"
+    assert run_client(program, tier, env={**os.environ, "TMPDIR": str(tmp_path)}) == "0\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_shortage_decides_for_no_weaker_tier() -> None:

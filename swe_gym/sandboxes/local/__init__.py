@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+import uuid
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,7 +83,7 @@ class LocalSandbox(RunnerSandbox):
         )
         self._python = self._prepare_python(deadline - time.monotonic())
         if self._tier != "namespace":
-            self._make_root(workspace)
+            self._root = f"{os.path.realpath(tempfile.gettempdir())}/swe-gym-{uuid.uuid4().hex}"
         stream, self._supervisor = launch(self._config(workspace), deadline)
         return stream
 
@@ -102,15 +103,6 @@ class LocalSandbox(RunnerSandbox):
         if prefix is not None:
             return PreparedPython(prefix=Path(prefix), base_prefix=Path(sys.base_prefix), version="")
         return prepare_python(self.spec.python or PythonEnv(), timeout=timeout)
-
-    def _make_root(self, workspace: Path | None) -> None:
-        """The folder that stands for the root in tiers without mounts; the launcher removes it in the end."""
-        self._root = os.path.realpath(tempfile.mkdtemp(prefix="swe-gym-"))
-        for name in ("tmp", "root"):
-            os.mkdir(f"{self._root}/{name}")
-        if workspace:
-            shutil.copytree(workspace, self.workdir, symlinks=True, dirs_exist_ok=True)
-        os.makedirs(self.workdir, exist_ok=True)
 
     def _config(self, workspace: Path | None) -> dict[str, object]:
         assert self._python is not None
@@ -135,7 +127,7 @@ class LocalSandbox(RunnerSandbox):
         if self._supervisor:
             self._supervisor.end(patience=1.0 if self._loss is None else 0.0)  # what is lost does not answer
         if self._root:
-            shutil.rmtree(self._root, ignore_errors=True)
+            shutil.rmtree(self._root, ignore_errors=True)  # the supervisor did, unless it had to be killed
 
     # --- what commands see --------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The tiers without a root of their own: a supervisor, a runner below it, and Landlock rules where asked.
 
-The supervisor is a "subreaper": whatever the sandbox leaves running becomes its child, so it can find and kill it all,
-and it removes the sandbox's folder in the end.
+The supervisor is a "subreaper": whatever the sandbox leaves running becomes its child, so it can find and kill it all.
+It makes the sandbox's folder in the beginning and removes it in the end.
 """
 
 import errno
@@ -37,6 +37,7 @@ def enter(config, report):
 
     Returns, in the new process only, how it forks on a terminal and which descriptors that takes.
     """
+    make_root(config)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     parent = os.getpid()
     ours, theirs = socket.socketpair()
@@ -48,6 +49,20 @@ def enter(config, report):
     if config["tier"] == "landlock":
         confine(config)
     return functools.partial(fork_on_terminal, theirs), (theirs.fileno(),)
+
+
+def make_root(config):
+    """Make the folder that stands for the root. The supervisor removes it, so it makes it too: none is ever left."""
+    os.mkdir(config["root"], 0o700)
+    try:
+        for name in ("tmp", "root"):
+            os.mkdir(f"{config['root']}/{name}")
+        if config["workspace"]:
+            shutil.copytree(config["workspace"], config["workdir"], symlinks=True, dirs_exist_ok=True)
+        os.makedirs(config["workdir"], exist_ok=True)
+    except BaseException:
+        remove(config["root"])
+        raise
 
 
 def fork_on_terminal(supervisor):
