@@ -13,8 +13,10 @@ def kubernetes_problem() -> str:
     missing = [name for name in ("KUBECONFIG", "SWE_GYM_TEST_IMAGE") if not os.environ.get(name)]
     if missing:
         return f"no cluster to test on: set {' and '.join(missing)}"
-    from swe_gym.sandboxes.kubernetes.doctor import examine
-
+    try:
+        from swe_gym.sandboxes.kubernetes.doctor import examine
+    except ImportError as error:
+        return str(error)
     return "; ".join(finding.detail for finding in examine() if not finding.works)
 
 

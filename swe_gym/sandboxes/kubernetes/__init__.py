@@ -1,0 +1,191 @@
+"""Sandboxes in pods of Kubernetes: the runner is the first process, over one attached websocket for each.
+
+No command costs a call of the API. Standard input is opened once (`stdinOnce`), so the node closes it when our end is
+gone, by SIGKILL too; the runner then ends, and with it the container. The pod that is left, ended, is deleted by us,
+or by the next sweep of anybody.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ...errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError
+from ...types import Capabilities
+from ..base import SandboxSpec, demand_isolation, parse_options
+from ..channel import LONGEST_WAIT, ByteStream
+from ..container import ContainerSandbox
+from . import manifest, status
+from .api import Api, ApiError
+from .cluster import Cluster, shared_cluster
+from .options import KubernetesOptions
+from .pods import KEPT_SECONDS, sweep_pods
+from .streams import AttachedStream
+from .watch import PodView
+
+__all__ = ["KubernetesOptions", "KubernetesSandbox", "sweep"]
+
+VM_CLASSES = ("kata", "gvisor", "runsc")
+"""Runtime classes with these in their names have a kernel of their own."""
+
+CLOSE_SECONDS = 9.0
+EXPLAIN_SECONDS = 3.0
+"""How long to wait for the cluster to say why a sandbox ended: its node reports about once a second."""
+
+
+class KubernetesSandbox(ContainerSandbox):
+    """A sandbox in a pod."""
+
+    name = "kubernetes"
+    slack: ClassVar[float] = 10.0
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.options = parse_options(KubernetesOptions, spec.options, self.name)
+        super().__init__(spec, self.options.activate)
+        manifest.check(spec, self.options)
+        advice = "Name a runtime class of gVisor or Kata, options={'runtime_class': ...}."
+        demand_isolation(spec, self._isolation(), self.name, advice)
+        self._cluster: Cluster | None = None
+        self._view: PodView | None = None
+        self._stream: AttachedStream | None = None
+        self._cancelled = threading.Event()
+        self._settled = threading.Event()  # no thread is connecting
+        self._settled.set()
+        self._connecting = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Sandbox.capabilities`."""
+        notes = [
+            "The number of processes is capped by the node (podPidsLimit), not by `pids`.",
+            "Disk is capped per file; a pod that takes more in total is evicted, up to two minutes later.",
+        ]
+        if self._isolation() == "container":
+            notes.append("It shares the node's kernel: it does not stop an exploit of the kernel.")
+        closed = self.spec.network == "none" and self.options.network == "open"
+        return Capabilities(
+            backend=self.name,
+            isolation=self._isolation(),
+            network="open" if closed else self.spec.network,
+            notes=tuple(notes),
+        )
+
+    def _isolation(self) -> str:
+        runtime_class = (self.options.runtime_class or "").lower()
+        return "vm" if any(name in runtime_class for name in VM_CLASSES) else "container"
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    def _connect(self, deadline: float) -> ByteStream:
+        with self._lock:
+            if self._cancelled.is_set():
+                raise SandboxClosed("closed before it started")
+            self._settled.clear()
+            self._connecting = threading.get_ident()
+        try:
+            return self._make_pod(min(deadline, time.monotonic() + LONGEST_WAIT))
+        finally:
+            self._connecting = 0
+            self._settled.set()
+
+    def _make_pod(self, deadline: float) -> ByteStream:
+        image = self.spec.image or self.options.default_image or self._default_image()
+        shared = self._cluster = shared_cluster(self.options)
+        name = manifest.pod_name(self.id)
+        pod = manifest.pod(self.spec, self.options, name=name, image=image, run=shared.run, sandbox=self.id)
+        view = self._view = shared.view(name)
+        view.made(shared.create(pod, deadline, self._cancelled))
+        shared.wait_ready(view, deadline, self._cancelled)
+        stream = self._stream = shared.attach(view, deadline, self._cancelled)
+        try:
+            stream.write(manifest.program(self.spec, self.options), deadline - time.monotonic())
+        except OSError as error:  # a timeout is one
+            text = f"pod {name} did not take its program"
+            raise SandboxStartError(text, reason="setup", retryable=True, detail=self._last_words()) from error
+        if self._cancelled.is_set():
+            raise SandboxClosed("closed while it started")
+        return stream
+
+    def _disconnect(self) -> None:
+        with self._lock:
+            self._cancelled.set()
+        if self._view is not None:
+            self._view.wake()
+        if self._connecting == threading.get_ident():
+            return  # a signal's handler closes what its own thread is starting: `start` disconnects again
+        deadline = time.monotonic() + CLOSE_SECONDS
+        if not self._settled.wait(CLOSE_SECONDS):
+            return  # likewise
+        with self._lock:
+            shared, self._cluster = self._cluster, None
+        if shared is not None:
+            self._release(shared, deadline)
+
+    def _release(self, shared: Cluster, deadline: float) -> None:
+        """Delete the pod and leave the cluster."""
+        try:
+            if self._stream is not None:
+                self._stream.close()
+            if self._view is not None:
+                shared.delete(self._view, self._stream, deadline)
+        finally:
+            shared.leave()
+
+    # --- what the runner says -----------------------------------------------------------------------------------
+
+    def _request(
+        self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
+    ) -> tuple[dict[str, Any], bytes]:
+        try:
+            return super()._request(op, payload, timeout=timeout, path=path, **fields)
+        except SandboxLost as loss:
+            raise self._explained(loss) from loss
+
+    def _explained(self, loss: SandboxLost) -> SandboxLost:
+        """The loss, with the reason that the cluster gives for the pod's end."""
+        view = self._view
+        if view is None or self.closed or loss.reason not in ("killed", "unresponsive"):
+            return loss  # the runner has told why
+        patience = EXPLAIN_SECONDS if loss.reason == "killed" else 0.0
+        try:
+            view.wait(lambda: view.gone or status.loss(view.pod) is not None, time.monotonic() + patience)
+        except ApiError:
+            return loss
+        found = status.loss(view.pod) or (("killed", "the pod was deleted") if view.gone else None)
+        if found is None:
+            return loss
+        reason, text = found
+        return SandboxLost(f"the sandbox is gone: {text}", reason=reason, detail=self._last_words())
+
+    def _last_words(self) -> str:
+        return self._stream.last_words() if self._stream else ""
+
+    def _read_environment(self, deadline: float) -> dict[str, str]:
+        """What the image sets, without what the cluster adds."""
+        found = super()._read_environment(deadline)
+        return {name: value for name, value in found.items() if not name.startswith("KUBERNETES_")}
+
+
+def sweep(options: Mapping[str, Any] | None = None, *, older_than: float = KEPT_SECONDS) -> list[str]:
+    """Delete the pods of any client of ours that nobody uses any more: ended, never started, or past their lease.
+
+    Args:
+        options: The backend's own options; those that say which cluster and namespace are looked at.
+        older_than: Seconds for which a pod that ended is kept for its owner to look at.
+
+    Returns:
+        The names of the pods.
+
+    Raises:
+        UsageError: There is no such cluster, or no such option.
+        SandboxError: The cluster refuses, or does not answer.
+    """
+    parsed = parse_options(KubernetesOptions, options or {}, KubernetesSandbox.name)
+    api = Api(kubeconfig=parsed.kubeconfig, context=parsed.context)
+    try:
+        return sweep_pods(api, parsed.namespace or api.namespace, older_than=older_than)
+    except ApiError as error:
+        text = "the cluster did not let us sweep: the verbs list and delete of pods are needed"
+        raise SandboxError(text, retryable=error.passing, detail=str(error)) from error
+    finally:
+        api.close()

@@ -1,0 +1,112 @@
+"""What a cluster lacks for our sandboxes, in words that a user can act on. For `swe-gym doctor`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ...errors import UsageError
+from ..base import parse_options
+from .api import Api, ApiError, Object
+from .manifest import NETWORK
+from .options import KubernetesOptions
+
+NEEDED = (
+    ("pods", "create get list watch delete"),
+    ("pods/attach", "create get"),
+)
+"""Resources and verbs, as in the Role of `docs/sandboxes/kubernetes.md`."""
+
+SECONDS = 10.0
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes:
+        what: Its name.
+        works: Whether it is as it should be.
+        detail: What was found.
+        fix: What to do where it is not.
+    """
+
+    what: str
+    works: bool
+    detail: str
+    fix: str = ""
+
+
+def examine(options: Mapping[str, Any] | None = None) -> list[Finding]:
+    """Look at the cluster, the rights, the quotas and the policies that the options lead to.
+
+    Raises:
+        UsageError: No such option.
+    """
+    parsed = parse_options(KubernetesOptions, options or {}, "kubernetes")
+    try:
+        api = Api(kubeconfig=parsed.kubeconfig, context=parsed.context)
+    except UsageError as error:
+        return [Finding("configuration", False, str(error), "set KUBECONFIG, or options kubeconfig and context")]
+    try:
+        return list(_findings(api, parsed, parsed.namespace or api.namespace))
+    except ApiError as error:
+        return [Finding("cluster", False, f"{api.host}: {error}", "is it up, and are the credentials still good?")]
+    finally:
+        api.close()
+
+
+def _findings(api: Api, options: KubernetesOptions, namespace: str) -> Iterator[Finding]:
+    version = api.request("GET", "/version", timeout=SECONDS)
+    yield Finding("cluster", True, f"{api.host}, Kubernetes {version.get('gitVersion', 'of unknown version')}")
+    for resource, verbs in NEEDED:
+        missing = [verb for verb in verbs.split() if not _may(api, namespace, resource, verb)]
+        detail = f"in namespace {namespace}: " + (f"missing {', '.join(missing)}" if missing else verbs)
+        yield Finding(f"rights on {resource}", not missing, detail, "apply the Role of docs/sandboxes/kubernetes.md")
+    yield from _quotas(api, namespace)
+    if options.network == "policy":
+        yield _policy(api, namespace)
+
+
+def _may(api: Api, namespace: str, resource: str, verb: str) -> bool:
+    name, _, part = resource.partition("/")
+    attributes = {"namespace": namespace, "verb": verb, "resource": name, "subresource": part}
+    review: Object = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    reply = api.request("POST", path, body=review, timeout=SECONDS)
+    return bool(reply["status"].get("allowed"))
+
+
+def _quotas(api: Api, namespace: str) -> Iterator[Finding]:
+    """Quotas that are used up. Who may not read them is not told of them."""
+    try:
+        reply = api.request("GET", f"/api/v1/namespaces/{namespace}/resourcequotas", timeout=SECONDS)
+    except ApiError as error:
+        if error.status in (401, 403, 404):
+            return
+        raise
+    for quota in reply.get("items") or ():
+        status = quota.get("status") or {}
+        hard, used = status.get("hard") or {}, status.get("used") or {}
+        full = [f"{name} {used.get(name)} of {limit}" for name, limit in hard.items() if used.get(name) == limit]
+        told = ", ".join(full) or ", ".join(f"{name} {used.get(name, 0)} of {limit}" for name, limit in hard.items())
+        name = quota["metadata"]["name"]
+        yield Finding(f"quota {name}", not full, told, "delete what uses it (`swe-gym clean`), or have it raised")
+
+
+def _policy(api: Api, namespace: str) -> Finding:
+    """Whether a NetworkPolicy selects sandboxes that should have no network. Who enforces it cannot be seen."""
+    fix = "apply the NetworkPolicy of docs/sandboxes/kubernetes.md; your network plugin must enforce policies"
+    path = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
+    try:
+        reply = api.request("GET", path, timeout=SECONDS)
+    except ApiError as error:
+        return Finding("network policy", False, f"cannot be read: {error.message}", fix)
+    for policy in reply.get("items") or ():
+        spec = policy["spec"]
+        labels = (spec.get("podSelector") or {}).get("matchLabels") or {}
+        closes = "Egress" in (spec.get("policyTypes") or ()) and not spec.get("egress")
+        if closes and labels in ({}, {NETWORK: "none"}):
+            return Finding("network policy", True, f"{policy['metadata']['name']} closes egress")
+    return Finding("network policy", False, f"none in namespace {namespace} closes the egress of sandboxes", fix)

@@ -1,0 +1,22 @@
+"""Runs as root in a container before the sandbox begins: every network interface but the loopback's goes down.
+
+The right to undo it is given up right after, see `linux.drop_privileges`, so no command can plug it in again.
+"""
+
+import fcntl
+import socket
+import struct
+
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+REQUEST = struct.Struct("16sH22x")
+
+
+def unplug() -> None:
+    """Take all interfaces down; raises OSError where that is refused."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            if name == "lo":
+                continue
+            asked = fcntl.ioctl(probe, SIOCGIFFLAGS, REQUEST.pack(name.encode(), 0))
+            flags = REQUEST.unpack(asked)[1]
+            fcntl.ioctl(probe, SIOCSIFFLAGS, REQUEST.pack(name.encode(), flags & ~IFF_UP))

@@ -1,0 +1,186 @@
+"""What is known of our pods: one watch for all of them, kept open by one thread, and a view of each for who waits."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from .api import Api, ApiError, Object, Watching, pods_path
+
+LONGEST_PAUSE = 5.0
+
+
+class PodView:
+    """The latest state of one pod. Whoever waits for a change gets it from here, without asking the API."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pod: Object = {"metadata": {"name": name}}
+        self.gone = False
+        self.known_since: float | None = None
+        self._changed = threading.Condition()
+        self._version = 0
+        self._problem: ApiError | None = None
+
+    def made(self, pod: Object) -> None:
+        """The pod was made, and was like this then. The watch may have told of what came after."""
+        with self._changed:
+            if self.known_since is None:
+                self.known_since = time.monotonic()
+                self.pod = pod
+                self._wake()
+
+    def update(self, pod: Object) -> None:
+        """The pod is now like this."""
+        with self._changed:
+            if self.known_since is None:
+                self.known_since = time.monotonic()
+            self.pod = pod
+            self._wake()
+
+    def remove(self) -> None:
+        """The pod is no more."""
+        with self._changed:
+            self.gone = True
+            self._wake()
+
+    def wake(self) -> None:
+        """Have whoever waits look again."""
+        with self._changed:
+            self._wake()
+
+    def fail(self, problem: ApiError | None) -> None:
+        """Nothing will be known any more, because the API refuses to say; None takes that back."""
+        with self._changed:
+            self._problem = problem
+            self._wake()
+
+    def _wake(self) -> None:
+        self._version += 1
+        self._changed.notify_all()
+
+    def wait(self, done: Callable[[], bool], until: float) -> bool:
+        """Wait until `done()`, which is asked at every change; False where `until` (of `time.monotonic`) came first.
+
+        Raises:
+            ApiError: The API refuses to tell of pods.
+        """
+        while True:
+            with self._changed:
+                seen = self._version
+            if done():
+                return True
+            with self._changed:
+                if self._problem is not None:
+                    raise self._problem
+                while self._version == seen:
+                    if not self._changed.wait(max(0.0, until - time.monotonic())):
+                        return False
+
+
+class PodWatch:
+    """Keeps the views up to date. One thread calls `turn` again and again; any thread may use the rest."""
+
+    def __init__(self, api: Api, namespace: str, labels: Mapping[str, str]) -> None:
+        self._api = api
+        self._path = pods_path(namespace)
+        self._selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        self._lock = threading.Lock()
+        self._views: dict[str, PodView] = {}
+        self._version: str | None = None
+        self._open: Watching | None = None
+        self._problem: ApiError | None = None
+        self._stopped = threading.Event()
+        self._failures = 0
+
+    def view(self, name: str) -> PodView:
+        """Start to look out for a pod. Call it before the pod is made."""
+        view = PodView(name)
+        view.fail(self._problem)
+        with self._lock:
+            self._views[name] = view
+        return view
+
+    def forget(self, name: str) -> None:
+        """Look out for it no longer."""
+        with self._lock:
+            self._views.pop(name, None)
+
+    def stop(self) -> None:
+        """End the running `turn`, and every later one at once."""
+        self._stopped.set()
+        with self._lock:
+            watching = self._open
+        if watching is not None:
+            watching.close()
+
+    def turn(self, seconds: int) -> None:
+        """Follow what happens for so long. Returns earlier at `stop`, or after a failure and a pause."""
+        try:
+            if self._version is None:
+                self._list()
+            self._follow(seconds)
+            self._failures = 0
+        except ApiError as error:
+            if self._stopped.is_set():
+                return
+            if error.status == 410 or self._failures:
+                self._version = None  # too far behind, or no watch to be had: what happened meanwhile is in the list
+            if error.status in (401, 403):
+                self._tell_problem(error)
+            if error.status != 410 or self._failures:
+                self._stopped.wait(min(LONGEST_PAUSE, 0.2 * 2**self._failures) * random.uniform(0.5, 1.0))
+            self._failures = min(self._failures + 1, 10)
+
+    def _list(self) -> None:
+        # The first list may be of any age: the watch tells the rest. A later one must not forget a pod just made.
+        started = time.monotonic()
+        any_age = {"resourceVersion": "0"} if not self._failures else {}
+        reply = self._api.request("GET", self._path, query={"labelSelector": self._selector, **any_age})
+        self._tell_problem(None)
+        pods = {pod["metadata"]["name"]: pod for pod in reply.get("items") or ()}
+        with self._lock:
+            views = list(self._views.values())
+        for view in views:
+            if view.name in pods:
+                view.update(pods[view.name])
+            elif not any_age and view.known_since is not None and view.known_since < started:
+                view.remove()
+        self._version = reply["metadata"]["resourceVersion"]
+
+    def _follow(self, seconds: int) -> None:
+        query = {"labelSelector": self._selector, "resourceVersion": self._version or ""}
+        watching = self._api.watch(self._path, query=query, seconds=seconds)
+        with self._lock:
+            self._open = watching
+        try:
+            if self._stopped.is_set():
+                watching.close()
+            self._tell_problem(None)
+            for event in watching:
+                self._take(event)
+        finally:
+            with self._lock:
+                self._open = None
+
+    def _take(self, event: Object) -> None:
+        pod = event["object"]
+        if event["type"] == "ERROR":
+            raise ApiError(pod.get("code") or 500, pod.get("reason") or "", pod.get("message") or "the watch ended")
+        self._version = pod["metadata"]["resourceVersion"]
+        with self._lock:
+            view = self._views.get(pod["metadata"].get("name", ""))
+        if view is None or event["type"] == "BOOKMARK":
+            return
+        view.update(pod)
+        if event["type"] == "DELETED":
+            view.remove()
+
+    def _tell_problem(self, problem: ApiError | None) -> None:
+        if problem is self._problem:
+            return
+        self._problem = problem
+        with self._lock:
+            views = list(self._views.values())
+        for view in views:
+            view.fail(problem)

@@ -1,0 +1,310 @@
+"""The Kubernetes backend on a real cluster: that of KUBECONFIG, with the image of SWE_GYM_TEST_IMAGE on its nodes."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_gym.envs.swe_env import SweEnv
+from swe_gym.errors import SandboxLost, SandboxStartError
+from swe_gym.sandboxes import SandboxSpec
+from swe_gym.tasks.toy import ToySource
+
+pytest.importorskip("kubernetes")
+
+import yaml
+
+from swe_gym.sandboxes.kubernetes import KubernetesSandbox, sweep
+from swe_gym.sandboxes.kubernetes.api import Api, ApiError, pods_path
+from swe_gym.sandboxes.kubernetes.doctor import examine
+from swe_gym.sandboxes.kubernetes.pods import list_pods
+
+DOTTED = "swe_gym.sandboxes.kubernetes:KubernetesSandbox"
+PAGE = Path(__file__).parents[2] / "docs" / "sandboxes" / "kubernetes.md"
+
+pytestmark = pytest.mark.usefixtures("kubernetes")
+
+
+@pytest.fixture(scope="module")
+def api(request: pytest.FixtureRequest) -> Iterator[Api]:
+    request.getfixturevalue("kubernetes")
+    api = Api(kubeconfig=None, context=None)
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def namespace(api: Api) -> Iterator[str]:
+    """A namespace of the test's own."""
+    name = f"swe-gym-test-{uuid.uuid4().hex[:8]}"
+    api.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
+    pause_until(lambda: bool(get(api, f"/api/v1/namespaces/{name}/serviceaccounts")["items"]), 30.0)
+    yield name
+    api.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def get(api: Api, path: str) -> dict[str, Any]:
+    return api.request("GET", path)
+
+
+@contextlib.contextmanager
+def opened(spec: SandboxSpec | None = None, **options: Any) -> Iterator[KubernetesSandbox]:
+    given = {"default_image": os.environ["SWE_GYM_TEST_IMAGE"], "image_pull_policy": "Never", **options}
+    with KubernetesSandbox((spec or SandboxSpec()).model_copy(update={"options": given})) as sandbox:
+        yield sandbox
+
+
+def start_error(spec: SandboxSpec | None = None, **options: Any) -> tuple[SandboxStartError, float]:
+    started = time.monotonic()
+    with pytest.raises(SandboxStartError) as caught, opened(spec, **options):
+        pass
+    return caught.value, time.monotonic() - started
+
+
+def pods(api: Api, namespace: str) -> list[dict[str, Any]]:
+    return list(list_pods(api, namespace, {}))
+
+
+def pause_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to be"
+        pause.wait(0.1)
+
+
+def manifests(title: str) -> list[dict[str, Any]]:
+    """The YAML block of the documentation's page that begins with this comment."""
+    found = re.search(rf"^( *)```yaml\n *# {title}\n(.*?)^ *```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return list(yaml.safe_load_all(textwrap.dedent(found[2])))
+
+
+# --- starting -------------------------------------------------------------------------------------------------
+
+
+def test_a_command_and_then_nothing_is_left(api: Api, namespace: str) -> None:
+    with opened(namespace=namespace) as sandbox:
+        assert sandbox.exec("echo $((6 * 7))").text == "42\n"
+        (pod,) = pods(api, namespace)
+        assert pod["metadata"]["labels"]["swe-gym/sandbox"] == sandbox.id
+    assert not pods(api, namespace)
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [("Not A Name", "no valid name"), ("swe-gym/no-such-image:1", "image_pull_policy is 'Never'")],
+)
+def test_a_bad_image_fails_in_seconds(image: str, words: str) -> None:
+    error, seconds = start_error(SandboxSpec(image=image))
+    assert (error.reason, error.retryable) == ("image", False)
+    assert words in str(error)
+    assert seconds < 15
+
+
+def test_an_image_without_a_shell_says_so() -> None:
+    error, seconds = start_error(SandboxSpec(image="swe-gym/pause:local"))
+    assert (error.reason, error.retryable) == ("image", False)
+    assert "/bin/sh and Python 3" in str(error)
+    assert seconds < 20
+
+
+def test_no_node_fits() -> None:
+    error, seconds = start_error(node_selector={"no": "such-node"}, capacity_timeout=1.0)
+    assert (error.reason, error.retryable) == ("capacity", True)
+    assert "node" in str(error)
+    assert seconds < 10
+
+
+def test_a_quota_is_named(api: Api, namespace: str) -> None:
+    (quota,) = manifests("quota")
+    quota["metadata"].update(name="tiny", namespace=namespace)
+    quota["spec"] = {"hard": {"pods": "0"}}
+    path = f"/api/v1/namespaces/{namespace}/resourcequotas"
+    api.request("POST", path, body=quota)
+    pause_until(lambda: "hard" in get(api, f"{path}/tiny").get("status", {}), 20.0)
+    error, seconds = start_error(namespace=namespace, capacity_timeout=0.0)
+    assert (error.reason, error.retryable) == ("capacity", True)
+    assert "tiny" in error.detail
+    assert seconds < 10
+    told = {finding.what: finding for finding in examine({"namespace": namespace})}
+    assert not told["quota tiny"].works
+
+
+def test_a_namespace_that_does_not_exist() -> None:
+    error, _ = start_error(namespace="no-such-namespace")
+    assert "the namespace does not exist" in str(error)
+    assert not error.retryable
+
+
+# --- what commands see ------------------------------------------------------------------------------------------
+
+
+def test_the_network() -> None:
+    up = "cat /sys/class/net/eth0/operstate"
+    with opened() as sandbox:
+        assert sandbox.capabilities.network == "none"
+        assert sandbox.exec(up).text == "down\n"
+        assert not sandbox.exec("ip link set eth0 up 2>&1 || ifconfig eth0 up").ok
+    with opened(SandboxSpec(network="egress")) as sandbox:
+        assert sandbox.capabilities.network == "egress"
+        assert sandbox.exec(up).text == "up\n"
+
+
+def test_a_user_that_is_not_root() -> None:
+    with opened(SandboxSpec(user="1000"), network="policy", capabilities=[]) as sandbox:
+        told = sandbox.exec("id -u; grep CapBnd /proc/self/status; touch file && ls").text
+    assert told == "1000\nCapBnd:\t0000000000000000\nfile\n"
+
+
+def test_nothing_of_the_cluster_is_in_the_environment() -> None:
+    with opened() as sandbox:
+        assert "KUBERNETES" not in sandbox.exec("env").text
+        assert not sandbox.exec("ls /var/run/secrets/kubernetes.io").ok
+
+
+@pytest.mark.parametrize("user", [None, "1000"])
+@pytest.mark.parametrize("gold", [True, False])
+def test_a_toy_task(gold: bool, user: str | None) -> None:
+    source = ToySource()
+    task = source.get(source.ids()[0])
+    own: dict[str, Any] = {"network": "policy", "capabilities": []} if user else {}
+    options = {"user": user, "options": {"default_image": os.environ["SWE_GYM_TEST_IMAGE"], **own}}
+    env = SweEnv("toy", task_id=task.task_id, backend=DOTTED, sandbox_options=options)
+    env.reset(seed=0)
+    if gold:
+        assert task.oracle is not None
+        assert env._episode is not None
+        env._episode.sandbox.write_file("/tmp/gold.patch", task.oracle.gold_patch.encode())
+        env.step(json.dumps({"name": "bash", "arguments": {"command": "git apply /tmp/gold.patch"}}))
+    _, reward, terminated, _, info = env.step(json.dumps({"name": "submit", "arguments": {}}))
+    env.close()
+    assert (terminated, info["reward_valid"]) == (True, True)
+    assert reward == (1.0 if gold else 0.0)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_somebody_deletes(api: Api, namespace: str) -> None:
+    with opened(namespace=namespace) as sandbox:
+        running = threading.Timer(0.5, delete_all, [api, namespace])
+        running.start()
+        started = time.monotonic()
+        with pytest.raises(SandboxLost) as caught:
+            sandbox.exec("sleep 60", timeout=90)
+        assert time.monotonic() - started < 6.0
+        running.join()
+    assert caught.value.reason == "killed"
+    assert sandbox.closed
+
+
+def delete_all(api: Api, namespace: str) -> None:
+    for pod in pods(api, namespace):
+        path = pods_path(namespace, pod["metadata"]["name"])
+        with contextlib.suppress(ApiError):
+            api.request("DELETE", path, query={"gracePeriodSeconds": "0"})
+
+
+CLIENT = f"""
+import os, sys
+from swe_gym.sandboxes import SandboxSpec, open_sandbox
+options = {{"default_image": os.environ["SWE_GYM_TEST_IMAGE"], "namespace": sys.argv[1]}}
+sandboxes = [open_sandbox(SandboxSpec(options=options), {DOTTED!r}) for _ in range(2)]
+sandboxes[0].exec("sleep 1000 & setsid sleep 1000 & echo started")
+print("ready", flush=True)
+sandboxes[1].exec("sleep 1000", timeout=1000)
+"""
+
+
+def test_a_killed_client_leaves_nothing_running_and_a_sweep_takes_the_rest(api: Api, namespace: str) -> None:
+    foreign = {"metadata": {"name": "foreign"}, "spec": foreign_spec()}
+    api.request("POST", pods_path(namespace), body=foreign)
+    client = subprocess.Popen([sys.executable, "-c", CLIENT, namespace], stdout=subprocess.PIPE)
+    assert client.stdout is not None
+    assert client.stdout.readline() == b"ready\n"
+    client.send_signal(signal.SIGKILL)
+    client.communicate()
+
+    def all_ended() -> bool:
+        ours = [pod for pod in pods(api, namespace) if pod["metadata"]["name"] != "foreign"]
+        return len(ours) == 2 and all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in ours)
+
+    pause_until(all_ended, 15.0)
+    pause_until(lambda: len(sweep({"namespace": namespace}, older_than=1.0)) == 2, 15.0)
+    pause_until(lambda: [pod["metadata"]["name"] for pod in pods(api, namespace)] == ["foreign"], 10.0)
+
+
+def foreign_spec() -> dict[str, Any]:
+    image = os.environ["SWE_GYM_TEST_IMAGE"]
+    container = {"name": "x", "image": image, "command": ["sleep", "600"], "imagePullPolicy": "Never"}
+    return {"containers": [container], "automountServiceAccountToken": False, "terminationGracePeriodSeconds": 0}
+
+
+def test_an_exit_without_closing_leaves_nothing(api: Api, namespace: str) -> None:
+    code = CLIENT.split("sandboxes[1]")[0]
+    subprocess.run([sys.executable, "-c", code, namespace], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    pause_until(lambda: not pods(api, namespace), 10.0)
+
+
+# --- what the documentation says ----------------------------------------------------------------------------------
+
+
+PATHS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+}
+
+
+def apply(api: Api, namespace: str, title: str) -> None:
+    """Make what a block of the page says, in this namespace."""
+    for thing in manifests(title):
+        if thing["kind"] != "Namespace":
+            body = json.loads(json.dumps(thing).replace('"sandboxes"', json.dumps(namespace)))
+            api.request("POST", PATHS[thing["kind"]].format(namespace), body=body)
+
+
+def test_the_rights_in_the_documentation_are_enough(api: Api, namespace: str, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    apply(api, namespace, "rights")
+    config["users"][0]["user"] = {"token": token_of(api, namespace, "swe-gym")}
+    path.write_text(yaml.safe_dump(config))
+    with opened(kubeconfig=str(path), namespace=namespace) as sandbox:
+        assert sandbox.exec("echo hello").text == "hello\n"
+    assert all(finding.works for finding in examine({"kubeconfig": str(path), "namespace": namespace}))
+    other = {finding.what: finding for finding in examine({"kubeconfig": str(path), "namespace": "default"})}
+    assert other["rights on pods"].detail == "in namespace default: missing create, get, list, watch, delete"
+    error, _ = start_error(kubeconfig=str(path), namespace="default")
+    assert "has a Role" in str(error)
+
+
+def token_of(api: Api, namespace: str, account: str) -> str:
+    """A token of a service account, by whichever way the cluster's version has."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    reply = api.request(
+        "POST", path, body={"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    )
+    return str(reply["status"]["token"])
+
+
+def test_the_policies_in_the_documentation_are_found(api: Api, namespace: str) -> None:
+    options = {"namespace": namespace, "network": "policy"}
+    assert "network policy" in [finding.what for finding in examine(options) if not finding.works]
+    apply(api, namespace, "policy")
+    assert all(finding.works for finding in examine(options))

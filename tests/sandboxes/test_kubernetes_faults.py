@@ -1,0 +1,491 @@
+"""The Kubernetes backend against a server that fails on command: each fault ends in the right error, in time."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_gym.errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError, UsageError
+from swe_gym.sandboxes import SandboxSpec
+from swe_gym.testing.kubernetes_server import CREATING, RUNNING, SCHEDULED, KubernetesServer
+
+pytest.importorskip("kubernetes")
+
+from swe_gym.sandboxes.kubernetes import KubernetesSandbox, sweep
+
+Make = Callable[..., KubernetesSandbox]
+
+
+@pytest.fixture
+def server() -> Iterator[KubernetesServer]:
+    with KubernetesServer() as server:
+        yield server
+
+
+@pytest.fixture
+def make(server: KubernetesServer, tmp_path: Path) -> Iterator[Make]:
+    made: list[KubernetesSandbox] = []
+    kubeconfig = server.kubeconfig(tmp_path)
+
+    def make_one(start: bool = True, start_timeout: float = 20.0, **options: Any) -> KubernetesSandbox:
+        given = {"kubeconfig": kubeconfig, "backoff": (0.05, 0.2), **options}
+        made.append(KubernetesSandbox(SandboxSpec(image="any", start_timeout=start_timeout, options=given)))
+        return made[-1].start() if start else made[-1]
+
+    yield make_one
+    for sandbox in made:
+        sandbox.close()
+
+
+def start_error(make: Make, **options: Any) -> SandboxStartError:
+    with pytest.raises(SandboxStartError) as caught:
+        make(**options)
+    return caught.value
+
+
+def creations(server: KubernetesServer) -> int:
+    return sum(request.startswith("POST") for request in server.requests)
+
+
+def pause_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to be"
+        pause.wait(0.02)
+
+
+def test_a_sandbox_works_and_leaves_nothing(server: KubernetesServer, make: Make) -> None:
+    sandbox = make()
+    assert len(server.pods) == 1
+    asked = len(server.requests)
+    for _ in range(20):
+        assert sandbox.exec(["echo", "hello"]).text == "echo hello"
+    assert len(server.requests) == asked, "a command cost a call of the API"
+    sandbox.close()
+    assert not server.pods
+
+
+def test_version_5_of_the_protocol(tmp_path: Path) -> None:
+    with KubernetesServer(protocol="v5.channel.k8s.io") as server:
+        options = {"kubeconfig": server.kubeconfig(tmp_path)}
+        with KubernetesSandbox(SandboxSpec(image="any", options=options)) as sandbox:
+            assert sandbox.exec(["echo", "hello"]).text == "echo hello"
+
+
+# --- creating -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param({"status": 429, "headers": {"Retry-After": "0"}, "times": 3}, id="too-many-requests"),
+        pytest.param({"status": 500, "times": 3}, id="server-error"),
+        pytest.param({"status": 503, "times": 3}, id="unavailable"),
+        pytest.param({"status": 409, "reason": "Conflict", "message": "the object has been modified"}, id="conflict"),
+        pytest.param({"status": 0}, id="cut-before"),
+        pytest.param({"status": 0, "carried_out": True}, id="reply-lost"),
+        pytest.param({"status": 504, "carried_out": True}, id="carried-out-and-timed-out"),
+        pytest.param({"status": 403, "message": "exceeded quota: pods=10", "times": 2}, id="quota-frees-up"),
+    ],
+)
+def test_creation_gets_over(server: KubernetesServer, make: Make, fault: dict[str, Any]) -> None:
+    server.fail("POST", "/pods$", **fault)
+    sandbox = make()
+    assert len(server.pods) == 1, "one sandbox, one pod"
+    assert creations(server) > 1
+    sandbox.close()
+    assert not server.pods
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "retryable", "words"),
+    [
+        ({"status": 429}, "rate_limit", True, "could not be created"),
+        ({"status": 500}, "unknown", True, "could not be created"),
+        ({"status": 403, "message": "exceeded quota: pods=10"}, "capacity", True, "quota is used up"),
+    ],
+)
+def test_creation_is_given_up_in_time(
+    server: KubernetesServer, make: Make, fault: dict[str, Any], reason: str, retryable: bool, words: str
+) -> None:
+    server.fail("POST", "/pods$", times=1000, **fault)
+    started = time.monotonic()
+    error = start_error(make, start_timeout=1.0, capacity_timeout=0.5)
+    assert time.monotonic() - started < 3.0
+    assert (error.reason, error.retryable) == (reason, retryable)
+    assert words in str(error)
+    assert creations(server) > 2
+    assert not server.pods
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "words"),
+    [
+        (401, "Unauthorized", "renew the credentials"),
+        (403, 'User "x" cannot create resource "pods"', "has a Role"),
+        (403, 'violates PodSecurity "baseline:latest": NET_ADMIN', "'network': 'policy'"),
+        (403, "failed quota: gpus: must specify limits.example.com/gpu", "quota demands limits"),
+        (404, 'namespaces "tests" not found', "the namespace does not exist"),
+        (422, "spec.containers: Invalid value", "not valid"),
+    ],
+)
+def test_refusals_are_told_at_once(server: KubernetesServer, make: Make, status: int, message: str, words: str) -> None:
+    server.fail("POST", "/pods$", status=status, message=message, times=1000)
+    error = start_error(make)
+    assert (error.reason, error.retryable) == ("setup", False)
+    assert words in str(error)
+    assert message in error.detail
+    assert creations(server) == 1
+
+
+def test_the_server_says_how_long_to_wait(server: KubernetesServer, make: Make) -> None:
+    server.fail("POST", "/pods$", status=429, headers={"Retry-After": "1"})
+    started = time.monotonic()
+    make(backoff=(60.0, 60.0))
+    assert 1.0 <= time.monotonic() - started < 5.0
+
+
+def test_a_pod_of_somebody_else_is_left_alone(server: KubernetesServer, make: Make) -> None:
+    sandbox = make(start=False)
+    name = f"swe-gym-{sandbox.id}"
+    server._create({"metadata": {"name": name, "labels": {}}, "spec": {"containers": [{"name": "x", "image": "y"}]}})
+    with pytest.raises(SandboxStartError, match="somebody else") as caught:
+        sandbox.start()
+    assert caught.value.retryable
+    assert set(server.pods) == {name}
+
+
+# --- becoming ready -----------------------------------------------------------------------------------------
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    state = {"waiting": {"reason": reason, "message": message}}
+    return {**SCHEDULED, "containerStatuses": [{"state": state}]}
+
+
+def test_a_bad_image_fails_at_once(server: KubernetesServer, make: Make) -> None:
+    server.life = [SCHEDULED, CREATING, waiting("ErrImagePull", "manifest for any:latest not found: manifest unknown")]
+    started = time.monotonic()
+    error = start_error(make, start_timeout=600.0)
+    assert time.monotonic() - started < 3.0
+    assert (error.reason, error.retryable) == ("image", False)
+    assert "manifest unknown" in error.detail
+    assert not server.pods
+
+
+def test_an_image_that_comes_in_the_end(server: KubernetesServer, make: Make) -> None:
+    server.life = [waiting("ErrImagePull", "connection reset"), waiting("ImagePullBackOff"), RUNNING]
+    assert make().exec(["x"]).ok
+
+
+def test_a_rate_limited_registry(server: KubernetesServer, make: Make) -> None:
+    server.life = [waiting("ErrImagePull", "toomanyrequests: You have reached your pull rate limit")]
+    error = start_error(make, start_timeout=0.5)
+    assert (error.reason, error.retryable) == ("rate_limit", True)
+
+
+def test_no_room(server: KubernetesServer, make: Make) -> None:
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    server.life = [{"phase": "Pending", "conditions": [unschedulable]}]
+    error = start_error(make, capacity_timeout=0.3)
+    assert (error.reason, error.retryable) == ("capacity", True)
+    assert "0/3 nodes" in str(error)
+    assert not server.pods
+
+
+def test_a_queued_pod_is_waited_for(server: KubernetesServer, make: Make) -> None:
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    server.life = [{"phase": "Pending", "conditions": [gated]}]
+    sandbox = make(start=False, capacity_timeout=0.0)
+    starting = threading.Thread(target=sandbox.start)
+    starting.start()
+    pause_until(lambda: bool(server.pods))
+    server.set_status(f"swe-gym-{sandbox.id}", RUNNING)
+    starting.join(10)
+    assert sandbox.exec(["x"]).ok
+
+
+def test_the_deadline_says_what_was_waited_for(server: KubernetesServer, make: Make) -> None:
+    server.life = [SCHEDULED, CREATING]
+    error = start_error(make, start_timeout=0.5)
+    assert (error.reason, error.retryable) == ("timeout", True)
+    assert "ContainerCreating" in str(error)
+    assert not server.pods
+
+
+def test_history_is_compacted_while_a_pod_starts(server: KubernetesServer, make: Make) -> None:
+    server.life = [SCHEDULED]
+    sandbox = make(start=False)
+    starting = threading.Thread(target=sandbox.start)
+    starting.start()
+    pause_until(lambda: bool(server.pods))
+    server.compact()
+    server.set_status(f"swe-gym-{sandbox.id}", RUNNING)
+    server.compact()
+    starting.join(10)
+    assert sandbox.exec(["x"]).ok
+
+
+@pytest.mark.parametrize("status", [410, 429, 500, 0])
+def test_watches_that_are_refused_are_opened_again(server: KubernetesServer, make: Make, status: int) -> None:
+    server.fail("GET", "watch=true", status=status, times=2)
+    assert make().exec(["x"]).ok
+
+
+def test_lists_do_where_no_watch_is_to_be_had(server: KubernetesServer, make: Make) -> None:
+    server.life = [SCHEDULED]
+    server.fail("GET", "watch=true", status=500, times=1000)
+    sandbox = make(start=False)
+    starting = threading.Thread(target=sandbox.start)
+    starting.start()
+    pause_until(lambda: bool(server.pods))
+    server.set_status(f"swe-gym-{sandbox.id}", RUNNING)
+    starting.join(10)
+    assert sandbox.exec(["x"]).ok
+
+
+def test_a_half_dead_watch_is_noticed(server: KubernetesServer, make: Make) -> None:
+    server.life = [SCHEDULED]
+    sandbox = make(start=False, start_timeout=60.0)
+    starting = threading.Thread(target=sandbox.start)
+    starting.start()
+    pause_until(lambda: bool(server._watches))
+    pause_until(lambda: bool(server.pods))
+    server.freeze_watches()
+    server.set_status(f"swe-gym-{sandbox.id}", RUNNING)
+    starting.join(30)
+    assert sandbox.exec(["x"]).ok
+
+
+def test_who_may_not_watch_is_told_so(server: KubernetesServer, make: Make) -> None:
+    server.life = [SCHEDULED]
+    server.fail("GET", "labelSelector", status=403, message="cannot list", times=1000)
+    error = start_error(make)
+    assert (error.reason, error.retryable) == ("setup", False)
+    assert "get, list and watch" in str(error)
+    assert not server.pods
+
+
+def test_deleted_while_it_starts(server: KubernetesServer, make: Make) -> None:
+    server.life = [SCHEDULED]
+    sandbox = make(start=False)
+    threading.Thread(target=lambda: (pause_until(lambda: bool(server.pods)), server.remove(*server.pods))).start()
+    with pytest.raises(SandboxStartError, match="was deleted") as caught:
+        sandbox.start()
+    assert caught.value.retryable
+
+
+# --- attaching ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [500, 502, 429, 0])
+def test_attaching_gets_over(server: KubernetesServer, make: Make, status: int) -> None:
+    server.fail("GET", "/attach", status=status, times=2)
+    assert make().exec(["x"]).ok
+
+
+def test_who_may_not_attach_is_told_so(server: KubernetesServer, make: Make) -> None:
+    server.fail("GET", "/attach", status=403, message="cannot get pods/attach", times=1000)
+    error = start_error(make)
+    assert (error.reason, error.retryable) == ("setup", False)
+    assert "pods/attach" in str(error)
+    assert not server.pods
+
+
+def test_a_handshake_that_hangs(server: KubernetesServer, make: Make) -> None:
+    server.fail("GET", "/attach", stall=60.0, times=1000)
+    started = time.monotonic()
+    assert start_error(make, start_timeout=1.0).retryable
+    assert time.monotonic() - started < 4.0
+    assert not server.pods
+
+
+# --- the end ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        ({"reason": "OOMKilled"}, "oom"),
+        ({"reason": "Error"}, "killed"),
+    ],
+)
+def test_the_cluster_says_why_a_sandbox_was_lost(
+    server: KubernetesServer, make: Make, status: dict[str, str], reason: str
+) -> None:
+    sandbox = make()
+    server.end(f"swe-gym-{sandbox.id}", **status)
+    with pytest.raises(SandboxLost) as caught:
+        sandbox.exec(["x"])
+    assert caught.value.reason == reason
+    assert caught.value.retryable
+    assert not server.pods
+
+
+def test_evicted(server: KubernetesServer, make: Make) -> None:
+    sandbox = make()
+    name = f"swe-gym-{sandbox.id}"
+    server.set_status(name, {"phase": "Failed", "reason": "Evicted", "message": "the node was low on disk"})
+    server.cut(name)
+    with pytest.raises(SandboxLost, match="low on disk") as caught:
+        sandbox.exec(["x"])
+    assert caught.value.reason == "evicted"
+
+
+def test_deleted_by_somebody_else(server: KubernetesServer, make: Make) -> None:
+    sandbox = make()
+    server.remove(f"swe-gym-{sandbox.id}")
+    started = time.monotonic()
+    with pytest.raises(SandboxLost) as caught:
+        sandbox.exec(["x"])
+    assert caught.value.reason == "killed"
+    assert time.monotonic() - started < 5.0
+
+
+def test_a_cut_connection_is_a_loss(server: KubernetesServer, make: Make) -> None:
+    sandbox = make()
+    server.cut(f"swe-gym-{sandbox.id}")
+    started = time.monotonic()
+    with pytest.raises(SandboxLost):
+        sandbox.exec(["x"])
+    assert time.monotonic() - started < 5.0
+    assert sandbox.closed
+    assert not server.pods
+
+
+@pytest.mark.parametrize("status", [404, 500, 429, 0])
+def test_close_never_raises_and_the_pod_goes_in_the_end(server: KubernetesServer, make: Make, status: int) -> None:
+    sandbox = make()
+    if status == 404:
+        server.pods.clear()
+    else:
+        server.fail("DELETE", "/pods/", status=status)
+    sandbox.close()
+    pause_until(lambda: not server.pods, 20.0)
+
+
+def test_close_is_bounded(server: KubernetesServer, make: Make) -> None:
+    sandbox = make()
+    server.fail("DELETE", "/pods/", stall=30.0, status=500)
+    started = time.monotonic()
+    sandbox.close()
+    assert time.monotonic() - started < 10.0
+
+
+def test_close_ends_a_start(server: KubernetesServer, make: Make) -> None:
+    server.life = [SCHEDULED]
+    sandbox = make(start=False, start_timeout=600.0)
+    errors: list[SandboxError] = []
+
+    def start() -> None:
+        try:
+            sandbox.start()
+        except SandboxError as error:
+            errors.append(error)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    pause_until(lambda: bool(server.pods))
+    sandbox.close()
+    starting.join(5)
+    assert [type(error) for error in errors] == [SandboxClosed]
+    assert not server.pods
+
+
+def test_close_while_the_creation_hangs_leaves_no_pod(server: KubernetesServer, make: Make) -> None:
+    server.fail("POST", "/pods$", stall=2.0, status=0, carried_out=True)
+    sandbox = make(start=False)
+    failed = threading.Event()
+
+    def start() -> None:
+        with pytest.raises(SandboxError):
+            sandbox.start()
+        failed.set()
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    pause_until(lambda: bool(creations(server)))
+    sandbox.close()
+    starting.join(15)
+    assert failed.is_set()
+    pause_until(lambda: not server.pods, 20.0)
+
+
+def test_many_threads_and_many_faults(server: KubernetesServer, make: Make) -> None:
+    for method, path in (("POST", "/pods$"), ("GET", "watch=true"), ("GET", "/attach"), ("DELETE", "/pods/")):
+        for status in (429, 500, 0):
+            server.fail(method, path, status=status, times=2)
+    done: list[bool] = []
+
+    def play() -> None:
+        for _ in range(3):
+            sandbox = make(start_timeout=60.0)
+            assert sandbox.exec(["x"]).text == "x"
+            sandbox.close()
+        done.append(True)
+
+    threads = [threading.Thread(target=play) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(done) == 8
+    pause_until(lambda: not server.pods, 30.0)
+
+
+# --- sweeping -----------------------------------------------------------------------------------------------
+
+
+def test_sweep_takes_what_is_ours_and_over(server: KubernetesServer, make: Make) -> None:
+    ended, running = make(), make()
+    foreign = {"metadata": {"name": "foreign", "labels": {}}, "spec": {"containers": [{"name": "x", "image": "y"}]}}
+    server._create(foreign)
+    for name in (f"swe-gym-{ended.id}", "foreign"):
+        server.end(name, "Completed", 0)
+    options = {"kubeconfig": running.options.kubeconfig}
+    assert sweep(options) == [], "an owner may want to look at what has just ended"
+    assert sweep(options, older_than=-5.0) == [f"swe-gym-{ended.id}"]
+    assert set(server.pods) == {f"swe-gym-{running.id}", "foreign"}
+
+
+def test_sweep_that_is_refused(server: KubernetesServer, tmp_path: Path) -> None:
+    server.fail("GET", "/pods", status=403, message="cannot list")
+    with pytest.raises(SandboxError, match="verbs list and delete"):
+        sweep({"kubeconfig": server.kubeconfig(tmp_path)})
+
+
+# --- configuration ------------------------------------------------------------------------------------------
+
+
+def test_unknown_context(server: KubernetesServer, tmp_path: Path) -> None:
+    options = {"kubeconfig": server.kubeconfig(tmp_path), "context": "no-such"}
+    with pytest.raises(UsageError, match="no-such"):
+        KubernetesSandbox(SandboxSpec(image="any", options=options)).start()
+
+
+def test_no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    options = {"kubeconfig": str(tmp_path / "nothing")}
+    with pytest.raises(UsageError, match="no Kubernetes cluster to use"):
+        KubernetesSandbox(SandboxSpec(image="any", options=options)).start()
+
+
+def test_unknown_option() -> None:
+    with pytest.raises(UsageError, match="namespace"):
+        KubernetesSandbox(SandboxSpec(options={"namspace": "x"}))
+
+
+def test_a_server_that_is_not_there(tmp_path: Path, server: KubernetesServer) -> None:
+    path = Path(server.kubeconfig(tmp_path))
+    path.write_text(path.read_text().replace(server.url, "http://127.0.0.1:1"))
+    options = {"kubeconfig": str(path), "backoff": (0.1, 0.2)}
+    with pytest.raises(SandboxStartError) as caught:
+        KubernetesSandbox(SandboxSpec(image="any", start_timeout=1.0, options=options)).start()
+    assert caught.value.retryable
+    assert "refused" in str(caught.value)

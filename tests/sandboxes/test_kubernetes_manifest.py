@@ -1,0 +1,163 @@
+"""The pod that a sandbox becomes."""
+
+import ast
+import json
+from typing import Any
+
+import pytest
+
+from swe_gym.errors import Unsupported
+from swe_gym.sandboxes import SandboxSpec
+
+pytest.importorskip("kubernetes")
+
+from swe_gym.sandboxes.kubernetes import KubernetesOptions, KubernetesSandbox, manifest
+
+
+def make(spec: SandboxSpec | None = None, **options: Any) -> dict[str, Any]:
+    made = manifest.pod(
+        spec or SandboxSpec(), KubernetesOptions(**options), name="swe-gym-1", image="img", run="r", sandbox="1"
+    )
+    return json.loads(json.dumps(made))  # type: ignore[no-any-return]  # it is the same again
+
+
+def container(made: dict[str, Any]) -> dict[str, Any]:
+    return made["spec"]["containers"][0]  # type: ignore[no-any-return]  # one of them
+
+
+def test_defaults_are_safe() -> None:
+    made = make()
+    spec, security = made["spec"], container(made)["securityContext"]
+    assert spec["restartPolicy"] == "Never"
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["activeDeadlineSeconds"] == 6 * 3600 + 600 + 1
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"]["drop"] == ["ALL"]
+    assert container(made)["stdinOnce"] is True
+    assert "hostNetwork" not in spec
+    assert spec["volumes"] == []
+
+
+def test_it_is_small() -> None:
+    assert len(json.dumps(make())) < 4096, "every event of a watch carries the whole pod"
+
+
+def test_what_the_shell_should_see_is_escaped() -> None:
+    command = container(make())["command"]
+    assert command[0] == "/bin/sh"
+    unescaped = [part.replace("$$", "\0") for part in command]
+    assert not any("$" in part for part in unescaped)
+
+
+def test_resources() -> None:
+    spec = SandboxSpec(cpus=1.5, memory_mb=2048, disk_mb=512)
+    resources = container(make(spec, requests={"cpu": "250m"}))["resources"]
+    assert resources["limits"] == {"cpu": "1500m", "memory": "2048Mi", "ephemeral-storage": "512Mi"}
+    assert resources["requests"] == {"cpu": "250m", "ephemeral-storage": "0"}, "memory is requested as it is limited"
+
+
+def test_resources_that_nobody_named() -> None:
+    resources = container(make())["resources"]
+    assert resources["limits"] == {"cpu": "2000m", "memory": "4096Mi", "ephemeral-storage": "4096Mi"}
+    assert resources["requests"] == {"cpu": "10m", "memory": "64Mi", "ephemeral-storage": "0"}
+
+
+def test_options_go_where_they_belong() -> None:
+    made = make(
+        SandboxSpec(labels={"team": "a b/c"}),
+        image_pull_secrets=["s"],
+        image_pull_policy="Always",
+        node_selector={"pool": "x"},
+        tolerations=[{"key": "k", "operator": "Exists"}],
+        runtime_class="gvisor",
+        service_account="sa",
+        priority_class="low",
+        queue_name="q",
+        labels={"l": "1"},
+        annotations={"a": "2"},
+        owner="Some Body!",
+        owner_reference={"apiVersion": "v1", "kind": "Pod", "name": "trainer", "uid": "u"},
+    )
+    spec, metadata = made["spec"], made["metadata"]
+    assert spec["imagePullSecrets"] == [{"name": "s"}]
+    assert container(made)["imagePullPolicy"] == "Always"
+    assert spec["nodeSelector"] == {"pool": "x"}
+    assert spec["tolerations"] == [{"key": "k", "operator": "Exists"}]
+    assert spec["runtimeClassName"] == "gvisor"
+    assert spec["serviceAccountName"] == "sa"
+    assert spec["priorityClassName"] == "low"
+    assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "q"
+    assert metadata["labels"]["l"] == "1"
+    assert metadata["labels"]["team"] == "a-b-c"
+    assert metadata["labels"]["swe-gym/owner"] == "Some-Body"
+    assert metadata["annotations"]["a"] == "2"
+    assert metadata["annotations"]["swe-gym/ttl"] == "21600"
+    assert metadata["ownerReferences"][0]["name"] == "trainer"
+
+
+def test_labels_that_sweeps_go_by_cannot_be_replaced() -> None:
+    made = make(labels={manifest.MANAGED_BY: "me", manifest.RUN: "mine"})
+    assert made["metadata"]["labels"][manifest.MANAGED_BY] == manifest.MANAGER
+    assert made["metadata"]["labels"][manifest.RUN] == "r"
+
+
+def test_the_network_is_closed_where_it_should_be() -> None:
+    closed = SandboxSpec()
+    assert {"NET_ADMIN", "SETPCAP"} <= set(container(make(closed))["securityContext"]["capabilities"]["add"])
+    assert b"unplug(); drop_privileges([0, 1," in manifest.program(closed, KubernetesOptions())
+    for spec, options in ((closed, {"network": "policy"}), (SandboxSpec(network="egress"), {})):
+        made = make(spec, **options)
+        assert "NET_ADMIN" not in container(made)["securityContext"]["capabilities"]["add"]
+        assert b"unplug()" not in manifest.program(spec, KubernetesOptions(**options))
+        assert made["metadata"]["labels"]["swe-gym/network"] == spec.network
+
+
+def test_the_network_that_is_told() -> None:
+    def told(spec: SandboxSpec) -> str:
+        return KubernetesSandbox(spec).capabilities.network
+
+    assert told(SandboxSpec()) == "none"
+    assert told(SandboxSpec(options={"network": "policy"})) == "none"
+    assert told(SandboxSpec(options={"network": "open"})) == "open"
+    assert told(SandboxSpec(network="egress", options={"network": "open"})) == "egress"
+
+
+def test_the_program_says_how_long_it_is() -> None:
+    program = manifest.program(SandboxSpec(), KubernetesOptions())
+    assert int(program[:8]) == len(program) - 8
+    ast.parse(program[8:].decode(), feature_version=(3, 6))
+    ast.parse(manifest.BOOT.format(patience=1), feature_version=(3, 6))
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "words"),
+    [
+        (SandboxSpec(user="nobody"), {}, "number of a user"),
+        (SandboxSpec(user="1000"), {}, "'network': 'policy'"),
+        (SandboxSpec(), {"capabilities": ["FLY"]}, "FLY"),
+        (SandboxSpec(min_isolation="vm"), {}, "runtime class"),
+    ],
+)
+def test_what_a_pod_cannot_be(spec: SandboxSpec, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(Unsupported, match=words):
+        KubernetesSandbox(spec.model_copy(update={"options": options}))
+
+
+def test_a_user_by_number() -> None:
+    made = make(SandboxSpec(user="1000"), network="policy", capabilities=[])
+    assert made["spec"]["securityContext"]["runAsUser"] == 1000
+    assert made["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert container(made)["securityContext"]["capabilities"]["add"] == []
+    assert make(SandboxSpec(user="root"))["spec"]["securityContext"]["runAsUser"] == 0
+
+
+def test_a_runtime_class_with_a_kernel_of_its_own() -> None:
+    spec = SandboxSpec(min_isolation="vm", options={"runtime_class": "kata-qemu"})
+    assert KubernetesSandbox(spec).capabilities.isolation == "vm"
+
+
+def test_any_lease_fits() -> None:
+    made = make(SandboxSpec(ttl=1e300, start_timeout=float("inf")))
+    assert made["spec"]["activeDeadlineSeconds"] == 2**31 - 1
