@@ -12,8 +12,9 @@ SWEEPS = Registry(
     "backend to clean",
     {
         "docker": "swe_gym.sandboxes.docker:sweep",
+        "kubernetes": "swe_gym.sandboxes.kubernetes:sweep",
     },
-    extras={"docker": "docker"},
+    extras={"docker": "docker", "kubernetes": "kubernetes"},
     group="swe_gym.sweeps",
 )
 """Backends whose sandboxes can outlive their client for a while. A local sandbox cannot: there is nothing to sweep."""

@@ -1,6 +1,7 @@
 """`swe-gym doctor`: what works on this machine, and the exact fix for what does not."""
 
 import importlib.util
+import itertools
 import os
 import platform
 import shutil
@@ -8,14 +9,14 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from ..cache import cache_folder
-from ..errors import SweGymError
+from ..errors import MissingDependency, SweGymError
 from ..index import find_sdists
 from ..sandboxes.local import problem
 from ..sandboxes.local.tiers import TIERS
@@ -43,16 +44,28 @@ class Finding(NamedTuple):
     needed: bool = False
 
 
-def doctor() -> None:
+def doctor(
+    cluster: Annotated[bool, typer.Option("--cluster", help="Look at the Kubernetes cluster too.")] = False,
+) -> None:
     """Say what works on this machine, what does not, and how to mend it. Exit status 1: no sandbox can run."""
     console = open_console()
     findings = []
-    for finding in _findings():
+    for finding in itertools.chain(_findings(), _cluster() if cluster else ()):
         _print_finding(console, finding)
         findings.append(finding)
     _print_isolation(console)
     if any(finding.needed and not finding.works for finding in findings):
         raise typer.Exit(1)
+
+
+def _cluster() -> Iterator[Finding]:
+    """What the cluster of the current context grants and lacks."""
+    try:
+        from ..sandboxes.kubernetes.doctor import examine  # an extra, and slow to import
+    except ImportError as error:
+        raise MissingDependency(f"--cluster needs the extra: pip install 'swe-gym[kubernetes]' ({error})") from error
+    for found in examine():
+        yield Finding(*found)
 
 
 def _print_finding(console: Console, finding: Finding) -> None:

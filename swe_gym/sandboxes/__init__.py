@@ -16,8 +16,10 @@ BACKENDS = Registry(
         "local": "swe_gym.sandboxes.local:LocalSandbox",
         "fake": "swe_gym.sandboxes.fake:FakeSandbox",
         "docker": "swe_gym.sandboxes.docker:DockerSandbox",
+        "kubernetes": "swe_gym.sandboxes.kubernetes:KubernetesSandbox",
+        "e2b": "swe_gym.sandboxes.e2b:E2BSandbox",
     },
-    extras={"docker": "docker"},
+    extras={"docker": "docker", "kubernetes": "kubernetes", "e2b": "e2b"},
     group="swe_gym.backends",
 )
 

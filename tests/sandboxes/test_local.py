@@ -106,6 +106,7 @@ def test_the_package_is_hidden_wherever_its_folder_is_shown(tmp_path: Path) -> N
     prefix = tmp_path / "prefix"
     packages = prefix / "lib" / "site-packages"
     shutil.copytree(Path(swe_gym.__file__).parent, packages / "swe_gym", ignore=shutil.ignore_patterns("__pycache__"))
+    (prefix / "bin").mkdir()
     (tmp_path / "alias").symlink_to(prefix)
     program = """
     import swe_gym
@@ -552,6 +553,11 @@ def test_what_is_too_large_for_one_request_is_the_callers_error(make: Make) -> N
     with pytest.raises(SandboxError):
         sandbox.read_file("file")
     assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
+def test_a_python_prefix_that_is_none_is_the_callers_error(tier: str) -> None:
+    with pytest.raises(UsageError, match="/nowhere"):
+        open_sandbox(SandboxSpec(options={"tier": tier, "python_prefix": "/nowhere"}))
 
 
 def test_what_cannot_be_built_is_an_error_of_starting(make: Make) -> None:

@@ -1,0 +1,63 @@
+"""The contract through E2B's own SDK, against the test server. That server isolates nothing."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+
+from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.testing import sandbox_contract
+from swe_gym.testing.e2b_server import E2BServer
+from swe_gym.testing.sandbox_contract import Case
+
+pytestmark = pytest.mark.skipif(find_spec("e2b") is None, reason="the extra e2b is not installed")
+
+NOT_ISOLATED = "the test server isolates nothing"
+TEMPLATES = "the template decides, and the test server's has no limit"
+
+DEVIATIONS = {
+    "host_processes_are_invisible": NOT_ISOLATED,
+    "links_never_reach_the_host": NOT_ISOLATED,
+    "host_temporary_files_are_invisible": NOT_ISOLATED,
+    "host_home_is_invisible": NOT_ISOLATED,
+    "host_files_cannot_be_changed": NOT_ISOLATED,
+    "host_sockets_are_unreachable": NOT_ISOLATED,
+    "sandboxes_share_no_files": NOT_ISOLATED,
+    "sandboxes_share_no_ports": NOT_ISOLATED,
+    "sandboxes_share_no_processes": NOT_ISOLATED,
+    "fork_bomb": "not tried: processes are not limited",
+    "killing_everything": "not tried: other processes of the user could be killed",
+    "killing_the_first_process": "not tried: it is the host's",
+    "killing_every_python": "not tried: other processes of the user could be killed",
+    "control_channel_is_out_of_reach": "not tried: other processes of the user could be opened",
+    "process_limit": TEMPLATES,
+    "process_limits_are_apart": TEMPLATES,
+    "memory_limit": TEMPLATES,
+    "disk_limit_of_many_files": "only the size of each file is limited",
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[E2BServer]:
+    with tempfile.TemporaryDirectory(prefix="e2b-") as folder:
+        os.chmod(folder, 0o755)  # a demanded user has to get through it
+        with E2BServer(folder) as server:
+            yield server
+
+
+@sandbox_contract.parametrize(DEVIATIONS, exclude=["network", "slow"])  # open: what is reached depends on the machine
+def test_contract(case: Case, server: E2BServer) -> None:
+    def make(**fields: object) -> Sandbox:
+        defaults = server.sandbox_options()
+        spec = SandboxSpec.model_validate({**defaults, **fields})
+        options = {**defaults["options"], **spec.options}
+        return open_sandbox(spec.model_copy(update={"options": options}), "swe_gym.sandboxes.e2b:E2BSandbox")
+
+    case.run(make, slack=10.0)
+
+
+def test_the_contract_leaves_nothing(server: E2BServer) -> None:
+    assert server.running == []
+    assert list(server.folder.iterdir()) == []
