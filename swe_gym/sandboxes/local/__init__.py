@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from ...errors import SandboxError, Unsupported
+from ...errors import SandboxError, Unsupported, UsageError
 from ...types import Capabilities, Frozen, PythonEnv
 from ..base import ISOLATION_LEVELS, SandboxSpec, parse_options
 from ..channel import ByteStream
@@ -101,6 +101,8 @@ class LocalSandbox(RunnerSandbox):
     def _prepare_python(self, timeout: float) -> PreparedPython:
         prefix = self.options.python_prefix
         if prefix is not None:
+            if not os.path.isdir(f"{prefix}/bin"):
+                raise UsageError(f"python_prefix={prefix!r} is no Python environment: it has no folder `bin`")
             return PreparedPython(prefix=Path(prefix), base_prefix=Path(sys.base_prefix), version="")
         return prepare_python(self.spec.python or PythonEnv(), timeout=timeout)
 
