@@ -88,6 +88,8 @@ class LocalSandbox(RunnerSandbox):
         return stream
 
     def _choose_tier(self) -> str:
+        if sys.platform != "linux":
+            raise Unsupported("the local backend needs Linux: use a container backend")
         tier = best_tier() if self.options.tier == "auto" else self.options.tier
         wanted = self.spec.min_isolation
         if ISOLATION_LEVELS.index(tier) < ISOLATION_LEVELS.index(wanted):
@@ -168,6 +170,8 @@ def problem(tier: str) -> str:
         with LocalSandbox(spec) as sandbox:
             result = sandbox.exec("true", timeout=10.0)
             return "" if result.ok else result.describe()
+    except Unsupported as error:
+        return str(error)
     except SandboxError as error:
         if error.retryable:
             raise
