@@ -24,7 +24,7 @@ def test_the_cluster_that_is_required_can_be_used(kubernetes_problem: str) -> No
 def make(**fields: object) -> Sandbox:
     spec = SandboxSpec.model_validate(fields)
     options = {"default_image": os.environ["SWE_GYM_TEST_IMAGE"], "image_pull_policy": "Never", **spec.options}
-    return open_sandbox(spec.model_copy(update={"options": options}), "swe_gym.sandboxes.kubernetes:KubernetesSandbox")
+    return open_sandbox(spec.model_copy(update={"options": options}), "kubernetes")
 
 
 @pytest.mark.usefixtures("kubernetes")

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxLost, SandboxStartError
+from swe_gym.rollout.validate import validate
 from swe_gym.sandboxes import SandboxSpec
-from swe_gym.tasks.toy import ToySource
+from swe_gym.tasks import load_source
 
 pytest.importorskip("kubernetes")
 
@@ -31,7 +31,6 @@ from swe_gym.sandboxes.kubernetes.api import Api, ApiError, pods_path
 from swe_gym.sandboxes.kubernetes.doctor import examine
 from swe_gym.sandboxes.kubernetes.pods import list_pods
 
-DOTTED = "swe_gym.sandboxes.kubernetes:KubernetesSandbox"
 PAGE = Path(__file__).parents[2] / "docs" / "sandboxes" / "kubernetes.md"
 
 pytestmark = pytest.mark.usefixtures("kubernetes")
@@ -175,24 +174,12 @@ def test_nothing_of_the_cluster_is_in_the_environment() -> None:
         assert not sandbox.exec("ls /var/run/secrets/kubernetes.io").ok
 
 
-@pytest.mark.parametrize("user", [None, "1000"])
-@pytest.mark.parametrize("gold", [True, False])
-def test_a_toy_task(gold: bool, user: str | None) -> None:
-    source = ToySource()
-    task = source.get(source.ids()[0])
-    own: dict[str, Any] = {"network": "policy", "capabilities": []} if user else {}
-    options = {"user": user, "options": {"default_image": os.environ["SWE_GYM_TEST_IMAGE"], **own}}
-    env = SweEnv("toy", task_id=task.task_id, backend=DOTTED, sandbox_options=options)
-    env.reset(seed=0)
-    if gold:
-        assert task.oracle is not None
-        assert env._episode is not None
-        env._episode.sandbox.write_file("/tmp/gold.patch", task.oracle.gold_patch.encode())
-        env.step(json.dumps({"name": "bash", "arguments": {"command": "git apply /tmp/gold.patch"}}))
-    _, reward, terminated, _, info = env.step(json.dumps({"name": "submit", "arguments": {}}))
-    env.close()
-    assert (terminated, info["reward_valid"]) == (True, True)
-    assert reward == (1.0 if gold else 0.0)
+def test_a_bundled_task_where_nobody_is_root() -> None:
+    own = {"default_image": os.environ["SWE_GYM_TEST_IMAGE"], "network": "policy", "capabilities": []}
+    source = load_source("toy")
+    settings: dict[str, Any] = {"backend": "kubernetes", "sandbox_options": {"user": "1000", "options": own}}
+    (record,) = validate(source, source.ids()[:1], times=1, workers=1, **settings)
+    assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
 
 
 # --- the end ----------------------------------------------------------------------------------------------------
@@ -218,11 +205,11 @@ def delete_all(api: Api, namespace: str) -> None:
             api.request("DELETE", path, query={"gracePeriodSeconds": "0"})
 
 
-CLIENT = f"""
+CLIENT = """
 import os, sys
 from swe_gym.sandboxes import SandboxSpec, open_sandbox
-options = {{"default_image": os.environ["SWE_GYM_TEST_IMAGE"], "namespace": sys.argv[1]}}
-sandboxes = [open_sandbox(SandboxSpec(options=options), {DOTTED!r}) for _ in range(2)]
+options = {"default_image": os.environ["SWE_GYM_TEST_IMAGE"], "namespace": sys.argv[1]}
+sandboxes = [open_sandbox(SandboxSpec(options=options), "kubernetes") for _ in range(2)]
 sandboxes[0].exec("sleep 1000 & setsid sleep 1000 & echo started")
 print("ready", flush=True)
 sandboxes[1].exec("sleep 1000", timeout=1000)

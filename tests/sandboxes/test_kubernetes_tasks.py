@@ -1,0 +1,41 @@
+"""The bundled tasks in pods of Kubernetes: judged as everywhere, and played as everywhere, byte for byte."""
+
+import os
+from typing import Any
+
+import pytest
+from bundled_tasks import TASKS, actions, play
+
+from swe_gym.rollout.validate import validate
+from swe_gym.tasks import load_source
+
+pytest.importorskip("kubernetes")
+
+BACKEND = "kubernetes"
+
+
+def options() -> dict[str, Any]:
+    return {"options": {"default_image": os.environ["SWE_GYM_TEST_IMAGE"], "image_pull_policy": "Never"}}
+
+
+@pytest.mark.usefixtures("kubernetes")
+@pytest.mark.parametrize("task_id", TASKS)
+def test_the_gold_patch_resolves_and_the_untouched_repository_does_not(task_id: str) -> None:
+    (record,) = validate(
+        load_source("toy"),
+        [task_id],
+        backend=BACKEND,
+        sandbox_options=options(),
+        times=1,
+        workers=1,
+    )
+    assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
+
+
+@pytest.mark.usefixtures("kubernetes")
+@pytest.mark.parametrize("task_id", TASKS[:3])
+def test_an_episode_is_the_same_as_in_a_local_sandbox(task_id: str) -> None:
+    here = play(task_id, backend="local")
+    there = play(task_id, backend=BACKEND, sandbox_options=options())
+    for action, local, remote in zip(["reset", *actions(task_id)], here, there, strict=True):
+        assert remote == local, action
