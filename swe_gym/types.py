@@ -229,7 +229,10 @@ class PythonEnv(Frozen):
 
 
 class TestStatus(enum.StrEnum):
-    """The end of one test. Only `PASSED` counts as passed."""
+    """The end of one test. Only `PASSED` counts as passed.
+
+    `NOT_RUN`: the test ran only in a changed form, as a counter-test, because the work was found unresolved first.
+    """
 
     __test__ = False  # not a test class, whatever pytest makes of the name
 
@@ -240,6 +243,7 @@ class TestStatus(enum.StrEnum):
     XFAILED = "xfailed"
     XPASSED = "xpassed"
     MISSING = "missing"
+    NOT_RUN = "not_run"
 
 
 class Oracle(Frozen):
@@ -331,6 +335,24 @@ class Task(Frozen):
 # --- what a grader finds ------------------------------------------------------------------------------
 
 
+class CounterTests(Frozen):
+    """What the counter-tests of one grading showed. Kept from the policy: it names tests.
+
+    Attributes:
+        kinds: Test that must start passing -> what its counter-test changes, such as "literal".
+        uncovered: Test that must start passing and has no counter-test -> why.
+        alarms: Counter-test that passed, although it fails with the gold patch -> what it changes.
+        unfit: Counter-test that passes with the gold patch too, and so proves nothing -> what it changes.
+        runs: Runs of the tests on the work.
+    """
+
+    kinds: dict[str, str] = {}
+    uncovered: dict[str, str] = {}
+    alarms: dict[str, str] = {}
+    unfit: dict[str, str] = {}
+    runs: int = 0
+
+
 class Verdict(Frozen):
     """What a grader found out about one state of the work.
 
@@ -348,6 +370,7 @@ class Verdict(Frozen):
         dropped: Paths that the policy changed and grading set back: tests and runner configuration.
         duration: Seconds that the tests took.
         log: End of the test command's output. Kept from the policy: it may show the tests.
+        counter_tests: What the counter-tests showed.
     """
 
     resolved: bool
@@ -361,6 +384,7 @@ class Verdict(Frozen):
     dropped: tuple[str, ...] = Field(default=(), repr=False)
     duration: float = 0.0
     log: str = Field(default="", repr=False)
+    counter_tests: CounterTests = Field(default=CounterTests(), repr=False)
 
 
 class Reward(Frozen):

@@ -18,6 +18,7 @@ from ..actions import parse_action
 from ..errors import ActionError, AgentError, FileError, UsageError, unknown_name
 from ..grading import GRADERS, REWARDS, grade
 from ..grading.patch import Patch
+from ..grading.rewards import binary
 from ..grading.signs import signs_in_call, signs_in_work
 from ..sandboxes import Sandbox, SandboxSpec
 from ..sandboxes.pool import WarmPool
@@ -391,7 +392,7 @@ class SweEnv(gymnasium.Env[str, str]):
             episode = self._running()
             patch, fresh = episode.group.take_work(episode.sandbox)
             try:
-                return grade(episode.task, patch, fresh)
+                return grade(episode.task, patch, fresh, episode.group.fresh)
             finally:
                 episode.group.drop(fresh)
 
@@ -518,7 +519,7 @@ class SweEnv(gymnasium.Env[str, str]):
         try:
             episode.patch, fresh = episode.group.take_work(episode.sandbox)
             with episode.group.dropping(episode.sandbox):  # nothing of it is needed any more
-                episode.verdict = grade(episode.task, episode.patch, fresh)
+                episode.verdict = grade(episode.task, episode.patch, fresh, episode.group.fresh, complete=self._reward is not binary)
             episode.signs += sorted(signs_in_work(episode.patch, episode.verdict, episode.task.oracle))
             episode.group.drop(fresh)
             episode.reward = _finite(self._reward(episode.verdict))

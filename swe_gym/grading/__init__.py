@@ -6,26 +6,20 @@ from ..errors import TaskError, UsageError
 from ..registry import Registry
 from ..sandboxes.base import Sandbox
 from ..types import Task, TestStatus, Verdict
-from .base import Grader
-from .command import parse_command
-from .configuration import changed_folder, find_configuration, point_at
+from .base import Grader, PlainGrader
+from .judge import CounterOptions, Judge, OpenSandbox, Stage
 from .patch import Patch
 from .protect import Protection
-from .script import with_pytest_options
-from .staging import put_in, put_tests_in
 
-__all__ = ["GRADERS", "REWARDS", "Grader", "grade"]
-
-SETUP_TIMEOUT = 600.0
-"""Seconds that an oracle's `setup_cmd` may take."""
+__all__ = ["GRADERS", "REWARDS", "CounterOptions", "Grader", "grade"]
 
 GRADERS = Registry(
     "grader",
     {
-        "tests": "swe_gym.grading.tests:grade_tests",
-        "exit_code": "swe_gym.grading.exit_code:grade_exit_code",
-        "log": "swe_gym.grading.log:grade_log",
-        "expected": "swe_gym.grading.expected:grade_expected",
+        "tests": "swe_gym.grading.tests:TESTS",
+        "exit_code": "swe_gym.grading.exit_code:EXIT_CODE",
+        "log": "swe_gym.grading.log:LOG",
+        "expected": "swe_gym.grading.expected:EXPECTED",
     },
     group="swe_gym.graders",
 )
@@ -41,22 +35,34 @@ REWARDS = Registry(
 )
 
 
-def grade(task: Task, patch: Patch, fresh: Sandbox) -> Verdict:
+def grade(
+    task: Task,
+    patch: Patch,
+    fresh: Sandbox,
+    open_fresh: OpenSandbox,
+    *,
+    complete: bool = True,
+    counter: CounterOptions | None = None,
+) -> Verdict:
     """Judge a policy's work.
 
     Args:
-        task: What it worked on.
-        patch: The work, as `take_patch` gives it.
+        task: The task that it worked on.
+        patch: The work, as `take_patch` returns it.
         fresh: A new sandbox of the task, in which nothing has run. It is used up.
+        open_fresh: Opens further sandboxes like it, one at a time: `with open_fresh() as sandbox`.
+        complete: Find out how every required test ends. If False, work that the first run shows to be unresolved costs no
+            second run, and tests that ran only changed are `not_run`: enough for a reward that looks at `resolved` alone.
+        counter: How far counter-tests go.
 
     Raises:
         GradingError: No verdict is possible, and the work is not to blame.
-        TaskError: The task's hidden tests do not go in, or it names a grader that does not exist.
-        SandboxError: The sandbox failed.
+        TaskError: The task's hidden tests do not apply, or its grader is unknown.
+        SandboxError: A sandbox failed.
     """
     oracle = task.oracle
     try:
-        grader: Grader = GRADERS.load(oracle.grader)
+        grader: Grader | PlainGrader = GRADERS.load(oracle.grader)
     except UsageError as error:
         raise TaskError(f"task {task.task_id}: {error}") from error
     protection = Protection(task)
@@ -69,33 +75,11 @@ def grade(task: Task, patch: Patch, fresh: Sandbox) -> Verdict:
             reason=patch.rejected,
             dropped=dropped,
         )
-    _set_up(task, fresh)
-    put_tests_in(task, fresh)  # first of all: whether they go in is then no matter of the policy's
-    folder = changed_folder(patch, protection)
-    configuration = None if folder is None else find_configuration(fresh, folder)
-    task = put_in(task, patch, fresh)
-    options = [] if configuration is None else point_at(configuration, fresh)
-    options += protection.ignored_folders(patch, fresh.workdir)
-    verdict = grader(_with_options(task, options, fresh.workdir), fresh)
+    stage = Stage(task, protection)
+    if isinstance(grader, Grader):
+        options = counter or CounterOptions()
+        judge = Judge(task, patch, grader, stage, open_fresh, complete=complete, options=options)
+        verdict = judge.judge(fresh)
+    else:
+        verdict = grader(stage.prepare(patch, fresh).task, fresh)
     return verdict.model_copy(update={"dropped": tuple(sorted({*dropped, *verdict.dropped}))})
-
-
-def _set_up(task: Task, fresh: Sandbox) -> None:
-    """Run what the task needs in a sandbox before it can judge. Nothing of the policy's is there yet."""
-    if not task.oracle.setup_cmd:
-        return
-    result = fresh.exec(task.oracle.setup_cmd.replace("{workdir}", fresh.workdir), timeout=SETUP_TIMEOUT, merge=True)
-    if not result.ok:
-        said = result.text[-2000:].strip()
-        raise TaskError(f"task {task.task_id}: its setup_cmd failed ({result.describe()}): {said}")
-
-
-def _with_options(task: Task, options: list[str], workdir: str) -> Task:
-    """The task, with more options for pytest in its test command and its evaluation script."""
-    oracle = task.oracle
-    command = parse_command(oracle.test_cmd, workdir)
-    if command is not None and command.module == "pytest" and options:
-        oracle = oracle.model_copy(update={"test_cmd": command.text(options=options)})
-    if oracle.eval_script and options:
-        oracle = oracle.model_copy(update={"eval_script": with_pytest_options(oracle.eval_script, options)})
-    return task.model_copy(update={"oracle": oracle})

@@ -1,21 +1,23 @@
 """Runs a dataset's evaluation script and reads how the tests ended: from our reporter where it can, else from the log.
 
-The script runs in two commands. What makes ready comes first; its variables, functions and folder are carried over.
-Then come the tests alone, so that what they print is the log, and needs no marks that a test could print as well. Only
-between the two does the reporter get its key: code of the work may have run in the first.
+The script runs in two commands. The first prepares; its variables, functions and folder are carried over by us, and no
+process of it lives on. The second runs the tests alone, so what it prints is the log and needs no marks that a test could
+print too. The reporter gets its key only between the two: code of the work may have run in the first.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
 import shlex
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import FileError, GradingError, TaskError, UsageError
 from ..sandboxes.base import Sandbox
-from ..types import ExecResult, Frozen, Task, TestStatus
+from ..types import ExecResult, Task, TestStatus
+from .base import Evaluation, Ready
 from .command import TestCommand, parse_command
 from .log_parsers import is_django, load_parser, pytest_name
 from .log_parsers.lines import note
@@ -47,46 +49,37 @@ DJANGO_RUNNER = re.compile(r"(?P<python>\bpython[\d.]*[ \t]+)?(?P<script>(?<!\S)
 """Django's own runner, which calls unittest's."""
 
 STATE = "declare -p; declare -f; printf 'cd %q\\n' \"$PWD\"; set +o"
+MARK = "swe_gym_mark"
+FIRST_PART = f"""\
+exec 3>&1 1>&2
+IFS= read -r {MARK}
+{{before}}
+{{{{ printf '%s\\n' "${MARK}"; {{unset}}{STATE}; printf '%s\\n' "${MARK}"; }}}} >&3
+"""
+"""Runs what comes before the tests. Its state is all that reaches standard output between two marks that only the shell
+knows: nothing of it is on a disk where another process could change it."""
 
 OFFLINE = {"PIP_RETRIES": "0"}
-"""While a script makes ready where there is no network: pip gives up at once, not after eight seconds a package."""
+"""Set while a script prepares without network: pip gives up at once, not after eight seconds a package."""
 
 
-class Evaluation(Frozen):
-    """How the tests of an evaluation script ended.
-
-    Attributes:
-        judge: What said so, as in `Verdict.judge`.
-        statuses: Test id -> how it ended.
-        ran: The runner came to its end and counted tests.
-        reason: Why nothing of it counts; empty where it does.
-        result: Of the command that ran the tests.
-    """
-
-    judge: Literal["reporter", "log", "own_parser"]
-    statuses: dict[str, TestStatus]
-    ran: bool = False
-    reason: str = ""
-    result: ExecResult
-
-
-def evaluate(task: Task, sandbox: Sandbox) -> Evaluation:
-    """Run the evaluation script of a task's oracle.
+def evaluate(ready: Ready, sandbox: Sandbox) -> Evaluation:
+    """Run the tests of an evaluation script whose first part has run.
 
     Args:
-        task: The task.
-        sandbox: Fresh, with the hidden tests and the work in it.
+        ready: What `begin` returned.
+        sandbox: Holds the hidden tests and the work.
 
     Raises:
-        GradingError: The script did not come to its tests, or what it printed cannot be read.
-        TaskError: There is no such log parser.
+        GradingError: What the script printed cannot be read.
+        TaskError: The log parser is unknown.
         SandboxError: The sandbox failed.
     """
-    oracle = task.oracle
+    task, oracle = ready.task, ready.task.oracle
     if not oracle.eval_script.strip():
         raise GradingError(f"task {task.task_id}: its oracle has no eval_script")
-    script = _whole_script(oracle.eval_script.replace("{workdir}", sandbox.workdir), sandbox)
-    state = _make_ready(task, script, sandbox)
+    script = split_script(oracle.eval_script)
+    state = _restore(ready.state, sandbox)
     command = reportable(script.command, oracle.log_parser)
     if command is not None:
         carried = command.model_copy(update={"before": f"{state}{command.before}"})
@@ -105,17 +98,17 @@ def builds_python(task: Task) -> bool:
     return python and bool(script.before.strip())
 
 
-def begin(task: Task, sandbox: Sandbox) -> Task:
-    """Run what a script does before its tests. The task that comes back has a script of the tests alone.
+def begin(task: Task, sandbox: Sandbox) -> Ready:
+    """Run the part of a task's evaluation script that comes before the tests. Of the script only the tests are left.
 
     Raises:
-        GradingError: The script did not come to its tests.
+        GradingError: The script did not reach its tests.
         SandboxError: The sandbox failed.
     """
     script = _whole_script(task.oracle.eval_script.replace("{workdir}", sandbox.workdir), sandbox)
-    state = _make_ready(task, script, sandbox)
-    rest = f"{state}: '{START_TEXT}'\n{script.command}\n: '{END_TEXT}'\n"
-    return task.model_copy(update={"oracle": task.oracle.model_copy(update={"eval_script": rest})})
+    state = _prepare(task, script, sandbox) if script.before.strip() else b""
+    rest = f": '{START_TEXT}'\n{script.command}\n: '{END_TEXT}'\n" if script.command else ""
+    return Ready(task.model_copy(update={"oracle": task.oracle.model_copy(update={"eval_script": rest})}), state)
 
 
 def reportable(command: str, log_parser: str) -> TestCommand | None:
@@ -146,23 +139,37 @@ def _whole_script(text: str, sandbox: Sandbox) -> EvalScript:
         return script
 
 
-def _make_ready(task: Task, script: EvalScript, sandbox: Sandbox) -> str:
-    """Run what comes before the tests; returns the line that brings its state back."""
-    if not script.before.strip():
-        return ""
-    folder = make_folder(sandbox)
+def _prepare(task: Task, script: EvalScript, sandbox: Sandbox) -> bytes:
+    """Run what comes before the tests, and end every process that it left; returns the commands that restore its state."""
     hurry = OFFLINE if sandbox.capabilities.network == "none" else {}
-    state = f"unset {' '.join(hurry)}; {STATE}" if hurry else STATE  # the tests know nothing of it
-    sandbox.write_file(f"{folder}/before.sh", f"{script.before}\n{{ {state}; }} > {folder}/state\n".encode())
+    unset = f"unset {' '.join(hurry)}; " if hurry else ""  # the tests know nothing of it
+    mark = secrets.token_hex(16)
+    path = f"{make_folder(sandbox)}/before.sh"
+    sandbox.write_file(path, FIRST_PART.format(before=script.before, unset=unset).encode())
     result = sandbox.exec(
-        ["bash", f"{folder}/before.sh"], timeout=task.oracle.timeout, env={**steady_env(sandbox), **hurry}, merge=True
+        ["bash", path],
+        stdin=f"{mark}\n".encode(),
+        timeout=task.oracle.timeout,
+        env={**steady_env(sandbox), **hurry},
+        max_output=MAX_LOG,
     )
-    if not sandbox.exec(["test", "-s", f"{folder}/state"]).ok:
+    sandbox.end_processes()
+    parts = result.stdout.split(f"{mark}\n".encode())
+    if len(parts) != 3:
         raise GradingError(
-            f"task {task.task_id}: its eval_script did not come to the tests ({result.describe()}): "
-            f"{result.text[-2000:].strip()}"
+            f"task {task.task_id}: its eval_script did not reach the tests ({result.describe()}): "
+            f"{result.error_text[-2000:].strip()}"
         )
-    return f". {folder}/state 2>/dev/null\n"
+    return re.sub(rb"(?m)^declare -- %s=.*\n" % MARK.encode(), b"", parts[1])
+
+
+def _restore(state: bytes, sandbox: Sandbox) -> str:
+    """The line that restores a state; empty if there is none."""
+    if not state:
+        return ""
+    path = f"{make_folder(sandbox)}/state"
+    sandbox.write_file(path, state)
+    return f". {path} 2>/dev/null\n"
 
 
 # --- three ways to read the results -------------------------------------------------------------------------------

@@ -3,23 +3,24 @@
 from ..errors import GradingError
 from ..sandboxes.base import Sandbox
 from ..types import Task, Verdict
-from .tests import LOG_CHARS, MAX_OUTPUT, steady_env
+from .base import Evaluation, Grader, Ready
+from .tests import MAX_OUTPUT, steady_env
 
 
-def grade_exit_code(task: Task, sandbox: Sandbox) -> Verdict:
-    """Run the task's test command; 0 is resolved. For commands that no reporter can stand in for.
+def run_exit_code(ready: Ready, sandbox: Sandbox) -> Evaluation:
+    """Run the task's test command.
 
     Args:
-        task: The task; its oracle holds the command.
-        sandbox: Fresh, with the hidden tests and the work in it.
+        ready: The task; its oracle holds the command.
+        sandbox: Holds the hidden tests and the work.
 
     Raises:
         GradingError: The task has no test command.
         SandboxError: The sandbox failed.
     """
-    oracle = task.oracle
+    oracle = ready.task.oracle
     if not oracle.test_cmd.strip():
-        raise GradingError(f"task {task.task_id}: its oracle has no test_cmd")
+        raise GradingError(f"task {ready.task.task_id}: its oracle has no test_cmd")
     result = sandbox.exec(
         oracle.test_cmd.replace("{workdir}", sandbox.workdir),
         timeout=oracle.timeout,
@@ -27,12 +28,14 @@ def grade_exit_code(task: Task, sandbox: Sandbox) -> Verdict:
         max_output=MAX_OUTPUT,
         merge=True,
     )
-    return Verdict(
-        resolved=result.ok,
-        exit_code=result.exit_code,
-        timed_out=result.timed_out,
-        reason="" if result.ok else f"the test command ended with {result.describe()}, not with exit code 0",
-        judge="exit_code",
-        duration=result.duration,
-        log=result.text[-LOG_CHARS:],
-    )
+    reason = "" if result.ok else f"the test command ended with {result.describe()}, not with exit code 0"
+    return Evaluation(judge="exit_code", ran=True, reason=reason, result=result)
+
+
+def decide_exit_code(task: Task, found: Evaluation) -> Verdict:  # noqa: ARG001  every grader decides by a task
+    """Resolved if the command ended with exit code 0."""
+    return Verdict(resolved=not found.reason, reason=found.reason, **found.facts())
+
+
+EXIT_CODE = Grader(run_exit_code, decide_exit_code, counted=False)
+"""The grader "exit_code": for commands that no reporter can stand in for."""

@@ -7,33 +7,38 @@ from collections.abc import Mapping
 from ..errors import GradingError
 from ..sandboxes.base import Sandbox
 from ..types import Task, TestStatus, Verdict
+from .base import Evaluation, Grader, Ready
 from .evaluation import evaluate
 from .log import NO_RESULTS, some
-from .tests import LOG_CHARS
 
-COMPARED = (TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR)
-"""What the maps know. Skipped tests and expected failures stand in none."""
+COMPARED = (TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR, TestStatus.NOT_RUN)
+"""The statuses that maps know, and tests that ran only changed. Maps hold no skipped tests and no expected failures."""
 
 
-def grade_expected(task: Task, sandbox: Sandbox) -> Verdict:
-    """Run the evaluation script and compare: the same tests, each ended the same way.
-
-    In the verdict, `pass_to_pass` holds the tests of the map; one that ended as the map says is `passed`, also where
-    the map says that it fails.
+def run_expected(ready: Ready, sandbox: Sandbox) -> Evaluation:
+    """Run the evaluation script.
 
     Args:
-        task: The task; its oracle brings the script, the name of the log's parser and the map.
-        sandbox: Fresh, with the hidden tests and the work in it.
+        ready: The task; its oracle brings the script, the name of the log's parser and the map.
+        sandbox: Holds the hidden tests and the work.
 
     Raises:
         GradingError: No verdict is possible, and the work is not to blame.
-        TaskError: There is no such log parser.
+        TaskError: The log parser is unknown.
         SandboxError: The sandbox failed.
     """
+    if not ready.task.oracle.expected:
+        raise GradingError(f"task {ready.task.task_id}: its oracle expects no test")
+    return evaluate(ready, sandbox)
+
+
+def decide_expected(task: Task, found: Evaluation) -> Verdict:
+    """Compare: the same tests, each ended the same way.
+
+    In the verdict, `pass_to_pass` holds the tests of the map. One that ended as the map says is `passed`, even if the map
+    says that it fails.
+    """
     expected = task.oracle.expected
-    if not expected:
-        raise GradingError(f"task {task.task_id}: its oracle expects no test")
-    found = evaluate(task, sandbox)
     statuses = {test: status for test, status in found.statuses.items() if status in COMPARED}
     reason = found.reason or ("" if statuses else NO_RESULTS)
     if reason:
@@ -43,14 +48,14 @@ def grade_expected(task: Task, sandbox: Sandbox) -> Verdict:
     return Verdict(
         resolved=not reason,
         pass_to_pass={test: as_expected(status, statuses.get(test)) for test, status in expected.items()},
-        exit_code=found.result.exit_code,
-        timed_out=found.result.timed_out,
         reason=reason,
-        judge=found.judge,
         notes=notes(expected, statuses, extra),
-        duration=found.result.duration,
-        log=found.result.text[-LOG_CHARS:],
+        **found.facts(),
     )
+
+
+EXPECTED = Grader(run_expected, decide_expected)
+"""The grader "expected"."""
 
 
 def as_expected(expected: TestStatus, found: TestStatus | None) -> TestStatus:
@@ -60,6 +65,8 @@ def as_expected(expected: TestStatus, found: TestStatus | None) -> TestStatus:
     """
     if found is expected:
         return TestStatus.PASSED
+    if found is TestStatus.NOT_RUN:
+        return found
     if found is None:
         return TestStatus.MISSING
     return TestStatus.XPASSED if found is TestStatus.PASSED else found
@@ -67,7 +74,7 @@ def as_expected(expected: TestStatus, found: TestStatus | None) -> TestStatus:
 
 def difference(expected: Mapping[str, TestStatus], found: Mapping[str, TestStatus]) -> str:
     """How a run differs from a map, in numbers: the names are the oracle's. Empty where it does not."""
-    other = sum(found[test] is not status for test, status in expected.items() if test in found)
+    other = sum(found[test] not in (status, TestStatus.NOT_RUN) for test, status in expected.items() if test in found)
     missing = sum(test not in found for test in expected)
     extra = sum(test not in expected for test in found)
     parts = [

@@ -8,11 +8,12 @@ from collections.abc import Collection, Mapping
 from ..errors import GradingError
 from ..sandboxes.base import Sandbox
 from ..types import Oracle, Task, TestStatus, Verdict
+from .base import LOG_CHARS, Evaluation, Grader, Ready
 from .evaluation import counts_tests, evaluate, names_failure
 from .log_parsers import load_parser
 from .matching import Matched, match_tests
 from .script import END_TEXT, START_TEXT, between_marks
-from .tests import LOG_CHARS, shortfall
+from .tests import shortfall
 
 NO_RESULTS = "the log holds no result of any test"
 MOST_NAMES = 5
@@ -22,36 +23,36 @@ HARNESS_EXIT = re.compile(r">>>>> Test Exit Code: *(-?\d{1,9})\b")
 """What SWE-bench's harness writes into a log beside the marks. Of several exit codes the last is its own."""
 
 
-def grade_log(task: Task, sandbox: Sandbox) -> Verdict:
-    """Run the evaluation script and look up the tests of both lists.
-
-    A test that has to keep passing may fail as expected, as in the harnesses of the datasets that have such scripts.
-    One that has to start passing may not: product code can call `pytest.xfail`.
+def run_log(ready: Ready, sandbox: Sandbox) -> Evaluation:
+    """Run the evaluation script.
 
     Args:
-        task: The task; its oracle brings the script, the name of the log's parser and the lists.
-        sandbox: Fresh, with the hidden tests and the work in it.
+        ready: The task; its oracle brings the script, the name of the log's parser and the lists.
+        sandbox: Holds the hidden tests and the work.
 
     Raises:
         GradingError: No verdict is possible, and the work is not to blame.
-        TaskError: There is no such log parser.
+        TaskError: The log parser is unknown.
         SandboxError: The sandbox failed.
     """
-    oracle = task.oracle
+    oracle = ready.task.oracle
     if not oracle.fail_to_pass and not oracle.pass_to_pass:
-        raise GradingError(f"task {task.task_id}: its oracle names no test that must pass")
-    found = evaluate(task, sandbox)
+        raise GradingError(f"task {ready.task.task_id}: its oracle names no test that must pass")
+    return evaluate(ready, sandbox)
+
+
+def decide_log(task: Task, found: Evaluation) -> Verdict:
+    """Look up the tests of both lists.
+
+    A test that must keep passing may fail as expected, as in the harnesses of the datasets that have such scripts. One
+    that must start passing may not: product code can call `pytest.xfail`.
+    """
     reason = found.reason or ("" if found.ran else NO_RESULTS)
-    verdict = decide(oracle, found.statuses, reason)
-    return verdict.model_copy(
-        update={
-            "exit_code": found.result.exit_code,
-            "timed_out": found.result.timed_out,
-            "judge": found.judge,
-            "duration": found.result.duration,
-            "log": found.result.text[-LOG_CHARS:],
-        }
-    )
+    return decide(task.oracle, found.statuses, reason).model_copy(update=found.facts())
+
+
+LOG = Grader(run_log, decide_log)
+"""The grader "log"."""
 
 
 def judge_log(oracle: Oracle, log: str) -> Verdict:

@@ -1,6 +1,6 @@
 """Runs unittest as `python -m unittest` does and reports, signed, how each test ended. See `report` for the rules.
 
-Where the first argument is `--script=FILE`, runs that script instead, which is expected to call unittest's own text
+If the first argument is `--script=FILE`, runs that script instead, which is expected to call unittest's own text
 runner, as Django's `runtests.py` does; its tests are reported by the names that the runner prints.
 """
 
@@ -8,7 +8,7 @@ import os
 import runpy
 import sys
 
-from report import WORSE, Watch, act_as_module, report_on
+from report import WORSE, act_as_module, report_on
 
 SCRIPT = "--script="
 
@@ -48,8 +48,8 @@ def make_note(unittest, emit, ends):
     return note
 
 
-def make_result_class(unittest, emit, watch, names_of):
-    """The result class, whose state only its own functions can reach."""
+def make_result_class(unittest, emit, names_of):
+    """The result class. All tests run: `failfast` would hide those after a counter-test."""
     ends = {}  # id -> how the test that runs ended so far
     note = make_note(unittest, emit, ends)
 
@@ -63,6 +63,8 @@ def make_result_class(unittest, emit, watch, names_of):
         return method
 
     class Result(unittest.TextTestResult):
+        failfast = property(lambda self: False, lambda self, value: None)
+
         def addSubTest(self, test, subtest, err):
             if err is not None:
                 note(test, "failed")
@@ -75,33 +77,35 @@ def make_result_class(unittest, emit, watch, names_of):
                 status = max(ends.pop(name), key=WORSE.index)
                 for known in names_of(test):
                     emit(event="test", id=known, status=status)
-            watch.look()
 
     for name, status in ENDS.items():
         setattr(Result, name, noting(name, status))
     return Result
 
 
-def prepare(emit):
+def prepare(emit, path):
     import unittest
 
-    if sys.argv[1:] and sys.argv[1].startswith(SCRIPT):
-        return prepare_script(unittest, emit, sys.argv.pop(1)[len(SCRIPT) :])
     act_as_module("unittest", "python -m unittest")
-    watch = Watch()
+    path.restore()
 
     class Runner(unittest.TextTestRunner):
-        resultclass = make_result_class(unittest, emit, watch, own_id)
+        resultclass = make_result_class(unittest, emit, own_id)
 
-    return lambda: unittest.main(module=None, testRunner=Runner), lambda: watch.replaced
-
-
-def prepare_script(unittest, emit, script):
-    act_as_module("unittest", script)
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
-    watch = Watch()
-    unittest.TextTestRunner.resultclass = make_result_class(unittest, emit, watch, printed_names)
-    return lambda: runpy.run_path(script, run_name="__main__") and None, lambda: watch.replaced
+    return lambda: unittest.main(module=None, testRunner=Runner)
 
 
-report_on("unittest", prepare)
+def prepare_script(emit, path):
+    import unittest
+
+    act_as_module("unittest", SCRIPT_FILE)
+    path.restore()
+    unittest.TextTestRunner.resultclass = make_result_class(unittest, emit, printed_names)
+    return lambda: runpy.run_path(SCRIPT_FILE, run_name="__main__") and None
+
+
+if sys.argv[1:] and sys.argv[1].startswith(SCRIPT):
+    SCRIPT_FILE = sys.argv.pop(1)[len(SCRIPT) :]
+    report_on("unittest", prepare_script, first=os.path.dirname(os.path.abspath(SCRIPT_FILE)))
+else:
+    report_on("unittest", prepare)

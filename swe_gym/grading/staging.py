@@ -14,6 +14,7 @@ import re
 
 from ..sandboxes.base import Sandbox
 from ..types import Task
+from .base import Ready
 from .evaluation import begin, builds_python
 from .patch import Patch, apply_diff, apply_patch
 from .protect import touched_files
@@ -42,32 +43,35 @@ def put_tests_in(task: Task, sandbox: Sandbox) -> None:
         sandbox.write_file(path, text.encode())
 
 
-def put_in(task: Task, patch: Patch, sandbox: Sandbox) -> Task:
-    """Put the work into a fresh sandbox, after the first part of the task's evaluation script where that may be.
+def put_in(task: Task, work: Patch | str, sandbox: Sandbox) -> Ready:
+    """Put work into a fresh sandbox, after the first part of the task's evaluation script where possible.
 
     A task whose own solution changes how the product is built gets its work first, for the build is then part of what
-    is judged. So does one whose script installs a copy of the product, for the copy is what is tested.
+    is judged. So does one whose script installs a copy of the product, for the copy is what is tested. A git diff is the
+    task's own work, and always goes first.
 
     Args:
         task: The task.
-        patch: The part of the work that counts.
-        sandbox: Fresh, with the hidden tests in it where the script does not bring them.
-
-    Returns:
-        The task; what of its script has been run is no longer in it.
+        work: The part of the policy's work that counts, or the gold patch.
+        sandbox: Fresh, with the hidden tests in it unless the script brings them.
 
     Raises:
-        GradingError: The script did not come to its tests.
+        GradingError: The script did not reach its tests.
+        TaskError: The gold patch does not apply.
         SandboxError: The sandbox failed.
     """
+    if isinstance(work, str):
+        apply_diff(sandbox, work, what=f"task {task.task_id}: the gold patch")
+        return begin(task, sandbox)
     built_from_work = changes_the_build(task.oracle.gold_patch) or installs_a_copy(task.oracle.eval_script)
-    if builds_python(task) and not built_from_work:
-        compiled = tuple(change for change in patch.changes if change.path.endswith(COMPILED))
-        apply_patch(patch.model_copy(update={"changes": compiled}), sandbox)
-        task = begin(task, sandbox)
-        patch = patch.model_copy(update={"changes": tuple(c for c in patch.changes if c not in compiled)})
-    apply_patch(patch, sandbox)
-    return task
+    if not builds_python(task) or built_from_work:
+        apply_patch(work, sandbox)
+        return begin(task, sandbox)
+    compiled = tuple(change for change in work.changes if change.path.endswith(COMPILED))
+    apply_patch(work.model_copy(update={"changes": compiled}), sandbox)
+    ready = begin(task, sandbox)
+    apply_patch(work.model_copy(update={"changes": tuple(c for c in work.changes if c not in compiled)}), sandbox)
+    return ready
 
 
 def changes_the_build(diff: str) -> bool:

@@ -13,43 +13,63 @@ from typing import Any
 from ..errors import FileError, GradingError, SandboxError
 from ..sandboxes.base import Sandbox
 from ..types import ExecResult, Frozen, Task, TestStatus, Verdict
+from .base import Evaluation, Grader, Ready
 from .command import TestCommand, parse_command
-from .protect import hidden_files
 
 STEADY_ENV: Mapping[str, str] = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
 """Set for the hidden tests where the task does not set it, so that the same work gets the same verdict."""
 
-LOG_CHARS = 20_000
 MAX_OUTPUT = 1 << 18
 SIGNATURE_BYTES = 64
 MAX_REPORT = 16 << 20
 
 
-def grade_tests(task: Task, sandbox: Sandbox) -> Verdict:
+def run_tests(ready: Ready, sandbox: Sandbox) -> Evaluation:
     """Run the hidden tests and read, test by test, how they ended.
 
     Args:
-        task: The task; its oracle names the command and the required tests.
-        sandbox: Fresh, with the hidden tests and the work in it.
+        ready: The task; its oracle names the command and the required tests.
+        sandbox: Holds the hidden tests and the work.
 
     Raises:
-        GradingError: The task names no test or no runner, or the runner is not there, and the work is not to blame.
+        GradingError: The task names no test or no runner, or the runner is missing and the work is not to blame.
         SandboxError: The sandbox failed.
     """
-    if not task.oracle.fail_to_pass and not task.oracle.pass_to_pass:
+    task = ready.task
+    required = (*task.oracle.fail_to_pass, *task.oracle.pass_to_pass)
+    if not required:
         raise GradingError(f"task {task.task_id}: its oracle names no test that must pass")
-    return _verdict(task, *_run(task, sandbox))
+    report, result = _run(task, sandbox)
+    reason = contradiction(report, result, task.oracle.timeout)
+    statuses = {test: report.status(test) for test in (*report.tests, *required)}
+    found = {test: status for test, status in statuses.items() if status is not TestStatus.MISSING}
+    return Evaluation(judge="reporter", statuses=found, ran=report.started, reason=reason, result=result)
+
+
+def decide_tests(task: Task, found: Evaluation) -> Verdict:
+    """Resolved if every required test passed and nothing contradicts the run."""
+    statuses = {} if found.reason else found.statuses  # in a run that cannot be believed no test passed
+    fail_to_pass = {test: statuses.get(test, TestStatus.MISSING) for test in task.oracle.fail_to_pass}
+    pass_to_pass = {test: statuses.get(test, TestStatus.MISSING) for test in task.oracle.pass_to_pass}
+    reason = found.reason or shortfall(fail_to_pass.values(), pass_to_pass.values())
+    return Verdict(
+        resolved=not reason, fail_to_pass=fail_to_pass, pass_to_pass=pass_to_pass, reason=reason, **found.facts()
+    )
+
+
+TESTS = Grader(run_tests, decide_tests)
+"""The grader "tests"."""
 
 
 def find_statuses(task: Task, sandbox: Sandbox) -> dict[str, TestStatus]:
-    """Run the hidden tests and say of every test, required or not, how it ended: how tasks get their lists.
+    """Run the hidden tests and return how every test ended, required or not: how tasks get their lists.
 
     Args:
         task: The task; of its oracle only the command and its timeout count.
         sandbox: Fresh, with the hidden tests and the work in it.
 
     Raises:
-        GradingError: The run cannot be believed, the runner is not there, or the task names none.
+        GradingError: The run cannot be believed, or the runner is missing or unknown.
         SandboxError: The sandbox failed.
     """
     report, result = _run(task, sandbox)
@@ -64,7 +84,7 @@ def _run(task: Task, sandbox: Sandbox) -> tuple[Report, ExecResult]:
     if command is None:
         raise GradingError(
             f"task {task.task_id}: its test_cmd must call `python -m pytest` or `python -m unittest` exactly once; "
-            "for another command there is the grader 'exit_code'"
+            "for another command use the grader 'exit_code'"
         )
     report, result = run_reporter(command, sandbox, task)
     if report.absent:
@@ -84,11 +104,10 @@ def run_reporter(command: TestCommand, sandbox: Sandbox, task: Task) -> tuple[Re
     """
     key = secrets.token_bytes(32)
     folder = make_folder(sandbox)
-    order = json.dumps({"key": key.hex(), "report": f"{folder}/report"}).encode()
-    sandbox.write_file(f"{folder}/order.json", order, mode=0o600)
+    order = f"{key.hex()}\n{folder}/report\n{sandbox.workdir}\n".encode()
+    sandbox.write_file(f"{folder}/order", order, mode=0o600)
     for name in ("report.py", f"report_{command.module}.py"):
         sandbox.write_file(f"{folder}/{name}", importlib.resources.files(__package__).joinpath(name).read_bytes())
-    tests = _judging_files(task, sandbox)
     result = sandbox.exec(
         command.text(f"{folder}/report_{command.module}.py", _options(command)),
         timeout=task.oracle.timeout,
@@ -97,16 +116,8 @@ def run_reporter(command: TestCommand, sandbox: Sandbox, task: Task) -> tuple[Re
         merge=True,
     )
     report = read_report(_read(sandbox, f"{folder}/report"), key)
-    waits = _read(sandbox, f"{folder}/order.json") == order  # it is gone before any code of the work runs
-    changed = ("a file of the hidden tests",) if _judging_files(task, sandbox) != tests else ()
-    return report.model_copy(update={"began": not waits, "replaced": (*report.replaced, *changed)}), result
-
-
-def _judging_files(task: Task, sandbox: Sandbox) -> dict[str, bytes]:
-    """The hash of each file that holds hidden tests, or tests that have to start passing; those that are there."""
-    named = {test.partition("::")[0] for test in task.oracle.fail_to_pass if "::" in test}
-    contents = {path: _read(sandbox, path) for path in {*named, *hidden_files(task.oracle)} if path.endswith(".py")}
-    return {path: hashlib.sha256(data).digest() for path, data in contents.items()}
+    waits = _read(sandbox, f"{folder}/order") == order  # it is gone before any code of the work runs
+    return report.model_copy(update={"began": not waits}), result
 
 
 def steady_env(sandbox: Sandbox) -> dict[str, str]:
@@ -149,7 +160,6 @@ class Report(Frozen):
         tests: Test id -> how it ended, every time it ran.
         groups: Id of a module, class or file that did not come up -> how.
         exit_code: What the reporter ended with; None where it did not come to its end.
-        replaced: Functions of the runner, and what else of the tests, that were replaced while the tests ran.
     """
 
     began: bool = True
@@ -158,7 +168,6 @@ class Report(Frozen):
     tests: dict[str, tuple[TestStatus, ...]] = {}
     groups: dict[str, TestStatus] = {}
     exit_code: int | None = None
-    replaced: tuple[str, ...] = ()
 
     def status(self, test_id: str) -> TestStatus:
         """How a test ended: as the worst of its runs; `MISSING` where there is no word of it.
@@ -197,32 +206,12 @@ def _add(found: dict[str, Any], event: Mapping[str, Any]) -> None:
     elif kind == "group":
         found["groups"][event["id"]] = event["status"]
     elif kind == "end":
-        found.update(exit_code=event["exit_code"], replaced=event["replaced"])
+        found["exit_code"] = event["exit_code"]
     else:
         found["absent" if kind == "absent" else "started"] = True
 
 
 # --- the verdict ------------------------------------------------------------------------------------------
-
-
-def _verdict(task: Task, report: Report, result: ExecResult) -> Verdict:
-    oracle = task.oracle
-    reason = contradiction(report, result, oracle.timeout)
-    trusted = Report() if reason else report  # a run that cannot be believed has no passed test
-    fail_to_pass = {test: trusted.status(test) for test in oracle.fail_to_pass}
-    pass_to_pass = {test: trusted.status(test) for test in oracle.pass_to_pass}
-    reason = reason or shortfall(fail_to_pass.values(), pass_to_pass.values())
-    return Verdict(
-        resolved=not reason,
-        fail_to_pass=fail_to_pass,
-        pass_to_pass=pass_to_pass,
-        exit_code=result.exit_code,
-        timed_out=result.timed_out,
-        reason=reason,
-        judge="reporter",
-        duration=result.duration,
-        log=result.text[-LOG_CHARS:],
-    )
 
 
 def contradiction(report: Report, result: ExecResult, timeout: float) -> str:
@@ -233,8 +222,6 @@ def contradiction(report: Report, result: ExecResult, timeout: float) -> str:
         return f"the test runner did not start, or its report is gone ({result.describe()})"
     if report.exit_code is None:
         return f"the test process ended before the test runner did ({result.describe()})"
-    if report.replaced:
-        return f"the test runner was tampered with: {', '.join(report.replaced[:5])}"
     if result.exit_code != report.exit_code & 0xFF:
         return f"the command's end ({result.describe()}) contradicts the test runner's, exit code {report.exit_code}"
     return ""
@@ -244,7 +231,7 @@ def shortfall(fail_to_pass: Iterable[TestStatus], pass_to_pass: Iterable[TestSta
     """Which required tests did not pass, in numbers: their names are the oracle's."""
     parts = []
     for statuses, what in ((list(fail_to_pass), "had to start passing"), (list(pass_to_pass), "had to keep passing")):
-        failed = sum(status is not TestStatus.PASSED for status in statuses)
+        failed = sum(status not in (TestStatus.PASSED, TestStatus.NOT_RUN) for status in statuses)
         if failed:
             parts.append(f"{failed} of {len(statuses)} tests that {what} did not pass")
     return "; ".join(parts)

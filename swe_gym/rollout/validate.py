@@ -98,7 +98,7 @@ def judge_diff(group: SandboxGroup, diff: str) -> tuple[Verdict, dict[str, str]]
         group.drop(sandbox)
     try:
         where = {"isolation": fresh.capabilities.isolation, "image": fresh.image_digest}
-        return grade(group.task, patch, fresh), where
+        return grade(group.task, patch, fresh, group.fresh), where
     finally:
         group.drop(fresh)
 

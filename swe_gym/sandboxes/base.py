@@ -366,6 +366,19 @@ class Sandbox(abc.ABC):
         with self._call():
             return self._manifest(self.resolve(path), exclude=tuple(exclude), max_files=max_files, timeout=timeout)
 
+    def end_processes(self, *, timeout: float = 10.0) -> None:
+        """Kill every process that commands have left behind. What is still running, terminals too, is spared.
+
+        Args:
+            timeout: Seconds it may take.
+
+        Raises:
+            SandboxClosed: The sandbox is or was closed meanwhile.
+            SandboxLost: The sandbox is gone or did not answer in time.
+        """
+        with self._call():
+            self._end_processes(timeout=timeout)
+
     def open_pty(
         self,
         command: str | Sequence[str],
@@ -496,6 +509,9 @@ class Sandbox(abc.ABC):
     def _manifest(
         self, path: str, *, exclude: tuple[str, ...], max_files: int, timeout: float
     ) -> dict[str, FileEntry]: ...
+
+    @abc.abstractmethod
+    def _end_processes(self, *, timeout: float) -> None: ...
 
     @abc.abstractmethod
     def _open_pty(

@@ -403,6 +403,10 @@ class Runner:
         if command.process.stdin:
             self.watch(command.process.stdin.fileno(), select.POLLOUT, lambda fd: self.on_input(command))
 
+    def op_end_processes(self, request, _):
+        self.kill_all(self.strays)
+        self.reply(request, {})
+
     def spawn(self, start):
         """Start something. Where no process or terminal is left, what earlier commands left behind makes room."""
         try:

@@ -161,6 +161,9 @@ class RunnerSandbox(Sandbox):
                 for name, (mode, size, digest, link) in sorted(reply["entries"].items())
             }
 
+    def _end_processes(self, *, timeout: float) -> None:
+        self._request("end_processes", timeout=timeout)
+
     def _open_pty(
         self,
         argv: Sequence[str],

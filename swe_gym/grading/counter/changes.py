@@ -1,0 +1,327 @@
+"""How one assertion is changed so that right work must fail it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Literal, TypeAlias
+
+from .literals import any_number, changeable, other_literal, whole_other_text
+from .reach import RAISING, reached
+from .source import Edit, Function, Source, name_of
+
+Kind: TypeAlias = Literal[
+    "literal", "pattern", "exception", "type", "comparison", "number", "helper", "negation", "local", "failure"
+]
+"""What is changed: see `docs/grading.md`."""
+
+RANKS: dict[Kind, int] = {
+    "literal": 0,
+    "pattern": 1,
+    "exception": 1,
+    "type": 1,
+    "comparison": 1,
+    "number": 2,
+    "negation": 3,
+    "helper": 4,
+    "local": 5,
+    "failure": 6,
+}
+"""Kind -> how it is preferred, lowest first."""
+
+NATURAL: frozenset[Kind] = frozenset({"literal", "pattern", "exception", "type", "comparison"})
+"""The kinds that read like a test that a person wrote."""
+
+WARNING = frozenset({"warns", "deprecated_call", "assertWarns", "assertWarnsMessage", "assertWarnsRegex"})
+EXCEPTIONS = ("BufferError", "EOFError", "ChildProcessError", "FloatingPointError", "TabError", "StopAsyncIteration")
+WARNINGS = ("BytesWarning", "ImportWarning", "UnicodeWarning", "ResourceWarning")
+TYPES = ("memoryview", "bytearray", "frozenset", "complex", "slice")
+
+EQUAL = re.compile(
+    r"assert_?(equals?|almost_?equals?|count_?equal|list_?equal|dict_?equal|tuple_?equal|set_?equal|sequence_?equal|items_?equal"
+    r"|multi_?line_?equal|html_?equal|xml_?equal|json_?equal|quer[yi]set_?equal|array_?equal|array_almost_equal|allclose"
+    r"|approx_equal|series_equal|frame_equal|index_equal|extension_array_equal|identical|is|raw_?equal|redirects|contains"
+    r"|template_?used|num_?queries|signature|dictcontainssubset)|eq_",
+    re.IGNORECASE,
+)
+"""Assertions whose last literal argument is what they expect."""
+
+PREDICATES = frozenset({"allclose", "isclose", "array_equal", "equals", "startswith", "endswith", "issubset", "hasattr"})
+"""Functions and methods whose last argument is what they expect."""
+
+OPPOSITES = (
+    ("assertTrue", "assertFalse"),
+    ("assertIn", "assertNotIn"),
+    ("assertIs", "assertIsNot"),
+    ("assertIsNone", "assertIsNotNone"),
+    ("assertIsInstance", "assertNotIsInstance"),
+    ("assertEqual", "assertNotEqual"),
+    ("assertAlmostEqual", "assertNotAlmostEqual"),
+    ("assertRegex", "assertNotRegex"),
+    ("assertGreater", "assertLessEqual"),
+    ("assertLess", "assertGreaterEqual"),
+    ("assert_called_once", "assert_not_called"),
+    ("assert_called", "assert_not_called"),
+    ("assertNotContains", "assertContains"),
+    ("assertTemplateNotUsed", "assertTemplateUsed"),
+)
+OPPOSITE = {name: other for pair in OPPOSITES for name, other in (pair, pair[::-1])}
+OPERATORS: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.NotEq: (r"!=", "=="),
+    ast.Lt: (r"<", ">="),
+    ast.LtE: (r"<=", ">"),
+    ast.Gt: (r">", "<="),
+    ast.GtE: (r">=", "<"),
+    ast.Is: (r"\bis\b", "is not"),
+    ast.IsNot: (r"\bis\s+not\b", "is"),
+    ast.NotIn: (r"\bnot\s+in\b", "in"),
+    ast.In: (r"\bin\b", "not in"),
+}
+"""Comparison -> how it is written, and its opposite."""
+
+CHECKS = re.compile(r"_*(assert|check(?!_output|_call|_returncode)|verify|expect|test)", re.IGNORECASE)
+NEGATIVE = re.compile(r"assert_?(is)?_?(not|no|false|raises|warns|logs)", re.IGNORECASE)
+
+Draw: TypeAlias = Callable[[Random], str]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One way to change a test.
+
+    Attributes:
+        kind: What is changed.
+        start: Where the replaced text begins.
+        end: Where it ends.
+        draw: Draws the new text.
+    """
+
+    kind: Kind
+    start: int
+    end: int
+    draw: Draw
+
+    def edit(self, random: Random) -> Edit:
+        """The change, drawn."""
+        return Edit(self.start, self.end, self.draw(random))
+
+
+def changes(function: Function, source: Source) -> list[Change]:
+    """All ways to change a test, best first: literals before the rest, late assertions before early ones."""
+    finder = _Finder(function, source)
+    found = [change for statement in reversed(reached(function, source)) for change in finder.in_statement(statement)]
+    found += finder.at_the_end()
+    return sorted(found, key=lambda change: RANKS[change.kind])
+
+
+class _Finder:
+    """Finds the changes of one test."""
+
+    def __init__(self, function: Function, source: Source) -> None:
+        self._function = function
+        self._source = source
+
+    # --- statements -----------------------------------------------------------------------------------------
+
+    def in_statement(self, statement: ast.stmt) -> Iterator[Change]:
+        match statement:
+            case ast.Assert():
+                yield from self._in_condition(statement.test)
+                yield self._negation(statement.test)
+            case ast.Expr(value=ast.Call() as call) | ast.Expr(value=ast.Await(value=ast.Call() as call)):
+                yield from self._in_call(call)
+            case ast.With() | ast.AsyncWith():
+                for item in reversed(statement.items):
+                    if isinstance(item.context_expr, ast.Call):
+                        yield from self._in_call(item.context_expr)
+
+    def at_the_end(self) -> Iterator[Change]:
+        """What is appended to a test without an assertion that can be changed."""
+        last = self._function.body[-1]
+        if last.lineno == self._function.lineno or any(isinstance(node, ast.Yield) for node in ast.walk(self._function)):
+            return
+        start, end = self._source.span(last)
+        leaving = isinstance(last, ast.Return | ast.Raise)
+        place, before, after = (start, "", "\n") if leaving else (end, "\n", "")
+        pad = " " * self._function.body[0].col_offset
+        statements = [statement for statement in self._function.body if isinstance(statement, ast.Assign)]
+        names = [name.id for statement in statements for name in statement.targets if isinstance(name, ast.Name)]
+
+        def appended(left: str) -> Draw:
+            return lambda random: (
+                f"{before}{'' if leaving else pad}assert {left} == {any_number(random)}{after}{pad if leaving else ''}"
+            )
+
+        if names:
+            yield Change("local", place, place, appended(names[-1]))
+        yield Change("failure", place, place, appended("len(__name__)"))
+
+    # --- conditions -----------------------------------------------------------------------------------------
+
+    def _in_condition(self, test: ast.expr) -> Iterator[Change]:
+        match test:
+            case ast.Compare():
+                yield from self._in_comparison(test)
+            case ast.BoolOp(op=ast.And()):
+                for value in reversed(test.values):
+                    yield from self._in_condition(value)
+            case ast.UnaryOp(op=ast.Not()):
+                start, _ = self._source.span(test)
+                yield Change("comparison", start, self._source.span(test.operand)[0], self._without_not(test))
+            case ast.Call(args=[_, kinds]) if name_of(test) in ("isinstance", "issubclass"):
+                yield self._replaced("type", kinds, lambda random: random.choice(TYPES))
+            case ast.Call(args=[*_, expected]) if name_of(test) in PREDICATES:
+                yield from self._expectation(expected)
+            case ast.Call() if name_of(test) in ("any", "all"):
+                return
+            case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call() | ast.Await():
+                _, end = self._source.span(test)
+                yield Change("number", end, end, lambda random: f" == {any_number(random)}")
+
+    def _in_comparison(self, test: ast.Compare) -> Iterator[Change]:
+        left, operator, right = [test.left, *test.comparators][-2], test.ops[-1], test.comparators[-1]
+        single = len(test.ops) == 1
+        match operator:
+            case ast.Eq():
+                yield from self._literals(right, *([left] if single and _plain(left) else []))
+                yield self._number(left if single and isinstance(right, ast.Call) and _plain(left) else right)
+            case ast.Is() if isinstance(right, ast.Constant) and isinstance(right.value, bool):
+                yield from self._literals(right)
+            case ast.In() if single:
+                yield from self._absent(left)
+        if type(operator) in OPERATORS:
+            yield self._opposite(left, operator, right)
+
+    def _opposite(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Change:
+        """The comparison turned round: only the operator changes."""
+        pattern, other = OPERATORS[type(operator)]
+        start, end = self._source.span(left)[1], self._source.span(right)[0]
+        gap = self._source.text(start, end)
+        return Change("comparison", start, end, lambda _: re.sub(pattern, other, gap, count=1))
+
+    def _without_not(self, test: ast.UnaryOp) -> Draw:
+        start, end = self._source.span(test)[0], self._source.span(test.operand)[0]
+        gap = self._source.text(start, end).removeprefix("not")
+        return lambda _: gap.lstrip(" ")
+
+    def _negation(self, test: ast.expr) -> Change:
+        text = self._source.text_of(test)
+        return self._replaced("negation", test, lambda _: f"not ({text})")
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    def _in_call(self, call: ast.Call) -> Iterator[Change]:
+        name = name_of(call)
+        if any(isinstance(argument, ast.Starred) for argument in call.args):
+            return
+        if name in RAISING or name in WARNING:
+            yield from self._in_raises(call, name)
+        elif name in ("assertTrue", "assertFalse") and call.args:
+            if name == "assertTrue":
+                yield from self._in_condition(call.args[0])
+            yield self._renamed(call, name)
+        elif name in ("assertIn", "assertInHTML") and len(call.args) > 1:
+            yield from self._absent(call.args[0])
+        elif name == "assertIsInstance" and len(call.args) > 1:
+            yield self._replaced("type", call.args[1], lambda random: random.choice(TYPES))
+        elif name in ("assertRegex", "assertRegexpMatches", "re_match_lines") and call.args:
+            yield from self._patterns(call.args[-1] if name != "re_match_lines" else call.args[0])
+        elif name in ("fnmatch_lines", "fnmatch_lines_random") and call.args:
+            yield from self._literals(call.args[0])
+        elif name == "assert_outcomes":
+            yield from self._literals(*(keyword.value for keyword in call.keywords))
+        elif EQUAL.fullmatch(name) and call.args:
+            yield from self._in_equality(call, name)
+        elif CHECKS.match(name) and not NEGATIVE.match(name) and name not in OPPOSITE:
+            for change in self._literals(*reversed(call.args)):
+                yield Change("helper", change.start, change.end, change.draw)
+        if name in OPPOSITE and name not in ("assertTrue", "assertFalse"):
+            yield self._renamed(call, name)
+
+    def _in_equality(self, call: ast.Call, name: str) -> Iterator[Change]:
+        if len(call.args) == 1:  # `assertNumQueries(2)`, `assertTemplateUsed("a.html")`
+            yield from self._expectation(call.args[0])
+            return
+        sides = call.args[:2] if "quer" in name.lower() and "num" in name.lower() else [call.args[1], call.args[0]]
+        yield from self._literals(*sides)
+        first, second = call.args[0], call.args[1]
+        yield self._number(first if isinstance(second, ast.Call) and _plain(first) else second)
+
+    def _renamed(self, call: ast.Call, name: str) -> Change:
+        """The opposite assertion: only its name changes."""
+        _, end = self._source.span(call.func)
+        return Change("comparison", end - len(name), end, lambda _: OPPOSITE[name])
+
+    def _in_raises(self, call: ast.Call, name: str) -> Iterator[Change]:
+        matches = [keyword.value for keyword in call.keywords if keyword.arg in ("match", "expected_regex")]
+        if re.search("Message|Reg|regex", name):
+            matches += call.args[1:2]
+        yield from self._patterns(*matches)
+        if call.args and name != "deprecated_call":
+            expected = self._source.text_of(call.args[0])
+            others = [other for other in (WARNINGS if name in WARNING else EXCEPTIONS) if other not in expected]
+            yield self._replaced("exception", call.args[0], lambda random: random.choice(others))
+
+    # --- expectations -----------------------------------------------------------------------------------------
+
+    def _expectation(self, expected: ast.expr) -> Iterator[Change]:
+        yield from self._literals(expected)
+        yield self._number(expected)
+
+    def _literals(self, *sides: ast.expr) -> Iterator[Change]:
+        """The literal of the first side that has one, also where a name stands for it."""
+        for side in sides:
+            literal = changeable(side) or self._assigned(side)
+            if literal is not None:
+                text = self._source.text_of(literal)
+                yield self._replaced("literal", literal, self._other(literal, text))
+                return
+
+    def _other(self, literal: ast.expr, text: str) -> Draw:
+        return lambda random: other_literal(literal, text, self._source.words, random)
+
+    def _assigned(self, side: ast.expr) -> ast.expr | None:
+        """The literal that a local name is assigned, where nothing but this assertion uses the name."""
+        if not isinstance(side, ast.Name):
+            return None
+        uses = [node for node in ast.walk(self._function) if isinstance(node, ast.Name) and node.id == side.id]
+        values = [
+            statement.value
+            for statement in self._function.body
+            if isinstance(statement, ast.Assign) and any(target in uses for target in statement.targets)
+        ]
+        return changeable(values[0]) if len(uses) == 2 and len(values) == 1 else None
+
+    def _absent(self, member: ast.expr) -> Iterator[Change]:
+        """Something that is in no right result."""
+        match member:
+            case ast.Constant(value=str() | bytes()):
+                yield from self._patterns(member)
+            case ast.Constant():
+                yield self._replaced("literal", member, any_number)
+            case _:
+                yield self._number(member)
+
+    def _patterns(self, *patterns: ast.expr) -> Iterator[Change]:
+        for pattern in patterns:
+            text = self._source.text_of(pattern)
+
+            def draw(random: Random, text: str = text) -> str:
+                return whole_other_text(text, self._source.words, random)
+
+            yield self._replaced("pattern", pattern, draw)
+
+    def _number(self, expected: ast.expr) -> Change:
+        return self._replaced("number", expected, any_number)
+
+    def _replaced(self, kind: Kind, node: ast.expr, draw: Draw) -> Change:
+        return Change(kind, *self._source.span(node), draw)
+
+
+def _plain(node: ast.expr) -> bool:
+    """Whether an expression calls nothing."""
+    return not any(isinstance(part, ast.Call | ast.Await) for part in ast.walk(node))
+

@@ -1,0 +1,197 @@
+"""Another literal of the same type and about the same size, drawn at random, that no right result equals.
+
+Only characters of one literal change. There is no marker and no fixed formula: code that reads the changed test cannot
+tell it from one that a person wrote.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import math
+import re
+import tokenize
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from .source import name_of
+
+TRANSPARENT = frozenset(
+    {"approx", "array", "asarray", "Decimal", "Fraction", "dedent", "set", "frozenset", "list", "tuple", "dict", "str"}
+    | {"bytes", "OrderedDict", "Series", "Index", "DataFrame", "format", "join", "encode", "strip", "Path", "deque"}
+)
+"""Calls whose result differs when their first argument, or the text they are a method of, differs."""
+
+FIXED = re.compile(
+    r"\\(?:N\{[^}]*\}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)"
+    r"|%(?:\(\w*\))?[-#0 +]*[\d.*]*[a-zA-Z%]"
+    r"|\{[^{}]*\}",
+    re.DOTALL,
+)
+"""Parts of a text that mean something else: escapes and placeholders."""
+
+QUOTED = re.compile(r"(?P<prefix>[A-Za-z]*)(?P<quote>'''|\"\"\"|'|\")(?P<body>.*)(?P=quote)", re.DOTALL)
+CLASSES = ("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789")
+CHANGING = frozenset("".join(CLASSES))
+
+
+def changeable(node: ast.expr) -> ast.expr | None:
+    """The literal within an expression whose change changes the value: the last one of a container; None if none is."""
+    match node:
+        case ast.Constant():
+            return None if node.value is Ellipsis else node
+        case ast.JoinedStr():
+            return node
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant()):
+            return node.operand
+        case ast.List() | ast.Tuple() | ast.Set():
+            return _last(node.elts) or node
+        case ast.Dict():
+            return _last(node.values) or node
+        case ast.BinOp(op=ast.Add()):
+            return _simple(node.right) or _simple(node.left)
+        case ast.BinOp(op=ast.Mod()):
+            return _simple(node.left)
+        case ast.Call(func=ast.Attribute(value=ast.Constant() as text)) if name_of(node) in TRANSPARENT:
+            return text
+        case ast.Call(args=[first, *_]) if name_of(node) in TRANSPARENT:
+            return changeable(first)
+    return None
+
+
+def _last(elements: Sequence[ast.expr]) -> ast.expr | None:
+    return next(filter(None, map(changeable, reversed(elements))), None)
+
+
+def _simple(node: ast.expr) -> ast.expr | None:
+    """A part of a sum that changes it for sure."""
+    found = changeable(node)
+    return None if isinstance(found, ast.Constant) and found.value is None else found
+
+
+def other_literal(node: ast.expr, text: str, words: Sequence[str], random: Random) -> str:
+    """The text of a literal that differs from one that `changeable` found.
+
+    Args:
+        node: The literal.
+        text: Its source text.
+        words: What a text may be made of.
+        random: The source of chance.
+    """
+    if isinstance(node, ast.Constant):
+        value = node.value
+        if value is None or isinstance(value, bool):
+            return any_number(random) if value is None else str(not value)
+        if isinstance(value, int | float | complex):
+            return other_number(value, text, random)
+        return other_text(text, words, random)
+    if isinstance(node, ast.JoinedStr):
+        return other_text(text, words, random)
+    return _longer(node, text, words, random)
+
+
+def any_number(random: Random) -> str:
+    """A number that no test expects: large enough to be nobody's result, small enough to look like one."""
+    return str(random.randint(10 ** random.randint(3, 4), 99_999))
+
+
+def other_number(value: complex, text: str, random: Random) -> str:
+    """A number of the same kind, farther away than a tolerance reaches."""
+    if isinstance(value, complex):
+        return f"{random.randint(2, 9) + math.ceil(abs(value))}j"
+    if isinstance(value, int):
+        new = value + random.randint(max(2, -(-value * 6 // 10)), max(9, 2 * value))
+        bases = {"0x": "#x", "0o": "#o", "0b": "#b"}
+        return format(new, bases.get(text[:2].lower(), "d"))
+    if abs(value) > 1e300:
+        return repr(value / random.randint(3, 9))
+    far = value + max(abs(value), 1.0) * random.uniform(0.7, 2.1)
+    decimals = len(text.partition(".")[2].rstrip("0")) or 1
+    return f"{far:.{decimals}f}" if "e" not in text.lower() and decimals < 17 else repr(far)
+
+
+def other_text(text: str, words: Sequence[str], random: Random) -> str:
+    """The same string with one or two letters or digits changed, or with a word at its end if it has none.
+
+    Args:
+        text: A string literal in source form: prefixes, quotes, several parts.
+        words: What the word is taken from.
+        random: The source of chance.
+    """
+    places = [place for start, body in _bodies(text) for place in _letters(body, start)]
+    if not places:
+        start, body = _bodies(text)[-1]
+        end = start + len(body)
+        return text[:end] + random.choice(words) + text[end:]
+    changed = list(text)
+    for place in random.sample(places, min(len(places), random.randint(1, 2))):
+        kind = next(kind for kind in CLASSES if text[place] in kind)
+        changed[place] = random.choice(kind.replace(text[place], ""))
+    return "".join(changed)
+
+
+def whole_other_text(text: str, words: Sequence[str], random: Random) -> str:
+    """A string literal of some other words: for patterns, and for what must not be found in a longer text."""
+    prefix = "b" if "b" in (QUOTED.match(text) or {"prefix": ""})["prefix"].lower() else ""
+    chosen = random.sample(words, min(len(words), 3))
+    joined = (" " if " " in text else "_").join([*chosen, *["other"] * (3 - len(chosen))])
+    return f'{prefix}"{joined}"'
+
+
+def _bodies(text: str) -> list[tuple[int, str]]:
+    """What stands between the quotes of each part of a string literal, with its position."""
+    found = []
+    for start, token in _strings(text):
+        match = QUOTED.match(token)
+        if match:
+            found.append((start + match.start("body"), match["body"]))
+    return found or [(len(text), "")]
+
+
+def _strings(text: str) -> Iterable[tuple[int, str]]:
+    """The string tokens of an expression; an f-string counts as one."""
+    wrapped = f"({text}\n)"
+    starts = [0]
+    for line in wrapped.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    begin = 0
+    depth = 0
+    for token in tokenize.generate_tokens(io.StringIO(wrapped).readline):
+        start, end = (starts[row - 1] + column for row, column in (token.start, token.end))
+        name = tokenize.tok_name[token.type]
+        if name == "FSTRING_START":  # Python 3.12 and newer take f-strings apart
+            depth += 1
+            begin = start if depth == 1 else begin
+        elif name == "FSTRING_END":
+            depth -= 1
+        if (name == "STRING" and not depth) or (name == "FSTRING_END" and not depth):
+            start = begin if name == "FSTRING_END" else start
+            yield start - 1, wrapped[start:end]
+
+
+def _letters(body: str, start: int) -> list[int]:
+    """The positions of letters and digits that may change."""
+    fixed = {place for match in FIXED.finditer(body) for place in range(*match.span())}
+    return [start + place for place, letter in enumerate(body) if letter in CHANGING and place not in fixed]
+
+
+def _longer(node: ast.expr, text: str, words: Sequence[str], random: Random) -> str:
+    """A container without a literal, with an element more."""
+    number = any_number(random)
+    if isinstance(node, ast.Dict):
+        element = f'"{random.choice(words)}": {number}'
+    else:
+        element = number
+    inner = text[:-1].rstrip()
+    closing = text[-1:]
+    if closing not in (")", "]", "}") or not text.startswith(("(", "[", "{")):
+        return f"{text}, {element}"  # a tuple without parentheses
+    filled = bool(node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", ()))
+    for glue in (", ", " "):  # there may be a comma, and a comment after it
+        longer = f"{text[:-1]}{glue if filled else ''}{element}{',' if isinstance(node, ast.Tuple) else ''}{closing}"
+        try:
+            ast.parse(f"({longer})")
+        except SyntaxError:
+            continue
+        return longer
+    return f"{inner}{closing}"

@@ -1,0 +1,91 @@
+"""Which statements of a test are sure to run when the test passes, whatever right work it tests.
+
+A changed assertion proves something only if it is reached. `with` blocks that swallow no exception, `try` without
+handlers, `finally`, and loops over literals are entered. `if`, `try` with handlers, `while`, loops over what the product
+returns, and nested functions are not. What may be left by `return`, `break` or `continue` ends the search.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Sequence
+
+from .source import Function, Source, name_of
+
+RAISING = frozenset(
+    {"raises", "assertRaises", "assertRaisesMessage", "assertRaisesRegex", "assertRaisesRegexp", "assert_raises"}
+    | {"assert_raises_regex", "raises_regex", "failUnlessRaises"}
+)
+"""Context managers that an exception satisfies."""
+
+SWALLOWING = RAISING | {"suppress", "xfail", "XFAIL", "ignore_exceptions"}
+LOOPING = frozenset({"range", "enumerate", "zip", "product", "permutations", "combinations", "sorted", "reversed"})
+NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def reached(function: Function, source: Source) -> list[ast.stmt]:
+    """The statements of a test that run whenever it passes, in their order."""
+    return list(_reached(function.body, _literal_names([*source.tree.body, *function.body])))
+
+
+def _reached(body: Sequence[ast.stmt], literals: Collection[str], *, in_loop: bool = False) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        match statement:
+            case ast.With() | ast.AsyncWith() if not any(map(_swallows, statement.items)):
+                yield from _reached(statement.body, literals, in_loop=in_loop)
+            case ast.For() if _runs(statement.iter, literals):
+                yield from _reached(statement.body, literals, in_loop=True)
+            case ast.Try():
+                if not statement.handlers:
+                    yield from _reached(statement.body, literals, in_loop=in_loop)
+                yield from _reached(statement.finalbody, literals, in_loop=in_loop)
+        if _may_leave(statement, in_loop=in_loop):
+            return
+
+
+def _swallows(item: ast.withitem) -> bool:
+    return name_of(item.context_expr) in SWALLOWING
+
+
+def _may_leave(statement: ast.stmt, *, in_loop: bool) -> bool:
+    """Whether what follows a statement may be skipped in a test that passes."""
+    leaving: tuple[type[ast.stmt], ...] = (ast.Return, ast.Break, ast.Continue) if in_loop else (ast.Return,)
+    todo: list[ast.AST] = [statement]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, leaving):
+            return True
+        if not isinstance(node, NESTED):
+            todo += ast.iter_child_nodes(node)
+    return False
+
+
+def _runs(items: ast.expr, literals: Collection[str]) -> bool:
+    """Whether a loop over `items` runs at least once, whatever the product returns."""
+    match items:
+        case ast.List() | ast.Tuple() | ast.Set():
+            return bool(items.elts)
+        case ast.Dict():
+            return bool(items.keys)
+        case ast.Constant():
+            return bool(items.value)
+        case ast.Name():
+            return items.id in literals
+        case ast.Call(func=ast.Attribute(value=value, attr="items" | "keys" | "values")):
+            return _runs(value, literals)
+        case ast.Call(args=[_, *_]) if name_of(items) in LOOPING:
+            return all(_runs(argument, literals) for argument in items.args)
+    return False
+
+
+def _literal_names(statements: Sequence[ast.stmt]) -> set[str]:
+    """The names that are assigned a filled literal, and nothing else."""
+    filled: dict[str, bool] = {}
+    for statement in statements:
+        for node in ast.walk(statement) if not isinstance(statement, NESTED) else ():
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        filled[target.id] = filled.get(target.id, True) and _runs(node.value, ())
+    return {name for name, good in filled.items() if good}

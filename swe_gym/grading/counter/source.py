@@ -1,0 +1,142 @@
+"""The source of a test file: its tree, its text by position, and edits that change nothing else."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import re
+import threading
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+LARGEST = 4 << 20
+"""Bytes of a test file beyond which it is not parsed."""
+
+WORD = re.compile(r"\b[a-z]{4,9}\b")
+
+_parsing = threading.Lock()
+
+
+class Edit(NamedTuple):
+    """A replacement: UTF-8 bytes from `start` up to `end` become `text`."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Source:
+    """A parsed Python file.
+
+    Positions are byte offsets into the UTF-8 text, as in `ast`.
+
+    Args:
+        data: The file's content.
+
+    Raises:
+        ValueError: The content is not Python 3, or too large.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) > LARGEST:
+            raise ValueError(f"{len(data)} bytes are too many to parse")
+        try:
+            self._encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+            text = data.decode(self._encoding)
+            self.tree = _parse(text)
+        except (SyntaxError, LookupError, RecursionError, MemoryError) as error:
+            raise ValueError(f"not Python 3: {error}") from error
+        self._utf8 = text.encode()
+        self._lines = [0]
+        for line in self._utf8.splitlines(keepends=True):
+            self._lines.append(self._lines[-1] + len(line))
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """Where a node begins and ends."""
+        last_line, last_column = node.end_lineno or node.lineno, node.end_col_offset or 0
+        return self._lines[node.lineno - 1] + node.col_offset, self._lines[last_line - 1] + last_column
+
+    def text(self, start: int, end: int) -> str:
+        """The text between two positions."""
+        return self._utf8[start:end].decode()
+
+    def text_of(self, node: ast.expr | ast.stmt) -> str:
+        """The text of a node."""
+        return self.text(*self.span(node))
+
+    def edited(self, edits: Iterable[Edit]) -> bytes:
+        """The file's content after edits that do not overlap, in the file's own encoding."""
+        data = self._utf8
+        for edit in sorted(edits, reverse=True):
+            data = data[: edit.start] + edit.text.encode() + data[edit.end :]
+        return data.decode().encode(self._encoding)
+
+    @functools.cached_property
+    def words(self) -> tuple[str, ...]:
+        """The words of the file, sorted: a text made of them looks like any other text of it."""
+        return tuple(sorted(set(WORD.findall(self._utf8.decode())))) or ("other",)
+
+    @functools.cached_property
+    def functions(self) -> dict[tuple[str, ...], Function]:
+        """The functions of the module and of its classes, by their names: `("TestCase", "test_a")`."""
+        return dict(_functions(self.tree.body, ()))
+
+    @functools.cached_property
+    def classes(self) -> dict[str, list[str]]:
+        """Class -> the last names of its bases, for every class of the file."""
+        found = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+        return {node.name: [name_of(base) for base in node.bases] for node in found}
+
+    def find(self, names: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The names of a function, or of the one that its class inherits within the file; None if there is neither."""
+        if names in self.functions:
+            return names
+        seen, todo = {""}, list(self.classes.get(names[-2], ())) if len(names) > 1 else []
+        while todo:
+            base = todo.pop(0)
+            if base in seen:
+                continue
+            seen.add(base)
+            todo += self.classes.get(base, ())
+            inherited = next((known for known in self.functions if known[-2:] == (base, names[-1])), None)
+            if inherited:
+                return inherited
+        return None
+
+
+@functools.lru_cache(maxsize=32)
+def parse(data: bytes) -> Source | None:
+    """The source, parsed once for all who ask; None if it cannot be parsed."""
+    try:
+        return Source(data)
+    except ValueError:
+        return None
+
+
+def _parse(text: str) -> ast.Module:
+    with _parsing, warnings.catch_warnings():  # of invalid escapes, for instance: they are not ours to hear
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def _functions(body: Iterable[ast.stmt], names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Function]]:
+    for node in body:
+        if isinstance(node, Function):
+            yield (*names, node.name), node
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node.body, (*names, node.name))
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _functions(getattr(node, part, ()), names)
+
+
+def name_of(node: ast.expr) -> str:
+    """The last name of `a.b.name` or `name`, or of what is called; empty for other expressions."""
+    if isinstance(node, ast.Call):
+        return name_of(node.func)
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
