@@ -519,7 +519,9 @@ class SweEnv(gymnasium.Env[str, str]):
         try:
             episode.patch, fresh = episode.group.take_work(episode.sandbox)
             with episode.group.dropping(episode.sandbox):  # nothing of it is needed any more
-                episode.verdict = grade(episode.task, episode.patch, fresh, episode.group.fresh, complete=self._reward is not binary)
+                episode.verdict = grade(
+                    episode.task, episode.patch, fresh, episode.group.fresh, complete=self._reward is not binary
+                )
             episode.signs += sorted(signs_in_work(episode.patch, episode.verdict, episode.task.oracle))
             episode.group.drop(fresh)
             episode.reward = _finite(self._reward(episode.verdict))

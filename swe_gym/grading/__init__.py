@@ -6,8 +6,8 @@ from ..errors import TaskError, UsageError
 from ..registry import Registry
 from ..sandboxes.base import Sandbox
 from ..types import Task, TestStatus, Verdict
-from .base import Grader, PlainGrader
-from .judge import CounterOptions, Judge, OpenSandbox, Stage
+from .base import Grader, OpenSandbox, PlainGrader
+from .judge import CounterOptions, Judge, Stage
 from .patch import Patch
 from .protect import Protection
 
@@ -51,8 +51,8 @@ def grade(
         patch: The work, as `take_patch` returns it.
         fresh: A new sandbox of the task, in which nothing has run. It is used up.
         open_fresh: Opens further sandboxes like it, one at a time: `with open_fresh() as sandbox`.
-        complete: Find out how every required test ends. If False, work that the first run shows to be unresolved costs no
-            second run, and tests that ran only changed are `not_run`: enough for a reward that looks at `resolved` alone.
+        complete: Find out how every required test ends. If False, no second run follows a first that shows the work to
+            be unresolved, and tests that ran only changed are `not_run`: enough for rewards that read `resolved` alone.
         counter: How far counter-tests go.
 
     Raises:
@@ -75,7 +75,7 @@ def grade(
             reason=patch.rejected,
             dropped=dropped,
         )
-    stage = Stage(task, protection)
+    stage = Stage(task, protection, open_fresh)
     if isinstance(grader, Grader):
         options = counter or CounterOptions()
         judge = Judge(task, patch, grader, stage, open_fresh, complete=complete, options=options)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ..sandboxes.base import Sandbox
 from ..types import ExecResult, Frozen, Task, TestStatus, Verdict
+
+OpenSandbox: TypeAlias = Callable[[], AbstractContextManager[Sandbox]]
+"""Opens a fresh sandbox of the task, in which nothing has run; it is closed at the end of the block."""
 
 LOG_CHARS = 20_000
 """Characters of a log that a verdict keeps: its end."""
@@ -47,10 +51,12 @@ class Ready:
 
     Attributes:
         task: The task. Of its evaluation script only the tests are left.
+        open_fresh: Opens further sandboxes of the task.
         state: Shell commands that restore what the script's first part set: variables, functions, folder.
     """
 
     task: Task
+    open_fresh: OpenSandbox
     state: bytes = b""
 
 

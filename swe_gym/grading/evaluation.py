@@ -1,8 +1,8 @@
 """Runs a dataset's evaluation script and reads how the tests ended: from our reporter where it can, else from the log.
 
-The script runs in two commands. The first prepares; its variables, functions and folder are carried over by us, and no
-process of it lives on. The second runs the tests alone, so what it prints is the log and needs no marks that a test could
-print too. The reporter gets its key only between the two: code of the work may have run in the first.
+The script runs in two commands. The first prepares; we carry its variables, functions and folder over, and end its
+processes. The second runs the tests alone, so what it prints is the log and needs no marks that a test could print too.
+The reporter gets its key only between the two: code of the work may have run in the first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import FileError, GradingError, TaskError, UsageError
 from ..sandboxes.base import Sandbox
 from ..types import ExecResult, Task, TestStatus
-from .base import Evaluation, Ready
+from .base import Evaluation, OpenSandbox, Ready
 from .command import TestCommand, parse_command
 from .log_parsers import is_django, load_parser, pytest_name
 from .log_parsers.lines import note
@@ -87,7 +87,7 @@ def evaluate(ready: Ready, sandbox: Sandbox) -> Evaluation:
         if found is not None:
             return found
     if "\n" in oracle.log_parser:
-        return _by_own_parser(task, f"{state}{script.command}", sandbox)
+        return _by_own_parser(ready, f"{state}{script.command}", sandbox)
     return _by_log(task, f"{state}{script.command}", sandbox)
 
 
@@ -98,7 +98,7 @@ def builds_python(task: Task) -> bool:
     return python and bool(script.before.strip())
 
 
-def begin(task: Task, sandbox: Sandbox) -> Ready:
+def begin(task: Task, sandbox: Sandbox, open_fresh: OpenSandbox) -> Ready:
     """Run the part of a task's evaluation script that comes before the tests. Of the script only the tests are left.
 
     Raises:
@@ -108,7 +108,9 @@ def begin(task: Task, sandbox: Sandbox) -> Ready:
     script = _whole_script(task.oracle.eval_script.replace("{workdir}", sandbox.workdir), sandbox)
     state = _prepare(task, script, sandbox) if script.before.strip() else b""
     rest = f": '{START_TEXT}'\n{script.command}\n: '{END_TEXT}'\n" if script.command else ""
-    return Ready(task.model_copy(update={"oracle": task.oracle.model_copy(update={"eval_script": rest})}), state)
+    return Ready(
+        task.model_copy(update={"oracle": task.oracle.model_copy(update={"eval_script": rest})}), open_fresh, state
+    )
 
 
 def reportable(command: str, log_parser: str) -> TestCommand | None:
@@ -140,7 +142,7 @@ def _whole_script(text: str, sandbox: Sandbox) -> EvalScript:
 
 
 def _prepare(task: Task, script: EvalScript, sandbox: Sandbox) -> bytes:
-    """Run what comes before the tests, and end every process that it left; returns the commands that restore its state."""
+    """Run what comes before the tests and end the processes that it left; returns commands that restore its state."""
     hurry = OFFLINE if sandbox.capabilities.network == "none" else {}
     unset = f"unset {' '.join(hurry)}; " if hurry else ""  # the tests know nothing of it
     mark = secrets.token_hex(16)
@@ -239,29 +241,36 @@ def _by_log(task: Task, command: str, sandbox: Sandbox) -> Evaluation:
     return Evaluation(judge="log", statuses=statuses, ran=ran or bool(statuses), reason=reason, result=result)
 
 
-def _by_own_parser(task: Task, command: str, sandbox: Sandbox) -> Evaluation:
-    """What the dataset's own parser finds: a Python program that runs in the sandbox, never in our process.
-
-    It is called with files of standard output, standard error and for its result: `{"tests": [{"name", "status"}]}`.
-    """
+def _by_own_parser(ready: Ready, command: str, sandbox: Sandbox) -> Evaluation:
+    """Use the dataset's own parser: a Python program that runs in a sandbox of its own, never in our process."""
+    task = ready.task
     result = _run(task, command, sandbox, merge=False)
     _check_command(task, result, ran=bool(result.stdout))
-    folder = make_folder(sandbox)
+    with ready.open_fresh() as fresh:  # the work may have filled the disk of the other one, or replaced its Python
+        statuses = _parse(task, result, fresh)
+    reason = contradicted({}, result, task.oracle.timeout)
+    return Evaluation(judge="own_parser", statuses=statuses, ran=bool(statuses), reason=reason, result=result)
+
+
+def _parse(task: Task, result: ExecResult, fresh: Sandbox) -> dict[str, TestStatus]:
+    """Run a dataset's parser on files of standard output, standard error and for its result.
+
+    The result is `{"tests": [{"name": ..., "status": ...}]}`.
+    """
+    folder = make_folder(fresh)
     files = {"parser.py": task.oracle.log_parser, "stdout": result.text, "stderr": result.error_text}
     for name, text in files.items():
-        sandbox.write_file(f"{folder}/{name}", text.encode())
+        fresh.write_file(f"{folder}/{name}", text.encode())
     python = "$(command -v python3 || command -v python)"
     arguments = shlex.join(f"{folder}/{name}" for name in (*files, "results.json"))
-    parsed = sandbox.exec(f"{python} -I {arguments}", cwd=folder, timeout=task.oracle.timeout, merge=True)
+    parsed = fresh.exec(f"{python} -I {arguments}", cwd=folder, timeout=task.oracle.timeout, merge=True)
     try:
-        statuses = read_results(json.loads(sandbox.read_file(f"{folder}/results.json")))
+        return read_results(json.loads(fresh.read_file(f"{folder}/results.json")))
     except (FileError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise GradingError(
             f"task {task.task_id}: its own log parser gave no results ({parsed.describe()}, {error!r}): "
             f"{parsed.text[-2000:].strip()}"
         ) from error
-    reason = contradicted({}, result, task.oracle.timeout)
-    return Evaluation(judge="own_parser", statuses=statuses, ran=bool(statuses), reason=reason, result=result)
 
 
 def _run(task: Task, command: str, sandbox: Sandbox, *, merge: bool = True) -> ExecResult:

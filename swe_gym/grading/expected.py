@@ -35,8 +35,8 @@ def run_expected(ready: Ready, sandbox: Sandbox) -> Evaluation:
 def decide_expected(task: Task, found: Evaluation) -> Verdict:
     """Compare: the same tests, each ended the same way.
 
-    In the verdict, `pass_to_pass` holds the tests of the map. One that ended as the map says is `passed`, even if the map
-    says that it fails.
+    In the verdict, `pass_to_pass` holds the tests of the map. One that ended as the map says is `passed`, even if the
+    map says that it fails.
     """
     expected = task.oracle.expected
     statuses = {test: status for test, status in found.statuses.items() if status in COMPARED}

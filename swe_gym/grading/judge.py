@@ -1,23 +1,21 @@
 """The judge: decides on work by runs of its tests, in which counter-tests prove that the runs can be believed.
 
 Two mixed runs, each in a sandbox that has not seen the other. A random half of the tests that must start passing is
-changed in the first run, the other half in the second. So each is seen once as it is, where it must pass, and once changed
-so that right work must fail it, where it must not pass. Nothing tells a changed test, or a run, from the other.
+changed in the first run, the other half in the second. So each test runs once as it is, where it must pass, and once
+changed so that right work must fail it, where it must not pass. Nothing tells the two runs apart.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TypeAlias
 
 from ..errors import GradingError, TaskError
 from ..sandboxes.base import Sandbox
 from ..types import CounterTests, Task, TestStatus, Verdict
-from .base import LOG_CHARS, Evaluation, Grader, Ready
+from .base import LOG_CHARS, Evaluation, Grader, OpenSandbox, Ready
 from .command import parse_command
 from .configuration import changed_folder, find_configuration, point_at
 from .counter import Counter, CounterPlan, plan_counters
@@ -27,9 +25,6 @@ from .patch import Patch
 from .protect import Protection
 from .script import with_pytest_options
 from .staging import put_in, put_tests_in
-
-OpenSandbox: TypeAlias = Callable[[], AbstractContextManager[Sandbox]]
-"""Opens a fresh sandbox of the task, in which nothing has run; it is closed at the end of the block."""
 
 ALARM = "a counter-test passed: work that is right fails it"
 SETUP_TIMEOUT = 600.0
@@ -83,11 +78,13 @@ class Stage:
     Args:
         task: The task.
         protection: What the task protects from the work.
+        open_fresh: Opens further sandboxes of the task.
     """
 
-    def __init__(self, task: Task, protection: Protection) -> None:
+    def __init__(self, task: Task, protection: Protection, open_fresh: OpenSandbox) -> None:
         self._task = task
         self._protection = protection
+        self._open_fresh = open_fresh
 
     def prepare(self, work: Patch | str, fresh: Sandbox) -> Ready:
         """Put the hidden tests and the work into a fresh sandbox.
@@ -106,7 +103,7 @@ class Stage:
         patch = work if isinstance(work, Patch) else Patch()
         folder = changed_folder(patch, self._protection)
         configuration = None if folder is None else find_configuration(fresh, folder)
-        ready = put_in(self._task, work, fresh)
+        ready = put_in(self._task, work, fresh, self._open_fresh)
         options = [] if configuration is None else point_at(configuration, fresh)
         options += self._protection.ignored_folders(patch, fresh.workdir)
         return replace(ready, task=_with_options(ready.task, options, fresh.workdir))
@@ -279,8 +276,12 @@ class Judge:
         verdict = self._grader.decide(self._task, self._merged(runs or self._runs))
         return verdict.model_copy(update={"counter_tests": self._counter_tests()})
 
-    def _counter_tests(self, alarms: Mapping[str, str] | None = None, unfit: Mapping[str, str] | None = None) -> CounterTests:
-        kinds = {test: counter.change.kind for counter in self._plan.counters for test in counter.tests if counter.starts}
+    def _counter_tests(
+        self, alarms: Mapping[str, str] | None = None, unfit: Mapping[str, str] | None = None
+    ) -> CounterTests:
+        kinds: dict[str, str] = {
+            test: counter.change.kind for counter in self._plan.counters for test in counter.tests if counter.starts
+        }
         return CounterTests(
             kinds=kinds,
             uncovered=dict(self._plan.uncovered),
@@ -292,17 +293,23 @@ class Judge:
     # --- alarms -----------------------------------------------------------------------------------------------
 
     def _caught(self) -> Verdict | None:
-        """The verdict on work with which counter-tests passed that fail with the gold patch; None if there are none."""
+        """The verdict on work with which tests pass both as they are and changed; None if there are none.
+
+        Wrong work may pass a changed test that it fails as it is. No work passes both, unless it changed the judge.
+        """
+        verdict = self._verdict()
+        ends = {**verdict.pass_to_pass, **verdict.fail_to_pass}
         alarms: dict[str, str] = {}
         unfit: dict[str, str] = {}
         for run in self._runs:
             passed = self._passed(run.countered, run.found)
+            passed = {test: kind for test, kind in passed.items() if ends.get(test) is TestStatus.PASSED}
             innocent = self._passed_with_gold(run) if passed else {}
             alarms |= {test: kind for test, kind in passed.items() if test not in innocent}
             unfit |= {test: kind for test, kind in passed.items() if test in innocent}
         found = self._counter_tests(alarms, unfit)
         if not alarms:
-            return self._verdict().model_copy(update={"counter_tests": found}) if unfit else None
+            return verdict.model_copy(update={"counter_tests": found}) if unfit and verdict.resolved else None
         oracle = self._task.oracle
         return Verdict(
             resolved=False,
@@ -315,7 +322,7 @@ class Judge:
 
     def _passed(self, countered: Sequence[Counter], found: Evaluation) -> dict[str, str]:
         """The changed tests that did not fail -> how they were changed."""
-        passed = {}
+        passed: dict[str, str] = {}
         for counter in countered:
             for test, status in match_tests(counter.tests, found.statuses).statuses.items():
                 silent = status is TestStatus.MISSING and self._task.oracle.fails_only
@@ -336,7 +343,8 @@ class Judge:
             found = self._run_with(self._stage.prepare(gold, fresh), fresh, run.files)
         if found.reason:
             raise GradingError(
-                f"task {self._task.task_id}: a counter-test passed, and the gold patch could not confirm it: {found.reason}"
+                f"task {self._task.task_id}: a counter-test passed, and the gold patch cannot be run to confirm it: "
+                f"{found.reason}"
             )
         return self._passed(run.countered, found)
 

@@ -83,7 +83,7 @@ class ImportPath:
     """
 
     def __init__(self, first):
-        self.usual = [first] + START_PATH
+        self.usual = [first, *START_PATH]
         self.installed = [path for path in START_PATH if is_installed(path)]
 
     def prefer_installed(self):

@@ -48,8 +48,12 @@ def make_note(unittest, emit, ends):
     return note
 
 
+def ignore_failfast(result, value):
+    """All tests run: the first failure may be a counter-test."""
+
+
 def make_result_class(unittest, emit, names_of):
-    """The result class. All tests run: `failfast` would hide those after a counter-test."""
+    """The result class."""
     ends = {}  # id -> how the test that runs ended so far
     note = make_note(unittest, emit, ends)
 
@@ -63,7 +67,7 @@ def make_result_class(unittest, emit, names_of):
         return method
 
     class Result(unittest.TextTestResult):
-        failfast = property(lambda self: False, lambda self, value: None)
+        failfast = property(lambda self: False, ignore_failfast)
 
         def addSubTest(self, test, subtest, err):
             if err is not None:

@@ -14,7 +14,7 @@ import re
 
 from ..sandboxes.base import Sandbox
 from ..types import Task
-from .base import Ready
+from .base import OpenSandbox, Ready
 from .evaluation import begin, builds_python
 from .patch import Patch, apply_diff, apply_patch
 from .protect import touched_files
@@ -43,17 +43,18 @@ def put_tests_in(task: Task, sandbox: Sandbox) -> None:
         sandbox.write_file(path, text.encode())
 
 
-def put_in(task: Task, work: Patch | str, sandbox: Sandbox) -> Ready:
+def put_in(task: Task, work: Patch | str, sandbox: Sandbox, open_fresh: OpenSandbox) -> Ready:
     """Put work into a fresh sandbox, after the first part of the task's evaluation script where possible.
 
     A task whose own solution changes how the product is built gets its work first, for the build is then part of what
-    is judged. So does one whose script installs a copy of the product, for the copy is what is tested. A git diff is the
-    task's own work, and always goes first.
+    is judged. So does one whose script installs a copy of the product, for the copy is what is tested. The gold patch
+    always goes first.
 
     Args:
         task: The task.
         work: The part of the policy's work that counts, or the gold patch.
         sandbox: Fresh, with the hidden tests in it unless the script brings them.
+        open_fresh: Opens further sandboxes of the task.
 
     Raises:
         GradingError: The script did not reach its tests.
@@ -62,14 +63,14 @@ def put_in(task: Task, work: Patch | str, sandbox: Sandbox) -> Ready:
     """
     if isinstance(work, str):
         apply_diff(sandbox, work, what=f"task {task.task_id}: the gold patch")
-        return begin(task, sandbox)
+        return begin(task, sandbox, open_fresh)
     built_from_work = changes_the_build(task.oracle.gold_patch) or installs_a_copy(task.oracle.eval_script)
     if not builds_python(task) or built_from_work:
         apply_patch(work, sandbox)
-        return begin(task, sandbox)
+        return begin(task, sandbox, open_fresh)
     compiled = tuple(change for change in work.changes if change.path.endswith(COMPILED))
     apply_patch(work.model_copy(update={"changes": compiled}), sandbox)
-    ready = begin(task, sandbox)
+    ready = begin(task, sandbox, open_fresh)
     apply_patch(work.model_copy(update={"changes": tuple(c for c in work.changes if c not in compiled)}), sandbox)
     return ready
 

@@ -41,9 +41,8 @@ def run_tests(ready: Ready, sandbox: Sandbox) -> Evaluation:
         raise GradingError(f"task {task.task_id}: its oracle names no test that must pass")
     report, result = _run(task, sandbox)
     reason = contradiction(report, result, task.oracle.timeout)
-    statuses = {test: report.status(test) for test in (*report.tests, *required)}
-    found = {test: status for test, status in statuses.items() if status is not TestStatus.MISSING}
-    return Evaluation(judge="reporter", statuses=found, ran=report.started, reason=reason, result=result)
+    statuses: dict[str, TestStatus] = {test: report.status(test) for test in (*report.tests, *required)}
+    return Evaluation(judge="reporter", statuses=statuses, ran=report.started, reason=reason, result=result)
 
 
 def decide_tests(task: Task, found: Evaluation) -> Verdict:

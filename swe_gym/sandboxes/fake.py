@@ -47,7 +47,7 @@ from ..errors import (
 from ..types import Capabilities, ExecResult, FileEntry, Frozen
 from .base import Pty, Sandbox, SandboxSpec, parse_options
 
-Operation = Literal["start", "exec", "read", "write", "close", "pty", "manifest", "tar"]
+Operation = Literal["start", "exec", "read", "write", "close", "pty", "manifest", "tar", "end_processes"]
 
 Content = Annotated[
     bytes,

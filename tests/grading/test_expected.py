@@ -85,7 +85,7 @@ def verdict_on(task: Task, open_box: OpenBox, *changes: tuple[str, str]) -> Verd
             text = text.replace(old, new)
         box.write_file("words/cases.py", text.encode())
         box.write_file("run_tests.sh", b"echo forged")
-        return grade(task, take_patch(box, fresh), fresh)
+        return grade(task, take_patch(box, fresh), fresh, lambda: open_box(task))
 
 
 def with_oracle(task: Task, **fields: object) -> Task:
@@ -136,7 +136,7 @@ def test_work_that_breaks_the_run(r2e_task: Task, open_box: OpenBox, work: str) 
 
 def test_a_task_that_expects_nothing(r2e_task: Task, open_box: OpenBox) -> None:
     with open_box(r2e_task) as fresh, pytest.raises(GradingError, match="expects no test"):
-        grade(with_oracle(r2e_task, expected={}), Patch(), fresh)
+        grade(with_oracle(r2e_task, expected={}), Patch(), fresh, lambda: open_box(r2e_task))
 
 
 def test_differences_in_numbers() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from swe_gym.errors import GradingError, TaskError
 from swe_gym.grading import grade
+from swe_gym.grading.judge import ALARM
 from swe_gym.grading.patch import REGULAR, Dropped, FileChange, Patch, apply_diff, take_patch
 from swe_gym.grading.tests import find_statuses, read_report
 from swe_gym.sandboxes import Sandbox
@@ -154,7 +155,7 @@ def judge(task: Task, open_box: OpenBox, script: str = "", *, solve: bool = Fals
             result = box.exec(script or "true")
             assert result.ok, result.error_text
             patch = take_patch(box, fresh)
-        return grade(task, patch, fresh)
+        return grade(task, patch, fresh, lambda: open_box(task))
 
 
 def with_oracle(task: Task, **fields: object) -> Task:
@@ -188,7 +189,7 @@ def test_hidden_tests_that_change_while_they_run_prove_nothing(words_task: Task,
     task = with_oracle(words_task, test_files={"tests/conftest.py": conftest})
     verdict = judge(task, open_box, f"cat > words/cases.py <<'E'\n{REWRITES_TESTS}E\n")
     assert "4 passed" in verdict.log
-    assert (verdict.resolved, "hidden tests" in verdict.reason) == (False, True)
+    assert (verdict.resolved, verdict.reason) == (False, ALARM)
     assert judge(task, open_box, solve=True).resolved
 
 
@@ -269,7 +270,7 @@ def test_a_verdict_says_what_was_found(words_task: Task, open_box: OpenBox) -> N
     assert "test_title" in empty.log
     assert "test_title" not in repr(empty.model_copy(update={"fail_to_pass": {}}))
     gold = judge(words_task, open_box, solve=True)
-    assert (gold.resolved, gold.reason, gold.exit_code, gold.dropped) == (True, "", 0, ())
+    assert (gold.resolved, gold.reason, gold.timed_out, gold.dropped) == (True, "", False, ())
 
 
 def test_a_timeout_is_not_resolved(shop_task: Task, open_box: OpenBox) -> None:
@@ -307,7 +308,7 @@ def test_work_that_removes_the_report_is_not_resolved(shop_task: Task, open_box:
 def test_rejected_work_is_judged_without_a_run(shop_task: Task, open_box: OpenBox) -> None:
     patch = Patch(rejected="too much", dropped=(Dropped(path="x", reason="y"),))
     with open_box(shop_task) as fresh:
-        verdict = grade(shop_task, patch, fresh)
+        verdict = grade(shop_task, patch, fresh, lambda: open_box(shop_task))
     assert (verdict.resolved, verdict.reason, verdict.dropped) == (False, "too much", ("x",))
     assert set(verdict.fail_to_pass.values()) == {TestStatus.MISSING}
 
@@ -329,7 +330,7 @@ def test_what_is_not_the_works_fault_is_no_verdict(
     shop_task: Task, open_box: OpenBox, fields: dict[str, object], message: str
 ) -> None:
     with open_box(shop_task) as fresh, pytest.raises(GradingError, match=message):
-        grade(with_oracle(shop_task, **fields), Patch(), fresh)
+        grade(with_oracle(shop_task, **fields), Patch(), fresh, lambda: open_box(shop_task))
 
 
 def test_a_test_patch_that_does_not_apply_is_the_tasks_fault(words_task: Task, open_box: OpenBox) -> None:
@@ -337,12 +338,12 @@ def test_a_test_patch_that_does_not_apply_is_the_tasks_fault(words_task: Task, o
         words_task, test_patch="diff --git a/none b/none\n--- a/none\n+++ b/none\n@@ -1 +1 @@\n-1\n+2\n"
     )
     with open_box(broken) as fresh, pytest.raises(TaskError, match="task words: the test patch does not apply"):
-        grade(broken, Patch(), fresh)
+        grade(broken, Patch(), fresh, lambda: open_box(broken))
 
 
 def test_an_unknown_grader_is_named(shop_task: Task, open_box: OpenBox) -> None:
     with open_box(shop_task) as fresh, pytest.raises(TaskError, match="Did you mean 'tests'"):
-        grade(with_oracle(shop_task, grader="test"), Patch(), fresh)
+        grade(with_oracle(shop_task, grader="test"), Patch(), fresh, lambda: open_box(shop_task))
 
 
 def test_a_policy_cannot_make_the_test_patch_fail(words_task: Task, open_box: OpenBox) -> None:
@@ -380,7 +381,7 @@ def test_the_tests_keep_their_configuration_and_the_product_its_own(words_task: 
             old_mode=REGULAR,
             new_mode=REGULAR,
         )
-        verdict = grade(task, Patch(changes=(change,)), fresh)
+        verdict = grade(task, Patch(changes=(change,)), fresh, lambda: open_box(task))
     assert verdict.resolved, verdict.log
 
 
@@ -396,7 +397,7 @@ def test_configuration_in_a_new_file_does_not_win(original: str, words_task: Tas
             new=b'[tool.pytest.ini_options]\naddopts = "--collect-only"\n',
             new_mode=REGULAR,
         )
-        verdict = grade(words_task, Patch(changes=(change,)), fresh)
+        verdict = grade(words_task, Patch(changes=(change,)), fresh, lambda: open_box(words_task))
     assert verdict.pass_to_pass == {"tests/test_cases.py::test_lower": TestStatus.PASSED}
 
 

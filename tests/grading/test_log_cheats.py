@@ -88,6 +88,6 @@ def test_tests_that_are_done_away_with_cannot_be_printed(
         task = task.model_copy(update={"oracle": task.oracle.model_copy(update=lists)})
     with open_box(task) as box, open_box(task) as fresh:
         box.write_file("words/cases.py", FORGED.format(tests=tests).encode())
-        verdict = grade(task, take_patch(box, fresh), fresh)
+        verdict = grade(task, take_patch(box, fresh), fresh, lambda: open_box(task))
     assert "PASSED" in verdict.log
     assert (verdict.resolved, verdict.judge) == (False, "reporter")

@@ -178,9 +178,14 @@ def test_hidden_files_are_not_taken_for_deleted_nor_for_work(sandbox_factory: Op
 
 def test_a_sandbox_that_judges_is_set_up_first(sandbox_factory: Open) -> None:
     oracle = {"grader": "exit_code", "setup_cmd": "echo ready > {workdir}/state", "test_cmd": "grep ready state"}
-    assert grade(task(**oracle), Patch(), sandbox_factory({"a.py": ""})).resolved
+    assert grade(task(**oracle), Patch(), sandbox_factory({"a.py": ""}), lambda: sandbox_factory({"a.py": ""})).resolved
     with pytest.raises(TaskError, match="setup_cmd failed"):
-        grade(task(**{**oracle, "setup_cmd": "false"}), Patch(), sandbox_factory({"a.py": ""}))
+        grade(
+            task(**{**oracle, "setup_cmd": "false"}),
+            Patch(),
+            sandbox_factory({"a.py": ""}),
+            lambda: sandbox_factory({}),
+        )
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.13"])

@@ -49,7 +49,9 @@ EQUAL = re.compile(
 )
 """Assertions whose last literal argument is what they expect."""
 
-PREDICATES = frozenset({"allclose", "isclose", "array_equal", "equals", "startswith", "endswith", "issubset", "hasattr"})
+PREDICATES = frozenset(
+    {"allclose", "isclose", "array_equal", "equals", "startswith", "endswith", "issubset", "hasattr"}
+)
 """Functions and methods whose last argument is what they expect."""
 
 OPPOSITES = (
@@ -141,7 +143,9 @@ class _Finder:
     def at_the_end(self) -> Iterator[Change]:
         """What is appended to a test without an assertion that can be changed."""
         last = self._function.body[-1]
-        if last.lineno == self._function.lineno or any(isinstance(node, ast.Yield) for node in ast.walk(self._function)):
+        if last.lineno == self._function.lineno or any(
+            isinstance(node, ast.Yield) for node in ast.walk(self._function)
+        ):
             return
         start, end = self._source.span(last)
         leaving = isinstance(last, ast.Return | ast.Raise)
@@ -217,37 +221,44 @@ class _Finder:
         name = name_of(call)
         if any(isinstance(argument, ast.Starred) for argument in call.args):
             return
-        if name in RAISING or name in WARNING:
-            yield from self._in_raises(call, name)
-        elif name in ("assertTrue", "assertFalse") and call.args:
-            if name == "assertTrue":
-                yield from self._in_condition(call.args[0])
-            yield self._renamed(call, name)
-        elif name in ("assertIn", "assertInHTML") and len(call.args) > 1:
-            yield from self._absent(call.args[0])
-        elif name == "assertIsInstance" and len(call.args) > 1:
-            yield self._replaced("type", call.args[1], lambda random: random.choice(TYPES))
-        elif name in ("assertRegex", "assertRegexpMatches", "re_match_lines") and call.args:
-            yield from self._patterns(call.args[-1] if name != "re_match_lines" else call.args[0])
-        elif name in ("fnmatch_lines", "fnmatch_lines_random") and call.args:
-            yield from self._literals(call.args[0])
-        elif name == "assert_outcomes":
-            yield from self._literals(*(keyword.value for keyword in call.keywords))
-        elif EQUAL.fullmatch(name) and call.args:
-            yield from self._in_equality(call, name)
+        if name in READERS:
+            yield from READERS[name](self, call)
+        elif EQUAL.fullmatch(name):
+            yield from self._in_equality(call)
         elif CHECKS.match(name) and not NEGATIVE.match(name) and name not in OPPOSITE:
             for change in self._literals(*reversed(call.args)):
                 yield Change("helper", change.start, change.end, change.draw)
-        if name in OPPOSITE and name not in ("assertTrue", "assertFalse"):
+        if name in OPPOSITE:
             yield self._renamed(call, name)
 
-    def _in_equality(self, call: ast.Call, name: str) -> Iterator[Change]:
-        if len(call.args) == 1:  # `assertNumQueries(2)`, `assertTemplateUsed("a.html")`
-            yield from self._expectation(call.args[0])
+    def _in_truth(self, call: ast.Call) -> Iterator[Change]:
+        if call.args:
+            yield from self._in_condition(call.args[0])
+
+    def _in_membership(self, call: ast.Call) -> Iterator[Change]:
+        if call.args:
+            yield from self._absent(call.args[0])
+
+    def _in_instance(self, call: ast.Call) -> Iterator[Change]:
+        if len(call.args) > 1:
+            yield self._replaced("type", call.args[1], lambda random: random.choice(TYPES))
+
+    def _in_match(self, call: ast.Call) -> Iterator[Change]:
+        yield from self._patterns(*call.args[1:2])
+
+    def _in_lines(self, call: ast.Call) -> Iterator[Change]:
+        yield from self._literals(*call.args[:1])
+
+    def _in_outcomes(self, call: ast.Call) -> Iterator[Change]:
+        yield from self._literals(*(keyword.value for keyword in call.keywords))
+
+    def _in_equality(self, call: ast.Call) -> Iterator[Change]:
+        if len(call.args) < 2:  # `assertNumQueries(2)`, `assertTemplateUsed("a.html")`
+            for argument in call.args:
+                yield from self._expectation(argument)
             return
-        sides = call.args[:2] if "quer" in name.lower() and "num" in name.lower() else [call.args[1], call.args[0]]
-        yield from self._literals(*sides)
-        first, second = call.args[0], call.args[1]
+        first, second = call.args[:2]
+        yield from self._literals(*((first, second) if name_of(call) == "assertNumQueries" else (second, first)))
         yield self._number(first if isinstance(second, ast.Call) and _plain(first) else second)
 
     def _renamed(self, call: ast.Call, name: str) -> Change:
@@ -255,7 +266,8 @@ class _Finder:
         _, end = self._source.span(call.func)
         return Change("comparison", end - len(name), end, lambda _: OPPOSITE[name])
 
-    def _in_raises(self, call: ast.Call, name: str) -> Iterator[Change]:
+    def _in_raises(self, call: ast.Call) -> Iterator[Change]:
+        name = name_of(call)
         matches = [keyword.value for keyword in call.keywords if keyword.arg in ("match", "expected_regex")]
         if re.search("Message|Reg|regex", name):
             matches += call.args[1:2]
@@ -321,7 +333,18 @@ class _Finder:
         return Change(kind, *self._source.span(node), draw)
 
 
+READERS: dict[str, Callable[[_Finder, ast.Call], Iterator[Change]]] = {
+    **dict.fromkeys(RAISING | WARNING, _Finder._in_raises),
+    **dict.fromkeys(("assertIn", "assertInHTML"), _Finder._in_membership),
+    **dict.fromkeys(("assertRegex", "assertRegexpMatches"), _Finder._in_match),
+    **dict.fromkeys(("fnmatch_lines", "fnmatch_lines_random"), _Finder._in_lines),
+    "assertTrue": _Finder._in_truth,
+    "assertIsInstance": _Finder._in_instance,
+    "assert_outcomes": _Finder._in_outcomes,
+}
+"""Assertion -> what finds the changes in it; the others are told by their names."""
+
+
 def _plain(node: ast.expr) -> bool:
     """Whether an expression calls nothing."""
     return not any(isinstance(part, ast.Call | ast.Await) for part in ast.walk(node))
-

@@ -95,7 +95,7 @@ def any_number(random: Random) -> str:
     return str(random.randint(10 ** random.randint(3, 4), 99_999))
 
 
-def other_number(value: complex, text: str, random: Random) -> str:
+def other_number(value: int | float | complex, text: str, random: Random) -> str:
     """A number of the same kind, farther away than a tolerance reaches."""
     if isinstance(value, complex):
         return f"{random.randint(2, 9) + math.ceil(abs(value))}j"

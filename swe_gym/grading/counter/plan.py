@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from .changes import Change, Kind, changes
+from .changes import Change, changes
 from .finding import Finder, Place, wanted
 
 FEW = 4
@@ -48,7 +48,7 @@ class CounterPlan:
     finder: Finder | None = None
 
     def split(self, random: Random) -> tuple[list[Counter], list[Counter]]:
-        """Two random halves. The first counters the fewer tests that must start passing: failing work is found in it."""
+        """Two random halves. The first counters the smaller share of tests that must start passing."""
         first: list[Counter] = []
         second: list[Counter] = []
         for small, large, starts in ((first, second, True), (second, first, False)):

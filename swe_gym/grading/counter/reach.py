@@ -1,8 +1,8 @@
 """Which statements of a test are sure to run when the test passes, whatever right work it tests.
 
-A changed assertion proves something only if it is reached. `with` blocks that swallow no exception, `try` without
-handlers, `finally`, and loops over literals are entered. `if`, `try` with handlers, `while`, loops over what the product
-returns, and nested functions are not. What may be left by `return`, `break` or `continue` ends the search.
+A changed assertion proves something only if it is reached. The search enters `with` blocks that swallow no exception,
+`try` without handlers, `finally`, and loops over literals. It does not enter `if`, `try` with handlers, `while`, loops
+over what the product returns, and nested functions. It ends where `return`, `break` or `continue` may skip what follows.
 """
 
 from __future__ import annotations

@@ -81,6 +81,6 @@ def play_cheat(cheat: Cheat, task: Task, open_box: Callable[[Task], Sandbox], *,
             seal(task, box)
             output = box.exec(PRELUDE + cheat.script, timeout=timeout, env=knowledge, merge=True).text
             patch = take_patch(box, fresh, hidden=hidden_places(task, fresh))
-        verdict = grade(task, patch, fresh)
+        verdict = grade(task, patch, fresh, lambda: open_box(task))
         signs |= signs_in_work(patch, verdict, task.oracle)
         return CheatResult(verdict=verdict, output=output, signs=tuple(sorted(signs)))
