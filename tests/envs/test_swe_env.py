@@ -26,6 +26,7 @@ INFO_TYPES = {
     "exit_code": int,
     "invalid_actions": int,
     "cheat_signs": int,
+    "set_back": list,
     "limit": str,
     "failure": str,
     "reward_components": dict,
