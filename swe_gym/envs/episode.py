@@ -12,6 +12,7 @@ from ..errors import GradingError, SandboxError, TaskError
 from ..grading.patch import Patch
 from ..sandboxes import Sandbox
 from ..tools.base import ToolContext
+from ..tools.text import shorten
 from ..types import Action, Reward, Task, TestStatus, ToolResult, Verdict
 from .group import SandboxGroup
 
@@ -23,6 +24,9 @@ WORLD_ERRORS = (SandboxError, GradingError, TaskError)
 
 MAX_SET_BACK = 50
 """How many paths `info["set_back"]` holds."""
+
+MAX_PATH = 300
+"""Characters of a path in `info["set_back"]`."""
 
 SHOWN_TURNS = 12
 """How many of the last turns the render modes can show."""
@@ -137,7 +141,7 @@ class Episode:
             "exit_code": -1 if exit_code is None else exit_code,
             "invalid_actions": self.invalid_actions,
             "cheat_signs": len(self.signs),
-            "set_back": self.set_back()[:MAX_SET_BACK],
+            "set_back": [shorten(path, MAX_PATH) for path in self.set_back()[:MAX_SET_BACK]],
             "limit": self.limit,
             "failure": self.failure,
             "reward_components": {k: float(v) for k, v in self.reward.components.items()} if self.reward else {},
