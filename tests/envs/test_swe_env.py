@@ -52,7 +52,7 @@ def test_info_names_the_policys_files_that_were_set_back(local_env: Make) -> Non
     assert info["set_back"] == env.stats["set_back"] == ["conftest.py", "json.py", "out"]
 
 
-@pytest.mark.parametrize(("script", "named"), [("echo > {}x; rm -f {}", False), ("echo > {}", True)])
+@pytest.mark.parametrize(("script", "named"), [("rm -f {}", False), ("echo > {}", True)])
 def test_info_names_a_hidden_test_only_if_the_policy_wrote_it(script: str, named: bool) -> None:
     env = SweEnv("toy", task_id="larder-overwrite-evicts")
     env.reset(seed=0)
