@@ -22,7 +22,13 @@ RUNNER_CONFIGURATION = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "p
 """Files that steer pytest and nothing of the product, where they stand near hidden tests."""
 
 RUNNER_MODULES = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "pytest_cov", "xdist", "execnet"})
-"""Modules that are a test runner's own. Libraries that a runner uses too, such as `packaging`, are not."""
+"""Modules that are a test runner's own."""
+
+RUNNER_LIBRARIES = frozenset(
+    {"py", "packaging", "exceptiongroup", "pygments", "tomli", "attr", "attrs", "more_itertools"}
+    | {"importlib_metadata", "zipp", "coverage"}
+)
+"""Modules that test runners import, and that a product may well bring itself."""
 
 INTERPRETER_HOOKS = frozenset({"sitecustomize", "usercustomize"})
 HARMLESS_SHADOWS = frozenset({"test", "this", "antigravity", "idlelib", "turtledemo"})
@@ -62,7 +68,7 @@ class Protection:
             change: The change.
             packages: Folders that are Python packages, as in `Patch.packages`.
         """
-        return self._is_the_tasks(change, packages) or self._joins_the_tests(change)
+        return self._is_the_tasks(change, packages) or self._is_doubtful(change, packages)
 
     def sift(self, patch: Patch) -> tuple[Patch, tuple[str, ...]]:
         """The part of a patch that counts, and the paths of what does not, sorted.
@@ -73,7 +79,7 @@ class Protection:
         packages = frozenset(patch.packages)
         tasks = {change.path for change in patch.changes if self._is_the_tasks(change, packages)}
         left = [change for change in patch.changes if change.path not in tasks]
-        fixed = tasks | self._not_needed(left) | self._hidden
+        fixed = tasks | self._not_needed(left, packages) | self._hidden
         above = {parent for path in fixed for parent in parents(path)}
         kept, dropped = [], [entry.path for entry in patch.dropped]
         for change in patch.changes:
@@ -85,17 +91,21 @@ class Protection:
                 kept.append(change)
         return patch.model_copy(update={"changes": tuple(kept)}), tuple(sorted(dropped))
 
-    def _not_needed(self, changes: Sequence[FileChange]) -> set[str]:
-        """The new files that look like tests and whose names no other module of the work holds."""
-        waiting = {change.path: change for change in changes if self._joins_the_tests(change)}
+    def _is_doubtful(self, change: FileChange, packages: Set[str]) -> bool:
+        """Whether a new file might disturb the run without being product: whether it is, the rest of the work says."""
+        is_library = change.old is None and self._provides(change.path, RUNNER_LIBRARIES, packages)
+        return is_library or self._joins_the_tests(change)
+
+    def _not_needed(self, changes: Sequence[FileChange], packages: Set[str]) -> set[str]:
+        """The doubtful files whose names no other module of the work holds."""
+        waiting = {change.path: change for change in changes if self._is_doubtful(change, packages)}
         todo = [change for change in changes if change.path not in waiting]
         while todo:
             change = todo.pop()
             if not change.path.endswith(".py"):
                 continue
             names = set(NAME.findall(change.new or b""))
-            needed = [path for path in waiting if posixpath.basename(path).removesuffix(".py").encode() in names]
-            todo += [waiting.pop(path) for path in needed]
+            todo += [waiting.pop(path) for path in list(waiting) if _module(path)[1].encode() in names]
         return set(waiting)
 
     def ignored_folders(self, patch: Patch, workdir: str) -> list[str]:
@@ -158,10 +168,7 @@ class Protection:
         Python imports from folders that the task names. pytest adds folders on the way to the tests, but for packages:
         a module of a package is imported as a part of it.
         """
-        folder, name = posixpath.split(path)
-        stem, _, kind = name.partition(".")
-        if stem == "__init__":
-            folder, stem = posixpath.split(folder)
+        folder, stem, kind = _module(path)
         importable = kind == "py" or kind.endswith(("so", "pyd"))
         on_the_way = folder in self._above_tests and folder not in packages
         return importable and stem in modules and (on_the_way or folder in self._import_roots)
@@ -261,6 +268,15 @@ def _inside(folder: str, task: Task) -> str:
         folder = folder.removeprefix(place)
     path = posixpath.normpath(folder.strip("\"'").lstrip("/") or ".")
     return "" if path == "." else path
+
+
+def _module(path: str) -> tuple[str, str, str]:
+    """The folder, name and suffix of the module that a file would be."""
+    folder, name = posixpath.split(path)
+    stem, _, kind = name.partition(".")
+    if stem == "__init__":
+        folder, stem = posixpath.split(folder)
+    return folder, stem, kind
 
 
 def touched_files(diff: str) -> set[str]:

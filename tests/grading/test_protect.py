@@ -121,8 +121,9 @@ BESIDE = Oracle(
         ("adder/calendar.py", "python -m unittest discover -v adder", ("adder",), False),
         ("adder/calendar.py", "python -W ignore adder/run.py --fast", ("adder",), False),
         ("adder/pytest.py", "python -m pytest adder", (), False),
-        ("attr.py", "python -m pytest adder", (), True),
-        ("packaging/__init__.py", "python -m pytest adder", (), True),
+        ("pluggy.py", "python -m pytest adder", (), False),
+        ("adder/attr.py", "python -m pytest adder", ("adder",), True),
+        ("attr.py", "python -m pytest adder", (), False),
     ],
 )
 def test_a_module_counts_unless_python_would_find_it_for_the_standard_one(
@@ -134,7 +135,7 @@ def test_a_module_counts_unless_python_would_find_it_for_the_standard_one(
     assert kept.paths == ((path,) if counts else ())
 
 
-def test_a_file_that_looks_like_a_test_counts_where_the_product_names_it() -> None:
+def test_a_file_that_looks_like_a_test_or_a_library_counts_where_the_product_names_it() -> None:
     def module(path: str, text: str) -> FileChange:
         return FileChange(path=path, new=text.encode(), new_mode=REGULAR)
 
@@ -143,11 +144,14 @@ def test_a_file_that_looks_like_a_test_counts_where_the_product_names_it() -> No
         module("adder/inner_test.py", "add = sum\n"),
         module("adder/test_own.py", "import adder.lonely_test\n"),
         module("adder/lonely_test.py", ""),
-        module("adder/turing_test.py", "from .inner_test import add\n"),
+        module("adder/turing_test.py", "from .inner_test import add\nimport attr, packaging.tools\n"),
+        module("attr.py", ""),
+        module("packaging/__init__.py", ""),
+        module("py.py", "import py"),
     )
     protection = Protection(Task(task_id="t", problem_statement="p", oracle=BESIDE))
     kept, dropped = protection.sift(Patch(changes=changes))
-    assert dropped == ("adder/lonely_test.py", "adder/test_own.py")
+    assert dropped == ("adder/lonely_test.py", "adder/test_own.py", "py.py")
     ignored = protection.ignored_folders(kept, "/testbed")
     assert ignored == ["--ignore=/testbed/adder/inner_test.py", "--ignore=/testbed/adder/turing_test.py"]
 
