@@ -129,14 +129,17 @@ class FileEntry(Frozen):
     Attributes:
         mode: Permission bits, as in 0o644.
         size: In bytes.
-        digest: SHA-256 of the content in hex; of the target for a symbolic link.
+        digest: SHA-256 of the content in hex; of the target for a symbolic link. Empty if the content was not hashed.
         link: The target, where the entry is a symbolic link.
+        ignored: The outermost file or folder that git ignores, or virtual environment, to which the entry belongs.
+            Empty if it belongs to none, or if the manifest did not look.
     """
 
     mode: int
     size: int
     digest: str
     link: str | None = None
+    ignored: str = ""
 
 
 class Capabilities(Frozen):

@@ -39,6 +39,7 @@ GUESTS = [
     "grading/report_pytest.py",
     "grading/report_unittest.py",
     "sandboxes/e2b/relay.py",
+    "sandboxes/gitignore.py",
     "sandboxes/kubernetes/unplug.py",
     "sandboxes/local/confined.py",
     "sandboxes/local/launcher.py",

@@ -12,6 +12,7 @@ from ..errors import GradingError, SandboxError, TaskError
 from ..grading.patch import Patch
 from ..sandboxes import Sandbox
 from ..tools.base import ToolContext
+from ..tools.text import shorten
 from ..types import Action, Reward, Task, TestStatus, ToolResult, Verdict
 from .group import SandboxGroup
 
@@ -20,6 +21,12 @@ Outcome = Literal["running", "submitted", "agent_limit", "infra_failed"]
 
 WORLD_ERRORS = (SandboxError, GradingError, TaskError)
 """What ends an episode as `infra_failed` when it happens inside `step`: none of it is the policy's doing."""
+
+MAX_SET_BACK = 50
+"""How many paths `info["set_back"]` holds."""
+
+MAX_PATH = 300
+"""Characters of a path in `info["set_back"]`."""
 
 SHOWN_TURNS = 12
 """How many of the last turns the render modes can show."""
@@ -108,6 +115,17 @@ class Episode:
         self.failure = describe_failure(error, self.sandbox)
         self.failure_detail = f"{type(error).__name__}: {error}"
 
+    def set_back(self) -> list[str]:
+        """The files that the policy wrote and that did not count, sorted. Deleted files are not among them.
+
+        A path that the policy did not write may be that of a hidden test.
+        """
+        if self.patch is None or self.verdict is None:
+            return []
+        written = {change.path for change in self.patch.changes if change.new is not None}
+        written |= {entry.path for entry in self.patch.dropped}
+        return sorted(written.intersection(self.verdict.dropped))
+
     def info(self) -> dict[str, Any]:
         """The `info` of `reset` and `step`: new, JSON-native, every key always there and of one type."""
         verdict = self.verdict or Verdict(resolved=False)
@@ -123,6 +141,7 @@ class Episode:
             "exit_code": -1 if exit_code is None else exit_code,
             "invalid_actions": self.invalid_actions,
             "cheat_signs": len(self.signs),
+            "set_back": [shorten(path, MAX_PATH) for path in self.set_back()[:MAX_SET_BACK]],
             "limit": self.limit,
             "failure": self.failure,
             "reward_components": {k: float(v) for k, v in self.reward.components.items()} if self.reward else {},

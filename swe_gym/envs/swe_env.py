@@ -99,7 +99,8 @@ class SweEnv(gymnasium.Env[str, str]):
     The same keys at every step, each of one type for ever: `task_id` str, `turn` int, `outcome` str ("running",
     "submitted", "agent_limit", "infra_failed"), `reward_valid` bool (True once the work was judged), `resolved`
     bool, `tool` str, `tool_ok` bool, `exit_code` int (-1 where no command ended by itself), `invalid_actions` int,
-    `cheat_signs` int (what looks like an attempt to be rewarded without solving), `limit` str ("", "turns", "time",
+    `cheat_signs` int (what looks like an attempt to be rewarded without solving), `set_back` list of str (files that
+    the policy wrote and that did not count, at most 50; empty before the end), `limit` str ("", "turns", "time",
     "invalid", or what `end` was given), `failure` str, `reward_components` dict of float, and the counts of hidden
     tests `fail_to_pass_passed`, `fail_to_pass_total`, `pass_to_pass_passed`, `pass_to_pass_total` int (0 before the
     end).
@@ -324,13 +325,14 @@ class SweEnv(gymnasium.Env[str, str]):
 
     @property
     def stats(self) -> dict[str, Any]:
-        """What is not in `info`: seconds, the sandbox's kind, a failure in full, the kinds of signs of cheating."""
+        """What is not in `info`, or not in full: seconds, sandbox, failure, kinds of signs of cheating, `set_back`."""
         episode = self._current()
         return {
             "seconds": dict(episode.seconds),
             "sandbox": episode.sandbox.capabilities.model_dump(mode="json"),
             "failure": episode.failure_detail,
             "cheat_signs": list(episode.signs),
+            "set_back": episode.set_back(),
         }
 
     @property

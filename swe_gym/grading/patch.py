@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from ..errors import FileError, SandboxError, TaskError
-from ..sandboxes.base import LARGEST_MAX_OUTPUT, Sandbox
+from ..sandboxes.base import Sandbox
 from ..types import FileEntry, Frozen
 from .diff import file_diff
 
@@ -38,11 +38,20 @@ EXCLUDED = (
 )
 """Names of files and folders that are never part of the work: history, caches, environments."""
 
+PYTHONS = ("bin/python", "Scripts/python.exe")
+"""What makes a folder with a `pyvenv.cfg` a virtual environment."""
+
 SPARE_FILES = 20_000
 """With so many files more than the original, a workspace is not looked through."""
 
 LISTED_AHEAD = 40_000
 """Files of a workspace that are listed before it is known how many the original has."""
+
+LISTED_IGNORED = 10_000
+"""Files of a workspace that git ignores, or of virtual environments, that are listed beside the others."""
+
+HASHED_AHEAD = 64 << 20
+"""Bytes of a workspace that are hashed before it is known which of its files have the size of the original's."""
 
 REGULAR, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 
@@ -50,7 +59,7 @@ REGULAR, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 class PatchLimits(Frozen):
     """How much work may cross over. A policy that goes beyond is told so by its verdict.
 
-    Where it is more, what the original's `.gitignore` names does not count: builds leave it behind.
+    Where it is more, new files that a `.gitignore` of the workspace names do not count: builds leave them behind.
 
     Attributes:
         max_files: Changed files.
@@ -95,11 +104,13 @@ class Patch(Frozen):
         changes: Sorted by path.
         dropped: What was left out.
         rejected: Why the work as a whole cannot be judged, such as its size; empty where it can. The policy's doing.
+        packages: Folders of changes, and folders above them, that are Python packages before and after the work.
     """
 
     changes: tuple[FileChange, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     rejected: str = ""
+    packages: tuple[str, ...] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -118,12 +129,17 @@ class Listing(Frozen):
     """The files of a policy's workspace, as they were at one moment.
 
     Attributes:
-        files: Path -> entry.
+        files: Path -> entry. Some may have no digest.
         problem: Why they could not be listed; empty where they were. The policy's doing.
     """
 
     files: dict[str, FileEntry] = {}
     problem: str = ""
+
+    @property
+    def cut(self) -> bool:
+        """Whether there may be more ignored files than are listed."""
+        return sum(bool(entry.ignored) for entry in self.files.values()) >= LISTED_IGNORED
 
 
 def list_work(sandbox: Sandbox, *, max_files: int = LISTED_AHEAD) -> Listing:
@@ -133,7 +149,10 @@ def list_work(sandbox: Sandbox, *, max_files: int = LISTED_AHEAD) -> Listing:
         SandboxError: The sandbox failed.
     """
     try:
-        return Listing(files=sandbox.manifest(exclude=EXCLUDED, max_files=max_files))
+        files = sandbox.manifest(
+            exclude=EXCLUDED, max_files=max_files, max_ignored=LISTED_IGNORED, max_hashed=HASHED_AHEAD
+        )
+        return Listing(files=files)
     except FileError as error:
         return Listing(problem=f"the workspace cannot be read: {error}")
 
@@ -154,8 +173,7 @@ def take_patch(
         limits: How much may cross over.
         hidden: Absolute paths in `fresh` that were taken from the episode's sandbox: nobody deleted them, and what is
             there now does not count.
-        listing: What `list_work` said of the episode's sandbox, where it was asked already. A problem is looked at
-            again, now that it is known how many files there were.
+        listing: What `list_work` said of the episode's sandbox, where it was asked already.
 
     Returns:
         The patch. Work over the limits, or that cannot be read, gives a patch that is `rejected`: no error.
@@ -166,16 +184,20 @@ def take_patch(
     limits = limits or PatchLimits()
     before = fresh.manifest(exclude=EXCLUDED)
     most = len(before) + SPARE_FILES
-    if listing is None or listing.problem or len(listing.files) > most:
-        listing = list_work(sandbox, max_files=most)
+    if listing is None or (listing.problem and most > LISTED_AHEAD):  # of a repository so large, more is listed
+        listing = list_work(sandbox, max_files=max(most, LISTED_AHEAD))
+    listing = _completed(listing, before, sandbox)
     if listing.problem:
         return Patch(rejected=listing.problem)
     after = listing.files
+    if len(after) - sum(bool(entry.ignored) for entry in after.values()) > most:
+        return Patch(rejected=f"the workspace holds more than {most} files")
     differing = [path for path in sorted({*before, *after}) if not _same(before.get(path), after.get(path))]
-    wanted, dropped = _sift(differing, after, {posixpath.relpath(path, fresh.workdir) for path in hidden})
+    own = {posixpath.relpath(path, fresh.workdir) for path in hidden}
+    wanted, dropped = _sift(differing, before, after, own, sandbox.workdir)
     rejected = _over_limits(wanted, before, after, limits)
-    if rejected:
-        wanted, ignored = _without_ignored(wanted, fresh)
+    if rejected or listing.cut:
+        wanted, ignored = _without_ignored(wanted, before, after)
         dropped += ignored
         rejected = _over_limits(wanted, before, after, limits)
     if rejected:
@@ -186,7 +208,34 @@ def take_patch(
             changes.append(_read_change(path, before.get(path), after.get(path), fresh, sandbox))
         except _ChangedMeanwhile:
             dropped.append(Dropped(path=path, reason="it cannot be read, or changed meanwhile"))
-    return Patch(changes=tuple(changes), dropped=tuple(dropped))
+    return Patch(changes=tuple(changes), dropped=tuple(dropped), packages=_packages(wanted, before, after))
+
+
+def _completed(listing: Listing, before: dict[str, FileEntry], sandbox: Sandbox) -> Listing:
+    """The listing, with the digests that the comparison needs and the files of the original that git ignores.
+
+    Only files as large as the original's are hashed, so what is hashed is bounded by the original.
+    """
+    files = listing.files
+    cut = listing.cut
+
+    def open_question(path: str) -> bool:
+        entry = files.get(path)
+        return cut if entry is None else not entry.digest and entry.size == before[path].size
+
+    missing = [] if listing.problem else [path for path in before if open_question(path)]
+    if not missing:
+        return listing
+    try:
+        return Listing(files={**files, **sandbox.manifest(only=missing, max_files=len(missing))})
+    except FileError as error:
+        return Listing(problem=f"the workspace cannot be read: {error}")
+
+
+def _packages(paths: Iterable[str], before: dict[str, FileEntry], after: dict[str, FileEntry]) -> tuple[str, ...]:
+    folders = {folder for path in paths for folder in parents(path)}
+    kept = (folder for folder in folders if before.keys() & after.keys() & {f"{folder}/__init__.py"})
+    return tuple(sorted(kept))
 
 
 class _ChangedMeanwhile(Exception):
@@ -203,25 +252,33 @@ def _same(old: FileEntry | None, new: FileEntry | None) -> bool:
     return old is not None and new is not None and old.digest == new.digest and _git_mode(old) == _git_mode(new)
 
 
-def _sift(paths: Iterable[str], after: dict[str, FileEntry], hidden: set[str]) -> tuple[list[str], list[Dropped]]:
+def _sift(
+    paths: Iterable[str], before: dict[str, FileEntry], after: dict[str, FileEntry], hidden: set[str], workdir: str
+) -> tuple[list[str], list[Dropped]]:
     """Part the paths into those that may cross over and those that may not; of what is hidden, absence says nothing."""
-    environments = {posixpath.dirname(path) for path in after if posixpath.basename(path) == "pyvenv.cfg"} - {""}
+    environments = _environments(after)
     wanted: list[str] = []
     dropped: dict[str, str] = {}
     for path in paths:
         entry = after.get(path)
         environment = next((folder for folder in parents(path) if folder in environments), None)
-        if environment is not None:
+        if environment is not None and path not in before:
             dropped[environment] = "it is a virtual environment"
         elif not path.isprintable() and _is_not_text(path):
             dropped[path.encode("utf-8", "backslashreplace").decode()] = "its name is not UTF-8"
-        elif entry is not None and entry.link is not None and not _stays_inside(path, entry.link):
+        elif entry is not None and entry.link is not None and inner_target(path, entry.link, workdir) is None:
             dropped[path] = "it is a symbolic link that leads out of the workspace"
         elif hidden.isdisjoint((path, *parents(path))):
             wanted.append(path)
         elif entry is not None:
             dropped[path] = "it is the task's own"
     return wanted, [Dropped(path=path, reason=reason) for path, reason in dropped.items()]
+
+
+def _environments(files: dict[str, FileEntry]) -> set[str]:
+    """The folders that are virtual environments: `pyvenv.cfg` alone may be a template of the product's."""
+    folders = {posixpath.dirname(path) for path in files if posixpath.basename(path) == "pyvenv.cfg"} - {""}
+    return {folder for folder in folders if any(f"{folder}/{python}" in files for python in PYTHONS)}
 
 
 def parents(path: str) -> Iterator[str]:
@@ -238,25 +295,38 @@ def _is_not_text(path: str) -> bool:
     return False
 
 
-def _stays_inside(path: str, target: str) -> bool:
-    """Whether a link's target is in the workspace, whatever other links do: up first, then only down."""
-    if target.startswith("/") or _is_not_text(target):
-        return False
+def inner_target(path: str, target: str, workdir: str) -> str | None:
+    """The relative target of a link that stays in the workspace, whatever other links do: up first, then only down.
+
+    Args:
+        path: The link.
+        target: Where it leads. An absolute target below `workdir` is given relative to the link, for the workspace of
+            another sandbox may lie elsewhere.
+        workdir: The workspace of the sandbox that holds the link.
+
+    Returns:
+        The target; None for a link that leads out.
+    """
+    if _is_not_text(target):
+        return None
+    if target.startswith("/"):
+        below = posixpath.normpath(workdir) + "/"
+        if not f"{target}/".startswith(below):
+            return None
+        target = "../" * path.count("/") + f"{target}/".removeprefix(below).rstrip("/") or "."
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
-    return ups <= path.count("/") and ".." not in parts[ups:]
+    return target if ups <= path.count("/") and ".." not in parts[ups:] else None
 
 
-def _without_ignored(paths: list[str], fresh: Sandbox) -> tuple[list[str], list[Dropped]]:
-    """Leave out what the original's git ignores: builds leave that behind, more of it than any work has."""
-    folders = {f"{folder}/" for path in paths for folder in parents(path)}
-    names = "\0".join([*paths, *folders]).encode()
-    asked = fresh.exec(["git", "check-ignore", "-z", "--stdin"], stdin=names, max_output=LARGEST_MAX_OUTPUT)
-    ignored = {name.rstrip("/") for name in asked.text.split("\0")} if asked.ok else set()  # there may be no git
-    outermost = {path: [place for place in (path, *parents(path)) if place in ignored] for path in paths}
-    dropped = dict.fromkeys(outermost[path][-1] for path in paths if path in ignored)
+def _without_ignored(
+    paths: list[str], before: dict[str, FileEntry], after: dict[str, FileEntry]
+) -> tuple[list[str], list[Dropped]]:
+    """Leave out new files that git ignores: builds leave them behind, more of them than any work has."""
+    ignored = {path: after[path].ignored for path in paths if path not in before and after[path].ignored}
     reason = "git ignores it, and with it the work is too much"
-    return [path for path in paths if path not in ignored], [Dropped(path=path, reason=reason) for path in dropped]
+    places = sorted(set(ignored.values()))
+    return [path for path in paths if path not in ignored], [Dropped(path=path, reason=reason) for path in places]
 
 
 def _over_limits(
@@ -296,11 +366,14 @@ def _read(sandbox: Sandbox, path: str, entry: FileEntry) -> bytes:
 
 def _read_untrusted(sandbox: Sandbox, path: str, entry: FileEntry) -> bytes:
     """The content that the manifest saw, or nothing: what still runs in there may swap files under our hands."""
+    if entry.link is not None:
+        return (inner_target(path, entry.link, sandbox.workdir) or "").encode()
     try:
         data = _read(sandbox, path, entry)
     except FileError as error:
         raise _ChangedMeanwhile from error
-    if hashlib.sha256(data).hexdigest() != entry.digest:
+    changed = hashlib.sha256(data).hexdigest() != entry.digest if entry.digest else len(data) != entry.size
+    if changed:
         raise _ChangedMeanwhile
     return data
 

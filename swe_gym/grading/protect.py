@@ -6,27 +6,41 @@ also a `conftest.py` or tests of the policy's own where no hidden test is near.
 
 from __future__ import annotations
 
+import argparse
 import fnmatch
 import posixpath
 import re
 import sys
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 from ..types import Oracle, Task
+from .command import parse_command
 from .patch import FileChange, Patch, parents
 from .script import split_script
 
 RUNNER_CONFIGURATION = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"})
 """Files that steer pytest and nothing of the product, where they stand near hidden tests."""
 
-RUNNER_MODULES = frozenset(
-    {"pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "exceptiongroup", "pygments", "tomli", "attr"}
-    | {"attrs", "more_itertools", "importlib_metadata", "zipp", "coverage", "pytest_cov", "xdist", "execnet"}
+RUNNER_MODULES = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "pytest_cov", "xdist", "execnet"})
+"""Modules that are a test runner's own."""
+
+RUNNER_LIBRARIES = frozenset(
+    {"py", "packaging", "exceptiongroup", "pygments", "tomli", "attr", "attrs", "more_itertools"}
+    | {"importlib_metadata", "zipp", "coverage"}
 )
+"""Modules that test runners import, and that a product may well bring itself."""
+
 INTERPRETER_HOOKS = frozenset({"sitecustomize", "usercustomize"})
 HARMLESS_SHADOWS = frozenset({"test", "this", "antigravity", "idlelib", "turtledemo"})
 SHADOWING = (RUNNER_MODULES | sys.stdlib_module_names) - HARMLESS_SHADOWS
 """Modules that a new top-level module of the same name would replace in the test process."""
+
+NAME = re.compile(rb"[A-Za-z_]\w*")
+SCRIPT = re.compile(
+    r"(?:\bpython[\d.]*[ \t]+(?:-[WX][ \t]+\S+[ \t]+|-\S+[ \t]+)*|(?:^|[;&|])[ \t]*)([\w./{}$-]+\.py)(?=\s|$)",
+    re.MULTILINE,
+)
+"""A Python script that a command runs: its folder comes first on Python's path."""
 
 
 class Protection:
@@ -45,16 +59,16 @@ class Protection:
         folders = {_folder(path) for path in self._hidden | self._named} | {_literal_part(glob) for glob in self._globs}
         self._beside_tests = folders
         self._above_tests = {"", *folders, *(parent for folder in folders for parent in parents(folder))}
-        self._import_roots = {"", "src", "lib", *folders, *_python_path(task)}
+        self._import_roots = {"", "src", "lib", *_python_path(task), *_import_roots(task)}
 
-    def covers(self, change: FileChange) -> bool:
-        """Whether the change is one that grading sets back."""
-        path = change.path
-        if change.old is None and (self._joins_the_tests(path) or self._provides(path, SHADOWING)):
-            return True
-        if change.new is None and self._provides(path, RUNNER_MODULES):  # where the product is the runner
-            return True
-        return self._is_test(path) or self._steers_runner(path)
+    def covers(self, change: FileChange, packages: Set[str] = frozenset()) -> bool:
+        """Whether the change is one that grading sets back, unless the work needs it.
+
+        Args:
+            change: The change.
+            packages: Folders that are Python packages, as in `Patch.packages`.
+        """
+        return self._is_the_tasks(change, packages) or self._is_doubtful(change, packages)
 
     def sift(self, patch: Patch) -> tuple[Patch, tuple[str, ...]]:
         """The part of a patch that counts, and the paths of what does not, sorted.
@@ -62,7 +76,10 @@ class Protection:
         A change that cannot stand beside what is kept, such as a file in the place of the tests' folder, does not count
         either.
         """
-        fixed = {change.path for change in patch.changes if self.covers(change)} | self._hidden
+        packages = frozenset(patch.packages)
+        tasks = {change.path for change in patch.changes if self._is_the_tasks(change, packages)}
+        left = [change for change in patch.changes if change.path not in tasks]
+        fixed = tasks | self._not_needed(left, packages) | self._hidden
         above = {parent for path in fixed for parent in parents(path)}
         kept, dropped = [], [entry.path for entry in patch.dropped]
         for change in patch.changes:
@@ -74,13 +91,44 @@ class Protection:
                 kept.append(change)
         return patch.model_copy(update={"changes": tuple(kept)}), tuple(sorted(dropped))
 
-    def ignored_folders(self, patch: Patch, workdir: str) -> list[str]:
-        """Options that keep pytest out of folders whose `conftest.py` is the policy's: no hidden test lies there.
+    def _is_doubtful(self, change: FileChange, packages: Set[str]) -> bool:
+        """Whether a new file might disturb the run without being product: whether it is, the rest of the work says."""
+        is_library = change.old is None and self._provides(change.path, RUNNER_LIBRARIES, packages)
+        return is_library or self._joins_the_tests(change)
 
-        What a `conftest.py` does on being loaded is not confined to its folder.
+    def _not_needed(self, changes: Sequence[FileChange], packages: Set[str]) -> set[str]:
+        """The doubtful files whose names no other module of the work holds."""
+        waiting = {change.path: change for change in changes if self._is_doubtful(change, packages)}
+        todo = [change for change in changes if change.path not in waiting]
+        while todo:
+            change = todo.pop()
+            if not change.path.endswith(".py"):
+                continue
+            names = set(NAME.findall(change.new or b""))
+            todo += [waiting.pop(path) for path in list(waiting) if _module(path)[1].encode() in names]
+        return set(waiting)
+
+    def ignored_folders(self, patch: Patch, workdir: str) -> list[str]:
+        """Options that keep pytest from collecting what is not the task's: no hidden test lies there.
+
+        These are folders with a `conftest.py` of the policy's, for what it does on being loaded is not confined to its
+        folder, and modules of the product that look like tests.
         """
-        new = (posixpath.split(change.path) for change in patch.changes if change.new is not None)
-        return [f"--ignore={posixpath.join(workdir, folder)}" for folder, name in new if name == "conftest.py"]
+        made = [change for change in patch.changes if change.new is not None]
+        folders = [
+            folder for folder, name in (posixpath.split(change.path) for change in made) if name == "conftest.py"
+        ]
+        files = [change.path for change in made if self._joins_the_tests(change)]
+        return [f"--ignore={posixpath.join(workdir, path)}" for path in (*folders, *files)]
+
+    def _is_the_tasks(self, change: FileChange, packages: Set[str]) -> bool:
+        """Whether the change is to the tests, to what steers the runner, or to what would stand in for it."""
+        path = change.path
+        if change.old is None and self._provides(path, SHADOWING, packages):
+            return True
+        if change.new is None and self._provides(path, RUNNER_MODULES, packages):  # where the product is the runner
+            return True
+        return self._is_test(path) or self._steers_runner(path)
 
     def _is_test(self, path: str) -> bool:
         matches = fnmatch.fnmatchcase
@@ -108,21 +156,22 @@ class Protection:
     def _below_tests(self, folder: str) -> bool:
         return any(parent in self._beside_tests for parent in parents(folder))
 
-    def _joins_the_tests(self, path: str) -> bool:
+    def _joins_the_tests(self, change: FileChange) -> bool:
         """Whether a new file would be taken for one of the hidden tests' folder."""
-        folder, name = posixpath.split(path)
-        return bool(re.fullmatch(r"test_.*\.py|.*_test\.py", name)) and (
-            folder in self._beside_tests or self._below_tests(folder)
-        )
+        folder, name = posixpath.split(change.path)
+        looks_like_one = change.old is None and re.fullmatch(r"test_.*\.py|.*_test\.py", name)
+        return bool(looks_like_one) and (folder in self._beside_tests or self._below_tests(folder))
 
-    def _provides(self, path: str, modules: Set[str]) -> bool:
-        """Whether a file is what one of these modules would be imported from."""
-        folder, name = posixpath.split(path)
-        stem, _, kind = name.partition(".")
-        if stem == "__init__":
-            folder, stem = posixpath.split(folder)
+    def _provides(self, path: str, modules: Set[str], packages: Set[str]) -> bool:
+        """Whether a file is what one of these modules would be imported from.
+
+        Python imports from folders that the task names. pytest adds folders on the way to the tests, but for packages:
+        a module of a package is imported as a part of it.
+        """
+        folder, stem, kind = _module(path)
         importable = kind == "py" or kind.endswith(("so", "pyd"))
-        return importable and stem in modules and folder in self._import_roots
+        on_the_way = folder in self._above_tests and folder not in packages
+        return importable and stem in modules and (on_the_way or folder in self._import_roots)
 
 
 # --- what the oracle names --------------------------------------------------------------------------------
@@ -179,6 +228,55 @@ def _python_path(task: Task) -> set[str]:
     entries = (entry for value in values for entry in value.split(":") if entry)
     local = (re.sub(r"^(\{workdir\}|\$PWD|\$\{PWD\})/?", "", entry) for entry in entries)
     return {"" if path in ("", ".") else posixpath.normpath(path) for path in local if not path.startswith("/")}
+
+
+def _import_roots(task: Task) -> set[str]:
+    """The folders that the oracle's commands put on Python's path by themselves, packages or not.
+
+    These are folders that a command goes to, the top-level folder of unittest's discovery, and folders of scripts.
+    """
+    found = set()
+    for command in filter(None, (task.oracle.test_cmd, _evaluation_command(task.oracle))):
+        found |= set(re.findall(r"\bcd[ \t]+([^\s;&|]+)", command))
+        found |= {posixpath.dirname(script) for script in SCRIPT.findall(command)}
+        runner = parse_command(command, "{workdir}")
+        if runner is not None and runner.module == "unittest":
+            found.add(_discovered(runner.after))
+    return {_inside(folder, task) for folder in found}
+
+
+def _discovered(arguments: str) -> str:
+    """The top-level folder of `python -m unittest` with these arguments."""
+    words = re.split(r"[;&|\n]", arguments, maxsplit=1)[0].split()
+    if "discover" not in words:
+        return "."
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    for names in (("-s", "--start-directory"), ("-p", "--pattern"), ("-t", "--top-level-directory"), ("-k",)):
+        parser.add_argument(*names)
+    parser.add_argument("places", nargs="*")  # start, pattern, top
+    try:
+        given, _ = parser.parse_known_args(words[words.index("discover") + 1 :])
+    except argparse.ArgumentError:  # unittest would refuse it too
+        return "."
+    start = given.start_directory or next(iter(given.places), ".")
+    return given.top_level_directory or next(iter(given.places[2:]), start)
+
+
+def _inside(folder: str, task: Task) -> str:
+    """A folder as a command names it, relative to the workspace."""
+    for place in ("{workdir}", "$PWD", "${PWD}", task.workdir):
+        folder = folder.removeprefix(place)
+    path = posixpath.normpath(folder.strip("\"'").lstrip("/") or ".")
+    return "" if path == "." else path
+
+
+def _module(path: str) -> tuple[str, str, str]:
+    """The folder, name and suffix of the module that a file would be."""
+    folder, name = posixpath.split(path)
+    stem, _, kind = name.partition(".")
+    if stem == "__init__":
+        folder, stem = posixpath.split(folder)
+    return folder, stem, kind
 
 
 def touched_files(diff: str) -> set[str]:

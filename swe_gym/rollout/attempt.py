@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
+from ..types import Verdict
 from .episode import LiveEpisode, Phase
 from .plan import Plan
 from .policy import PolicyFactory
 from .progress import Failure
 from .store import EpisodeKey, LiveFile, RunInfo
-from .trajectory import PolicyInfo, Trajectory, Turn
+from .trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn
 
 
 class Try:
@@ -86,7 +87,7 @@ class Try:
             if self._file is not None:
                 self._file.close()
         if failure is None:
-            return self._signed(record, verdict=self.env.verdict), None
+            return self._signed(record, verdict=_bounded(self.env.verdict)), None
         if self.cancelled:
             failure = self.cancellation()
         return self.failed_record(record, failure), failure
@@ -172,6 +173,14 @@ class Try:
                 **changes,
             }
         )
+
+
+def _bounded(verdict: Verdict | None) -> Verdict | None:
+    """A verdict as a record keeps it: a policy decides how much of its work was dropped."""
+    if verdict is None or len(verdict.dropped) <= MAX_DROPPED:
+        return verdict
+    more = f"[... {len(verdict.dropped) - MAX_DROPPED} more]"
+    return verdict.model_copy(update={"dropped": (*verdict.dropped[:MAX_DROPPED], more)})
 
 
 def now() -> str:

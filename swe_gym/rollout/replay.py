@@ -12,7 +12,7 @@ from typing import Any
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError
 from ..types import Frozen
-from .trajectory import Trajectory, Turn
+from .trajectory import CUT, Trajectory, Turn, shortened_like
 
 CONTEXT = 60
 """Characters before and after a difference that are shown."""
@@ -62,12 +62,18 @@ def replay(
         The first difference; None where there is none.
 
     Raises:
-        UsageError: It cannot be replayed: no environment, no such task, a pattern that is none.
+        UsageError: It cannot be replayed: no environment, no such task, an action of which only the beginning was
+            kept, an invalid pattern.
         SandboxError: The sandbox did not come up.
         TaskError: The task is broken.
     """
     if not trajectory.env:
         raise UsageError(f"{trajectory.task_id}: the record does not say in which environment it was played")
+    for number, turn in enumerate(trajectory.turns, 1):
+        if CUT.search(turn.action):
+            raise UsageError(
+                f"{trajectory.task_id}: turn {number} cannot be replayed: its action was too long to be kept whole"
+            )
     try:
         patterns = [re.compile(pattern) for pattern in ignore]
     except re.error as error:
@@ -91,6 +97,7 @@ def _played(env: SweEnv, trajectory: Trajectory) -> Iterator[tuple[int, dict[str
         over = terminated or truncated
         if turn.truncated and not over and turn.info.get("limit"):  # a limit that only the engine saw: tokens, cost
             _, reward, terminated, truncated, info = env.end(turn.info["limit"])
+        observation = shortened_like(observation, turn.observation)
         now = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
         yield number, _facts(turn), now | _flat(info)
         if over:

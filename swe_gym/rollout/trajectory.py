@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
@@ -14,6 +16,41 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..errors import UsageError, wrong_fields
 from ..types import Frozen, ToolSpec, Verdict
+
+MAX_TEXT = 256 << 10
+"""Bytes of one text of a turn that a record keeps: action, thought, argument, observation."""
+
+MAX_TURNS = 8 << 20
+"""Bytes of the texts of all turns that a record keeps. After them, `SHORT_TEXT` bytes of each text are kept."""
+
+SHORT_TEXT = 2 << 10
+
+MAX_PATCH = 1 << 20
+"""Bytes of the patch that a record keeps."""
+
+MAX_DROPPED = 200
+"""Paths of `Verdict.dropped` that a record keeps."""
+
+CUT = re.compile(r"\n\[\.\.\. cut: the whole text has \d+ bytes, SHA-256 [0-9a-f]{64}\]\n?\Z")
+"""The end of a text of which only the beginning was kept."""
+
+
+def shortened(text: str, limit: int) -> str:
+    """The beginning of a text of more than `limit` bytes, with a line that gives the size and digest of the whole."""
+    if len(text) * 4 <= limit:
+        return text
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= limit:
+        return text
+    digest = hashlib.sha256(data).hexdigest()
+    head = data[:limit].decode("utf-8", "ignore")
+    return f"{head}\n[... cut: the whole text has {len(data)} bytes, SHA-256 {digest}]\n"
+
+
+def shortened_like(text: str, recorded: str) -> str:
+    """A text cut at the place where a recorded one was cut, if it was."""
+    end = CUT.search(recorded, max(0, len(recorded) - 200))
+    return text if end is None else shortened(text, len(recorded[: end.start()].encode("utf-8", "surrogatepass")))
 
 
 class Usage(Frozen):
@@ -122,6 +159,23 @@ class Turn(Frozen):
     policy_seconds: float = 0.0
     usage: Usage = Usage()
 
+    def text_bytes(self) -> int:
+        """How many bytes its texts take in a record."""
+        return sum(len(json.dumps(text)) for text in (self.action, self.thought, self.arguments, self.observation))
+
+    def within(self, limit: int) -> Self:
+        """The same with texts of at most `limit` bytes each; longer ones end in a line that says so."""
+        arguments = {
+            name: value if len(json.dumps(value)) <= limit else shortened(_as_text(value), limit)
+            for name, value in self.arguments.items()
+        }
+        texts = {name: shortened(getattr(self, name), limit) for name in ("action", "thought", "observation")}
+        return self.model_copy(update={**texts, "arguments": arguments})
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
 
 class Trajectory(Frozen):
     """The record of one episode, the same after a round trip.
@@ -157,6 +211,7 @@ class Trajectory(Frozen):
         reward: Sum over the turns.
         info: Of the last step; of `reset` where there was none.
         patch: The judged work as a git diff; empty where none was taken.
+        patch_bytes: Size of the whole patch, if `patch` holds only its beginning, which cannot be applied; else 0.
         usage: Sum over the turns, and what was used for an action that never came.
         seconds: Wall-clock time by activity: "start", "tools", "grading", "policy"; and "total".
         verdict: ORACLE CONTENT: what the grader found, test by test. None outside run folders.
@@ -188,6 +243,7 @@ class Trajectory(Frozen):
     reward: float
     info: dict[str, Any] = {}
     patch: str = ""
+    patch_bytes: int = 0
     usage: Usage = Usage()
     seconds: dict[str, float] = {}
     verdict: Verdict | None = Field(default=None, repr=False)

@@ -350,7 +350,15 @@ class Sandbox(abc.ABC):
             return self._get_tar(self.resolve(path), max_bytes=max_bytes, timeout=timeout)
 
     def manifest(
-        self, path: str = "", *, exclude: Sequence[str] = (), max_files: int = 200_000, timeout: float = 120.0
+        self,
+        path: str = "",
+        *,
+        exclude: Sequence[str] = (),
+        max_files: int = 200_000,
+        max_ignored: int | None = None,
+        max_hashed: int | None = None,
+        only: Sequence[str] | None = None,
+        timeout: float = 120.0,
     ) -> dict[str, FileEntry]:
         """Every regular file and symbolic link below a folder, hashed, without running the sandbox's own tools.
 
@@ -358,13 +366,26 @@ class Sandbox(abc.ABC):
             path: The folder.
             exclude: Names (not paths, fnmatch patterns) of files and folders to leave out wherever they are.
             max_files: More is a `FileError`.
+            max_ignored: Files to list of those that a `.gitignore` of the tree names or that belong to a virtual
+                environment. They do not count as `max_files`, and any others of them are left out. None does not look
+                for them.
+            max_hashed: Bytes to hash. A file that would exceed them has an empty digest. None hashes everything.
+            only: Paths relative to the folder: list these files and no others, those of them that exist.
             timeout: Seconds it may take.
 
         Returns:
             Relative path (os.fsdecode of it) -> entry, sorted by path. Sockets, pipes and devices are left out.
         """
         with self._call():
-            return self._manifest(self.resolve(path), exclude=tuple(exclude), max_files=max_files, timeout=timeout)
+            return self._manifest(
+                self.resolve(path),
+                exclude=tuple(exclude),
+                max_files=max_files,
+                max_ignored=max_ignored,
+                max_hashed=max_hashed,
+                only=None if only is None else tuple(only),
+                timeout=timeout,
+            )
 
     def end_processes(self, *, timeout: float = 10.0) -> None:
         """Kill every process that commands have left behind. What is still running, terminals too, is spared.
@@ -507,7 +528,15 @@ class Sandbox(abc.ABC):
 
     @abc.abstractmethod
     def _manifest(
-        self, path: str, *, exclude: tuple[str, ...], max_files: int, timeout: float
+        self,
+        path: str,
+        *,
+        exclude: tuple[str, ...],
+        max_files: int,
+        max_ignored: int | None,
+        max_hashed: int | None,
+        only: tuple[str, ...] | None,
+        timeout: float,
     ) -> dict[str, FileEntry]: ...
 
     @abc.abstractmethod

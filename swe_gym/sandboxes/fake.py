@@ -370,12 +370,24 @@ class FakeSandbox(Sandbox):
             raise FileError(f"{path} makes a tar of more than {max_bytes} bytes")
         return buffer.getvalue()
 
-    def _manifest(self, path: str, *, exclude: tuple[str, ...], max_files: int, timeout: float) -> dict[str, FileEntry]:
-        self._record("manifest", path, deadline=time.monotonic() + timeout, exclude=exclude)
+    def _manifest(
+        self,
+        path: str,
+        *,
+        exclude: tuple[str, ...],
+        max_files: int,
+        max_ignored: int | None,
+        max_hashed: int | None,
+        only: tuple[str, ...] | None,
+        timeout: float,
+    ) -> dict[str, FileEntry]:
+        options = {"exclude": exclude, "max_ignored": max_ignored, "max_hashed": max_hashed, "only": only}
+        self._record("manifest", path, deadline=time.monotonic() + timeout, **options)
         found = {
             name: FileEntry(mode=file.mode, size=len(file.data), digest=hashlib.sha256(file.data).hexdigest())
             for name, file in self._below(path).items()
             if not any(fnmatchcase(part, pattern) for part in name.split("/") for pattern in exclude)
+            and (only is None or name in only)
         }
         if len(found) > max_files:
             raise FileError(f"{path} holds more than {max_files} files")

@@ -25,6 +25,7 @@ import tempfile
 import termios
 import time
 
+from gitignore import LONGEST_RULES, Rules
 from protocol import Decoder, encode
 
 CHUNK = 1 << 16
@@ -226,6 +227,132 @@ class Terminal:
         self.searched = 0
         self.status = None  # until it ended
         self.waiting = None  # (request id, marker, deadline)
+
+
+class Manifest:
+    """A list of the files of a tree, in steps: path -> [mode, size, digest, link target or None, what ignores it].
+
+    Files that nothing ignores come first, so that ignored ones never keep them from being listed. What ignores a file
+    is the outermost ignored folder above it, or the file itself: named by a `.gitignore`, or a virtual environment.
+
+    Args:
+        root: The folder.
+        request: `exclude`, `max_files`, `max_ignored` and `max_hashed`, as `Sandbox.manifest` describes them.
+    """
+
+    def __init__(self, root, request):
+        self.root = root
+        self.exclude = request["exclude"]
+        self.max_files = request["max_files"]
+        self.max_ignored = request["max_ignored"]
+        self.unhashed = float("inf") if request["max_hashed"] is None else request["max_hashed"]  # bytes left to hash
+        self.entries = {}
+        self.ignored = 0
+        self.names = 0
+        self.todo = [("", None, "")]  # (folder, rules, what ignores it)
+        self.later = []  # the same, of ignored folders
+
+    def add_named(self, payload):
+        """List only files of these names, NUL between them; those that are there and lie behind no link."""
+        root = os.path.realpath(self.root)
+        for name in os.fsdecode(payload).split("\0"):
+            yield
+            path = os.path.join(root, name)
+            if os.path.realpath(os.path.dirname(path)) == os.path.dirname(path):
+                yield from self.add(name, "")
+
+    def add_all(self):
+        while self.todo or (self.later and self.has_room("ignored")):
+            yield
+            yield from self.add_folder(*(self.todo or self.later).pop())
+
+    def add_folder(self, folder, rules, ignored):
+        if self.max_ignored is not None and not ignored:
+            rules = self.read_rules(folder, rules)
+            ignored = folder if self.is_environment(folder) else ""
+        for entry in self.list_folder(os.path.join(self.root, folder)):
+            yield
+            if any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in self.exclude):
+                continue
+            name = os.path.join(folder, entry.name)
+            is_folder = entry.is_dir(follow_symlinks=False)
+            cause = ignored or (name if rules and rules.ignore(name, is_folder) else "")
+            if not self.has_room(cause):
+                continue
+            if is_folder:
+                (self.later if cause else self.todo).append((name, rules, cause))
+            else:
+                yield from self.add(name, cause)
+
+    def has_room(self, ignored):
+        return not ignored or self.ignored < self.max_ignored
+
+    def add(self, name, ignored):
+        row = yield from self.describe(os.path.join(self.root, name))
+        if not row:
+            return
+        self.entries[name] = row + [ignored]
+        self.ignored += bool(ignored)
+        self.names += len(name) + len(row[3] or "") + len(ignored)
+        if len(self.entries) - self.ignored > self.max_files or self.names > LONGEST_NAMES:
+            raise OSError(errno.EFBIG, "more than %d files, or too long paths" % self.max_files)
+
+    def read_rules(self, folder, above):
+        """The rules of a folder: those above it, and those of its own `.gitignore`."""
+        try:
+            with open_regular(os.path.join(self.root, folder, ".gitignore"), os.O_NOFOLLOW) as file:
+                return Rules(folder, os.fsdecode(file.read(LONGEST_RULES)), above)
+        except OSError:
+            return above
+
+    def is_environment(self, folder):
+        """Whether a folder below the root is a virtual environment: it says so, and has a Python of its own."""
+        path = os.path.join(self.root, folder)
+        pythons = ("bin/python", "Scripts/python.exe")
+        return (
+            folder != ""
+            and os.path.lexists(os.path.join(path, "pyvenv.cfg"))
+            and any(os.path.lexists(os.path.join(path, python)) for python in pythons)
+        )
+
+    @staticmethod
+    def list_folder(path):
+        """The entries of a folder; nothing where it was removed or replaced meanwhile."""
+        try:
+            return os.scandir(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+
+    def describe(self, path):
+        """[mode, size, digest, link target or None] in steps; None for what is neither file nor link, or gone."""
+        try:
+            info = os.lstat(path)
+            if stat.S_ISLNK(info.st_mode):
+                target = os.readlink(path)
+                digest = hashlib.sha256(os.fsencode(target)).hexdigest()
+                return [stat.S_IMODE(info.st_mode), info.st_size, digest, target]
+            if not stat.S_ISREG(info.st_mode):
+                return None
+            if info.st_size > self.unhashed:
+                return [stat.S_IMODE(info.st_mode), info.st_size, "", None]
+            self.unhashed -= info.st_size
+            with open_regular(path, os.O_NOFOLLOW) as file:
+                info = os.fstat(file.fileno())
+                digest, left = hashlib.sha256(), info.st_size
+                while left > 0:  # no further than it was long: it may grow for ever
+                    chunk = file.read(min(CHUNK_OF_FILE, left))
+                    if not chunk:
+                        break
+                    digest.update(chunk)
+                    left -= len(chunk)
+                    yield
+                return [stat.S_IMODE(info.st_mode), info.st_size, digest.hexdigest(), None]
+        except PermissionError:
+            return [stat.S_IMODE(info.st_mode), info.st_size, "unreadable", None]
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL):
+                return None  # something else by now: it changes while we look
+            raise
 
 
 class Job:
@@ -715,64 +842,13 @@ class Runner:
                     yield
         self.reply(request, {}, buffer.getvalue())
 
-    def op_manifest(self, request, _):
+    def op_manifest(self, request, payload):
         root = request["path"]
         if not os.path.isdir(root):
             raise NotADirectoryError(errno.ENOTDIR if os.path.exists(root) else errno.ENOENT, "not a directory")
-        entries = {}
-        names = 0
-        todo = [root]
-        while todo:
-            yield
-            for entry in self.list_folder(todo.pop()):
-                yield
-                if any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in request["exclude"]):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    todo.append(entry.path)
-                    continue
-                row = yield from self.describe(entry)
-                if row:
-                    name = os.path.relpath(entry.path, root)
-                    entries[name] = row
-                    names += len(name) + len(row[3] or "")
-                if len(entries) > request["max_files"] or names > LONGEST_NAMES:
-                    raise OSError(errno.EFBIG, "more than %d files, or too long paths" % request["max_files"])
-        self.reply(request, {"entries": entries})
-
-    @staticmethod
-    def list_folder(path):
-        """The entries of a folder; nothing where it was removed or replaced meanwhile."""
-        try:
-            return os.scandir(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return ()
-
-    @staticmethod
-    def describe(entry):
-        """[mode, size, digest, link target or None] in steps; None for what is neither file nor link, or gone."""
-        try:
-            if entry.is_symlink():
-                info = entry.stat(follow_symlinks=False)
-                target = os.readlink(entry.path)
-                digest = hashlib.sha256(os.fsencode(target)).hexdigest()
-                return [stat.S_IMODE(info.st_mode), info.st_size, digest, target]
-            if not entry.is_file(follow_symlinks=False):
-                return None
-            with open_regular(entry.path, os.O_NOFOLLOW) as file:
-                info = os.fstat(file.fileno())
-                digest = hashlib.sha256()
-                for chunk in iter(lambda: file.read(CHUNK_OF_FILE), b""):
-                    digest.update(chunk)
-                    yield
-                return [stat.S_IMODE(info.st_mode), info.st_size, digest.hexdigest(), None]
-        except PermissionError:
-            info = entry.stat(follow_symlinks=False)
-            return [stat.S_IMODE(info.st_mode), info.st_size, "unreadable", None]
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.EINVAL):
-                return None  # something else by now: it changes while we look
-            raise
+        listing = Manifest(root, request)
+        yield from listing.add_named(payload) if request["only"] else listing.add_all()
+        self.reply(request, {"entries": listing.entries})
 
     # --- terminals ------------------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 import abc
 import contextlib
 import importlib.resources
+import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -23,11 +25,13 @@ FILE_ERRORS: Mapping[str, type[FileError]] = {
 
 
 def runner_source() -> str:
-    """The runner as one text that any Python >= 3.6 runs: the protocol, then the program."""
+    """The runner as one text that any Python >= 3.6 runs: the modules that it imports, then the program."""
     package = importlib.resources.files(__package__)
-    protocol = package.joinpath("protocol.py").read_text("utf-8")
-    runner = package.joinpath("runner.py").read_text("utf-8")
-    return protocol + runner.replace("from protocol import Decoder, encode\n", "") + "\nserve_standard_streams()\n"
+    protocol, gitignore, runner = (
+        package.joinpath(name).read_text("utf-8") for name in ("protocol.py", "gitignore.py", "runner.py")
+    )
+    own = re.sub(r"^from (?:protocol|gitignore) import .*\n", "", runner, flags=re.MULTILINE)
+    return f"{protocol}\n{gitignore}\n{own}\nserve_standard_streams()\n"
 
 
 @contextlib.contextmanager
@@ -151,14 +155,33 @@ class RunnerSandbox(Sandbox):
     def _get_tar(self, path: str, *, max_bytes: int, timeout: float) -> bytes:
         return self._request("get_tar", timeout=timeout, limit=timeout, path=path, max_bytes=max_bytes)[1]
 
-    def _manifest(self, path: str, *, exclude: tuple[str, ...], max_files: int, timeout: float) -> dict[str, FileEntry]:
+    def _manifest(
+        self,
+        path: str,
+        *,
+        exclude: tuple[str, ...],
+        max_files: int,
+        max_ignored: int | None,
+        max_hashed: int | None,
+        only: tuple[str, ...] | None,
+        timeout: float,
+    ) -> dict[str, FileEntry]:
         reply, _ = self._request(
-            "manifest", timeout=timeout, limit=timeout, path=path, exclude=exclude, max_files=max_files
+            "manifest",
+            b"\0".join(map(os.fsencode, only or ())),
+            timeout=timeout,
+            limit=timeout,
+            path=path,
+            exclude=exclude,
+            max_files=max_files,
+            max_ignored=max_ignored,
+            max_hashed=max_hashed,
+            only=only is not None,
         )
         with understanding():
             return {
-                name: FileEntry(mode=mode, size=size, digest=digest, link=link)
-                for name, (mode, size, digest, link) in sorted(reply["entries"].items())
+                name: FileEntry(mode=mode, size=size, digest=digest, link=link, ignored=ignored)
+                for name, (mode, size, digest, link, ignored) in sorted(reply["entries"].items())
             }
 
     def _end_processes(self, *, timeout: float) -> None:

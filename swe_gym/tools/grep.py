@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
+import time
 
 from ..errors import ToolError
 from ..types import ExecResult, ToolResult
@@ -26,7 +27,7 @@ MAX_PATTERN = 2000
 """Characters of a pattern."""
 
 TIMEOUT = 30.0
-"""Seconds that a search may take."""
+"""Seconds that a search may take, however often it runs `grep`."""
 
 
 class Grep(Tool):
@@ -91,7 +92,7 @@ class Found:
 
 
 def search(context: ToolContext, pattern: str, path: str, *, include: str = "", basic: bool = False) -> Found:
-    """Search by one run of the sandbox's `grep`.
+    """Search by the sandbox's `grep`, which runs once more to count if it prints too much.
 
     Args:
         context: Where to search.
@@ -109,7 +110,8 @@ def search(context: ToolContext, pattern: str, path: str, *, include: str = "", 
     expression = checked(pattern if basic else as_extended(pattern), "pattern")
     options = ["-G" if basic else "-E", "-rHIZ", "--exclude-dir=.git", *([] if basic else _ignore_case(pattern))]
     options += [f"--include={glob.rpartition('/')[2]}" for glob in globs]
-    lines = _grep(context, [*options, "-n", "-e", expression, "--", where], expression)
+    deadline = time.monotonic() + context.time_left(TIMEOUT)
+    lines = _grep(context, deadline, [*options, "-n", "-e", expression, "--", where], expression)
     if lines is not None:
         parsed = (Match(name, int(line), text) for name, line, text in _parse(lines))
         matches = sorted(match for match in parsed if _wanted(match.path, where, globs))
@@ -117,7 +119,7 @@ def search(context: ToolContext, pattern: str, path: str, *, include: str = "", 
         for match in matches:
             counts[match.path] = counts.get(match.path, 0) + 1
         return Found(pattern, where, matches, counts)
-    counted = _grep(context, [*options, "-c", "-e", expression, "--", where], expression) or b""
+    counted = _grep(context, deadline, [*options, "-c", "-e", expression, "--", where], expression) or b""
     totals = sorted((name, int(count)) for name, count, _ in _parse(counted) if _wanted(name, where, globs))
     return Found(pattern, where, None, {name: count for name, count in totals if count})
 
@@ -195,13 +197,13 @@ def _wanted(path: str, where: str, globs: list[str]) -> bool:
     )
 
 
-def _grep(context: ToolContext, arguments: list[str], pattern: str) -> bytes | None:
+def _grep(context: ToolContext, deadline: float, arguments: list[str], pattern: str) -> bytes | None:
     """What `grep` prints, in the order of the file system; None where it prints too much to be read.
 
     Bytes are compared where the pattern allows it: that is fast, and files in any encoding are searched.
     """
     env = {"LC_ALL": "C"} if pattern.isascii() else {}
-    timeout = context.time_left(TIMEOUT)
+    timeout = max(0.1, deadline - time.monotonic())
     result = context.sandbox.exec(["grep", *arguments], env=env, timeout=timeout, max_output=MAX_FOUND)
     if result.timed_out:
         raise ToolError(f"The search took more than {TIMEOUT:g} s: search a sub-folder, or for a simpler pattern.")

@@ -6,8 +6,10 @@ What a model printed is data here and on the page, never markup: see the policy 
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
+import re
 import secrets
 import sys
 import threading
@@ -16,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from ..errors import UsageError
 from .episode import as_page
@@ -42,6 +44,11 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+LONGEST_ADDRESS = 4096
+"""Characters of an address below the root."""
+
+MOST_FIELDS = 10
+MOST_DIGITS = 15
 LOCAL = {"127.0.0.1", "localhost"}
 """Names by which a browser may ask, at any port, as it may be forwarded. Another name is led here by somebody else."""
 
@@ -111,6 +118,7 @@ class _Server(ThreadingHTTPServer):
 
         Raises:
             UsageError: There is nothing of that name.
+            BadRequest: A number of the request is invalid.
         """
         if name == "rows":
             self.index.refresh()
@@ -119,14 +127,18 @@ class _Server(ThreadingHTTPServer):
             self.index.refresh()
             return summary(self.index.rows[:])
         if name == "episode":
-            trajectory = self.index.trajectory(query.get("id", ""))
-            return as_page(trajectory, first_turn=_count(query, "turns"))
+            first_turn = _count(query, "turns")
+            return as_page(self.index.trajectory(query.get("id", "")), first_turn=first_turn)
         raise UsageError(f"there is nothing at {name!r}")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say what went wrong; a browser that goes away in the middle of an answer did nothing wrong."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
+
+
+class BadRequest(Exception):
+    """An address that no page of ours asks for; the message says what is wrong with it."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -137,15 +149,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Host", "").partition(":")[0] not in LOCAL:
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"This page is for this machine only.\n")
-        path = urlsplit(self.path)
         root = self.server.root
-        if not secrets.compare_digest(path.path[: len(root)].encode(), root.encode()):
+        if not secrets.compare_digest(self.path[: len(root)].encode("latin-1"), root.encode()):
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"Open the whole address that was printed.\n")
-        name = path.path[len(root) :] or PAGE
-        if name in STATIC:
-            return self._send(HTTPStatus.OK, STATIC[name], static_text(name).encode())
-        query = {key: values[-1] for key, values in parse_qs(path.query).items()}
-        return self._send_answer(name, query)
+        try:
+            name, query = _parse(self.path[len(root) :])
+            if name in STATIC:
+                return self._send(HTTPStatus.OK, STATIC[name], static_text(name).encode())
+            return self._send_answer(name, query)
+        except BadRequest as error:
+            return self._send(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}).encode())
 
     def _send_answer(self, name: str, query: dict[str, str]) -> None:
         try:
@@ -167,9 +180,30 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: whoever opened the page sees it."""
 
 
+def _parse(address: str) -> tuple[str, dict[str, str]]:
+    """The name and the query of an address below the root.
+
+    Raises:
+        BadRequest: It is too long, not ASCII, not percent-encoded UTF-8, or holds a control character.
+    """
+    if len(address) > LONGEST_ADDRESS:
+        raise BadRequest(f"The address has {len(address)} characters; at most {LONGEST_ADDRESS} are read.")
+    if not address.isascii() or re.search(r"%(?![0-9A-Fa-f]{2})", address):
+        raise BadRequest("The address is not percent-encoded.")
+    path, _, query = address.partition("#")[0].partition("?")
+    try:
+        name = unquote(path, errors="strict")
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+    except ValueError as error:  # bytes that are not UTF-8, or too many fields
+        raise BadRequest(f"The address cannot be decoded: {error}.") from error
+    if any(not character.isprintable() for text in (name, *itertools.chain(*pairs)) for character in text):
+        raise BadRequest("The address holds a control character.")
+    return name or PAGE, dict(pairs)
+
+
 def _count(query: dict[str, str], name: str) -> int:
     """A number of a request, from 0."""
     text = query.get(name, "0")
-    if not text.isascii() or not text.isdigit():
-        raise UsageError(f"{name} is a number, not {text[:20]!r}")
+    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
+        raise BadRequest(f"{name} must be a number of at most {MOST_DIGITS} digits, not {text[:20]!r}.")
     return int(text)

@@ -12,7 +12,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError
-from ..rollout.trajectory import Trajectory, Turn, why_ended
+from ..rollout.trajectory import MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory, Turn, shortened, why_ended
 
 
 class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
@@ -41,6 +41,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
     def _forget(self) -> None:
         self._start: tuple[int | None, str, dict[str, Any]] | None = None
         self._turns: list[Turn] = []
+        self._bytes = 0  # of the turns' texts
         self._written = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -58,20 +59,23 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
         observation, reward, terminated, truncated, info = self.env.step(action)
         seconds = time.monotonic() - started
         understood = self._swe_env.last_action
-        self._turns.append(
-            Turn(
-                action=action,
-                thought=understood.thought if understood else "",
-                tool=understood.call.name if understood else "",
-                arguments=understood.call.arguments if understood else {},
-                observation=observation,
-                reward=float(reward),
-                terminated=terminated,
-                truncated=truncated,
-                info=copy.deepcopy(info),
-                seconds=seconds,
-            )
-        )
+        turn = Turn(
+            action=action,
+            thought=understood.thought if understood else "",
+            tool=understood.call.name if understood else "",
+            arguments=understood.call.arguments if understood else {},
+            observation=observation,
+            reward=float(reward),
+            terminated=terminated,
+            truncated=truncated,
+            info=copy.deepcopy(info),
+            seconds=seconds,
+        ).within(MAX_TEXT)
+        size = turn.text_bytes()
+        if self._bytes + size > MAX_TURNS:
+            turn = turn.within(SHORT_TEXT)
+        self._bytes += size
+        self._turns.append(turn)
         if terminated or truncated:
             self._write()
         return observation, float(reward), terminated, truncated, info
@@ -99,6 +103,8 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
         info = self._turns[-1].info if self._turns else first_info
         env, spec = self._swe_env, self._swe_env.spec
         stats = env.stats
+        whole = env.judged_diff
+        patch = shortened(whole, MAX_PATCH)
         return Trajectory(
             task_id=info["task_id"],
             repo=env.task.repo,
@@ -115,7 +121,8 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
             resolved=info["resolved"],
             reward=sum(turn.reward for turn in self._turns),
             info=info,
-            patch=env.judged_diff,
+            patch=patch,
+            patch_bytes=0 if patch is whole else len(whole.encode("utf-8", "surrogatepass")),
             seconds=stats["seconds"],
         )
 

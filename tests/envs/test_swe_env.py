@@ -12,6 +12,7 @@ from gymnasium.error import ResetNeeded
 
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import Unsupported, UsageError
+from swe_gym.grading.protect import hidden_files
 
 Make = Callable[..., SweEnv]
 
@@ -26,6 +27,7 @@ INFO_TYPES = {
     "exit_code": int,
     "invalid_actions": int,
     "cheat_signs": int,
+    "set_back": list,
     "limit": str,
     "failure": str,
     "reward_components": dict,
@@ -39,6 +41,28 @@ INFO_TYPES = {
 def assert_info_is_typed(info: dict[str, Any]) -> None:
     assert {name: type(value) for name, value in info.items()} == INFO_TYPES
     assert all(type(value) is float for value in info["reward_components"].values())
+
+
+def test_info_names_the_policys_files_that_were_set_back(local_env: Make) -> None:
+    env = local_env()
+    env.reset(seed=0)
+    info = env.step(call("bash", command="echo > conftest.py; echo > json.py; echo > kept.py; ln -s /etc out"))[4]
+    assert info["set_back"] == []
+    info = env.step(SUBMIT)[4]
+    assert info["set_back"] == env.stats["set_back"] == ["conftest.py", "json.py", "out"]
+
+
+@pytest.mark.parametrize(("script", "named"), [("rm -f {}", False), ("echo > {}", True)])
+def test_info_names_a_hidden_test_only_if_the_policy_wrote_it(script: str, named: bool) -> None:
+    env = SweEnv("toy", task_id="larder-overwrite-evicts")
+    env.reset(seed=0)
+    hidden = min(hidden_files(env.task.oracle))
+    env.step(call("bash", command=script.replace("{}", hidden)))
+    info = env.step(SUBMIT)[4]
+    env.close()
+    assert env.verdict is not None
+    assert hidden in env.verdict.dropped
+    assert info["set_back"] == ([hidden] if named else [])
 
 
 def test_a_right_solution_is_worth_one(local_env: Make) -> None:

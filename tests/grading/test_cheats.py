@@ -13,7 +13,7 @@ from swe_gym.types import Task
 SILENT = ("nothing", "odd-files", "environment")
 """Cheats of which no sign can be told from honest work."""
 
-HEAVY = ("many-files", "sparse-file", "huge-file")  # the runner of the tests makes no difference to these
+HEAVY = ("many-files", "sparse-file", "huge-file", "build")  # the runner of the tests makes no difference to these
 CASES = [
     pytest.param(task, cheat, id=f"{task}-{cheat.name}")
     for cheat in (*CHEATS, *HONEST)

@@ -20,6 +20,7 @@ from swe_gym.grading.patch import (
     PatchLimits,
     apply_diff,
     apply_patch,
+    list_work,
     take_patch,
 )
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
@@ -176,7 +177,7 @@ def test_an_untouched_workspace_gives_an_empty_patch(sandbox_factory: OpenSandbo
     assert patch.diff() == ""
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "pkg/../../outside", "/testbed/pkg/a.py"])
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "pkg/../../outside", "/testbed2/a.py"])
 def test_links_out_of_the_workspace_are_dropped(sandbox_factory: OpenSandbox, target: str) -> None:
     patch = take(sandbox_factory, f"ln -s {target} link; echo 'a = 2' > pkg/a.py")
     assert patch.paths == ("pkg/a.py",)
@@ -190,9 +191,44 @@ def test_a_link_may_not_lead_out_by_way_of_another_link(sandbox_factory: OpenSan
 
 
 def test_a_virtual_environment_is_not_part_of_the_work(sandbox_factory: OpenSandbox) -> None:
-    patch = take(sandbox_factory, "mkdir -p env/lib; touch env/pyvenv.cfg env/lib/x.py; echo new > new.py")
+    make = "mkdir -p env/lib env/bin; touch env/pyvenv.cfg env/bin/python env/lib/x.py; echo new > new.py"
+    patch = take(sandbox_factory, make)
     assert patch.paths == ("new.py",)
     assert [entry.path for entry in patch.dropped] == ["env"]
+
+
+def test_a_template_of_a_virtual_environment_is_product(sandbox_factory: OpenSandbox) -> None:
+    patch = take(sandbox_factory, "mkdir -p pkg/template; touch pkg/template/pyvenv.cfg pkg/template/x.py")
+    assert patch.paths == ("pkg/template/pyvenv.cfg", "pkg/template/x.py")
+
+
+def test_files_of_the_original_count_also_in_a_virtual_environment(sandbox_factory: OpenSandbox) -> None:
+    patch = take(
+        sandbox_factory, "mkdir pkg/bin; touch pkg/pyvenv.cfg pkg/bin/python; echo 'a = 2' > pkg/a.py; rm pkg/b.py"
+    )
+    assert patch.paths == ("pkg/a.py", "pkg/b.py")
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "taken"),
+    [
+        ("link", "$PWD/pkg/a.py", b"pkg/a.py"),
+        ("pkg/deep/link", "$PWD/kept.txt", b"../../kept.txt"),
+        ("link", "$PWD", b"."),
+        ("pkg/link", "$PWD/", b"../"),
+    ],
+)
+def test_an_absolute_link_into_the_workspace_becomes_a_relative_one(
+    sandbox_factory: OpenSandbox, path: str, target: str, taken: bytes
+) -> None:
+    patch = take(sandbox_factory, f'mkdir -p pkg/deep; ln -s "{target}" {path}')
+    assert [(change.path, change.new) for change in patch.changes] == [(path, taken)]
+
+
+@pytest.mark.parametrize("target", ["$PWD/../outside", "$PWD-other/a", "$PWD/pkg/../a"])
+def test_an_absolute_link_that_may_lead_out_is_dropped(sandbox_factory: OpenSandbox, target: str) -> None:
+    patch = take(sandbox_factory, f'ln -s "{target}" link')
+    assert (patch.paths, [entry.path for entry in patch.dropped]) == ((), ["link"])
 
 
 @pytest.mark.parametrize(
@@ -225,6 +261,63 @@ def test_what_a_build_leaves_behind_is_no_reason_to_reject_work() -> None:
     assert "target/debug/app" in small.paths, "it fits, so all of it is work"
     assert large.paths == ("a.py", "b.py", "lib.so"), "git knows that file"
     assert [entry.path for entry in large.dropped] == ["new.so", "target"]
+
+
+IGNORING: dict[str, str | bytes] = {
+    "a.py": "a = 1\n",
+    ".gitignore": "build/\n*.o\n",
+    "build/tracked.py": "b = 1\n",
+    "build/gone.py": "c = 1\n",
+    "build/same.py": "d = 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        "mkdir build/o; cd build/o; seq 25000 | xargs touch",
+        "seq 25000 | sed s/$/.o/ | xargs touch",
+        "mkdir env env/bin; touch env/pyvenv.cfg env/bin/python; cd env; seq 25000 | xargs touch",
+        "truncate -s 3G build/huge.bin",
+    ],
+)
+def test_ignored_files_cannot_sink_the_work(sandbox_factory: OpenSandbox, flood: str) -> None:
+    box, fresh = sandbox_factory(IGNORING), sandbox_factory(IGNORING)
+    assert box.exec(f"echo 'b = 2' > build/tracked.py; rm build/gone.py; echo 'a = 2' > a.py; {flood}").ok
+    patch = take_patch(box, fresh)
+    assert (patch.paths, patch.rejected) == (("a.py", "build/gone.py", "build/tracked.py"), "")
+
+
+def test_the_policys_own_gitignore_counts(sandbox_factory: OpenSandbox) -> None:
+    patch = take(sandbox_factory, "echo /out > .gitignore; mkdir out; touch out/1 out/2 out/3", max_files=2)
+    assert patch.paths == (".gitignore",)
+    assert [entry.path for entry in patch.dropped] == ["out"]
+
+
+def test_a_flood_that_nothing_ignores_is_rejected(sandbox_factory: OpenSandbox) -> None:
+    assert "more than" in take(sandbox_factory, "mkdir x; cd x; seq 21000 | xargs touch").rejected
+
+
+@pytest.fixture
+def nothing_is_hashed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swe_gym.grading.patch.HASHED_AHEAD", 0)
+
+
+@pytest.mark.usefixtures("nothing_is_hashed_ahead")
+def test_what_was_not_hashed_ahead_is_compared_all_the_same(sandbox_factory: OpenSandbox) -> None:
+    box, fresh = sandbox_factory(FILES), sandbox_factory(FILES)
+    assert box.exec("echo 'a = 2' > pkg/a.py; echo 'b = 22' > pkg/b.py; echo new > new; rm gone.txt").ok
+    listing = list_work(box)
+    assert {entry.digest for entry in listing.files.values()} == {""}
+    patch = take_patch(box, fresh, listing=listing)
+    assert patch.paths == ("gone.txt", "new", "pkg/a.py", "pkg/b.py")
+
+
+@pytest.mark.usefixtures("nothing_is_hashed_ahead")
+def test_only_files_as_large_as_the_originals_are_hashed(sandbox_factory: OpenSandbox) -> None:
+    box, fresh = sandbox_factory(FILES), sandbox_factory(FILES)
+    assert box.exec("mkdir f; cd f; seq 3000 | xargs truncate -s 3G").ok  # what would take hours to hash
+    assert "the work changes 3000 files" in take_patch(box, fresh).rejected
 
 
 def test_a_link_of_the_original_whose_target_is_no_text_may_be_deleted(

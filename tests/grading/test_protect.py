@@ -101,6 +101,61 @@ def test_everything_else_counts(change: FileChange) -> None:
     assert (kept.changes, dropped) == ((change,), ())
 
 
+BESIDE = Oracle(
+    test_files={"adder/test_hidden.py": "", "adder/unit/test_deep.py": ""}, test_cmd="python -m pytest adder"
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "test_cmd", "packages", "counts"),
+    [
+        ("adder/calendar.py", "python -m pytest adder", ("adder",), True),
+        ("adder/calendar.py", "python -m pytest adder", (), False),
+        ("adder/unit/calendar.py", "python -m pytest adder", ("adder",), False),
+        ("adder/unit/calendar.py", "python -m pytest adder", ("adder", "adder/unit"), True),
+        ("calendar.py", "python -m pytest adder", ("adder",), False),
+        ("adder/calendar.py", "cd adder && python -m pytest", ("adder",), False),
+        ("adder/calendar.py", "cd {workdir}/adder; pytest", ("adder",), False),
+        ("adder/calendar.py", "python -m unittest adder.test_hidden", ("adder",), True),
+        ("adder/calendar.py", "python -m unittest discover -v -s adder -t .", ("adder",), True),
+        ("adder/calendar.py", "python -m unittest discover -v adder", ("adder",), False),
+        ("adder/calendar.py", "python -W ignore adder/run.py --fast", ("adder",), False),
+        ("adder/pytest.py", "python -m pytest adder", (), False),
+        ("pluggy.py", "python -m pytest adder", (), False),
+        ("adder/attr.py", "python -m pytest adder", ("adder",), True),
+        ("attr.py", "python -m pytest adder", (), False),
+    ],
+)
+def test_a_module_counts_unless_python_would_find_it_for_the_standard_one(
+    path: str, test_cmd: str, packages: tuple[str, ...], counts: bool
+) -> None:
+    oracle = BESIDE.model_copy(update={"test_cmd": test_cmd})
+    protection = Protection(Task(task_id="t", problem_statement="p", oracle=oracle))
+    kept, _ = protection.sift(Patch(changes=(new(path),), packages=packages))
+    assert kept.paths == ((path,) if counts else ())
+
+
+def test_a_file_that_looks_like_a_test_or_a_library_counts_where_the_product_names_it() -> None:
+    def module(path: str, text: str) -> FileChange:
+        return FileChange(path=path, new=text.encode(), new_mode=REGULAR)
+
+    changes = (
+        module("adder/core.py", "from .turing_test import add\n"),
+        module("adder/inner_test.py", "add = sum\n"),
+        module("adder/test_own.py", "import adder.lonely_test\n"),
+        module("adder/lonely_test.py", ""),
+        module("adder/turing_test.py", "from .inner_test import add\nimport attr, packaging.tools\n"),
+        module("attr.py", ""),
+        module("packaging/__init__.py", ""),
+        module("py.py", "import py"),
+    )
+    protection = Protection(Task(task_id="t", problem_statement="p", oracle=BESIDE))
+    kept, dropped = protection.sift(Patch(changes=changes))
+    assert dropped == ("adder/lonely_test.py", "adder/test_own.py", "py.py")
+    ignored = protection.ignored_folders(kept, "/testbed")
+    assert ignored == ["--ignore=/testbed/adder/inner_test.py", "--ignore=/testbed/adder/turing_test.py"]
+
+
 def test_what_cannot_stand_beside_a_kept_original_is_set_back_with_it() -> None:
     swap = (deleted("conftest.py"), new("conftest.py/x.py"), deleted("checks/a.py"), new("checks"), new("pkg/a.py"))
     kept, dropped = Protection(TASK).sift(Patch(changes=swap))

@@ -1,5 +1,7 @@
 """Recorded episodes that are played again, and where they differ."""
 
+import contextlib
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import UsageError
 from swe_gym.rollout.budget import Budget
 from swe_gym.rollout.episode import play
+from swe_gym.rollout.exports.predictions import to_predictions
 from swe_gym.rollout.policies.scripted import ScriptedPolicy
 from swe_gym.rollout.replay import replay
-from swe_gym.rollout.trajectory import Trajectory
+from swe_gym.rollout.trajectory import CUT, MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory
 from swe_gym.tasks.file import write_tasks
 from swe_gym.types import Task
 
@@ -63,6 +66,48 @@ def test_rewards_and_info_are_compared_too(recorded: Trajectory) -> None:
     info = replay(changed(recorded, 1, info={**recorded.turns[1].info, "invalid_actions": 0}))
     assert info is not None
     assert (info.turn, info.what) == (2, "info.invalid_actions")
+
+
+def play_with(recorded: Trajectory, *actions: str) -> Trajectory:
+    with contextlib.closing(SweEnv(**{**recorded.env, "max_observation": 1_000_000})) as env:
+        return play(env, ScriptedPolicy([*actions, call("submit")]), seed=3)
+
+
+def test_a_long_observation_is_cut_in_the_record_and_compared_whole(recorded: Trajectory) -> None:
+    one = play_with(recorded, call("bash", command="seq -f é%.0f 1 100000"))
+    observation = one.turns[0].observation
+    assert observation.startswith("é1\n")
+    assert CUT.search(observation)
+    assert len(observation.encode()) < MAX_TEXT + 200
+    assert replay(one) is None
+    digest = hashlib.sha256(b"another").hexdigest()
+    end = CUT.sub(f"\n[... cut: the whole text has 7 bytes, SHA-256 {digest}]\n", observation)
+    assert replay(changed(one, 0, observation=end)) is not None
+
+
+def test_an_action_that_was_cut_cannot_be_replayed(recorded: Trajectory) -> None:
+    one = play_with(recorded, call("bash", command="true " + "x" * MAX_TEXT))
+    assert len(one.to_json()) < 4 * MAX_TEXT
+    with pytest.raises(UsageError, match="turn 1 cannot be replayed"):
+        replay(one)
+
+
+def test_the_texts_of_an_episode_are_bounded_together(recorded: Trajectory) -> None:
+    one = play_with(recorded, *[call("bash", command="true " + "x" * 200_000)] * 30)
+    assert len(one.to_json()) < MAX_TURNS + (1 << 20)
+    assert len(one.turns[-2].action) < 2 * SHORT_TEXT
+
+
+def test_a_patch_is_cut_in_the_record(recorded: Trajectory) -> None:
+    one = play_with(recorded, call("bash", command="seq 1000000 > big.txt"))
+    assert one.patch_bytes > 6_000_000
+    assert len(one.patch) < MAX_PATCH + 200
+    assert CUT.search(one.patch)
+    assert replay(one) is None, "the actions are whole"
+    assert [row["model_patch"] for row in to_predictions([one, recorded.model_copy(update={"task_id": "b"})])] == [
+        "",
+        recorded.patch,
+    ]
 
 
 def test_text_that_may_differ_is_left_out(recorded: Trajectory) -> None:

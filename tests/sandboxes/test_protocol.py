@@ -103,7 +103,7 @@ def test_large_payloads_are_put_together_from_small_pieces() -> None:
     assert decode(chunks) == [({"id": 1}, payload)]
 
 
-@pytest.mark.parametrize("name", ["protocol.py", "runner.py"])
+@pytest.mark.parametrize("name", ["gitignore.py", "protocol.py", "runner.py"])
 def test_what_runs_in_a_sandbox_keeps_to_python_3_6(name: str) -> None:
     ast.parse(resources.files("swe_gym.sandboxes").joinpath(name).read_text("utf-8"), feature_version=(3, 6))
     ast.parse(runner_source(), feature_version=(3, 6))

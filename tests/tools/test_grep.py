@@ -176,3 +176,11 @@ def test_what_is_no_output_of_grep_is_read_in_no_time() -> None:
         started = time.process_time()
         assert grep(ToolContext(sandbox), "a").startswith("No line")
         assert time.process_time() - started < 5
+
+
+def test_all_runs_of_grep_in_one_call_share_a_deadline() -> None:
+    flood = Reply(match=" -n ", stdout=b"a\x001:a\n" * 500_000)
+    with FakeSandbox(replies=[flood, Reply(match=" -c ", stdout=b"a\x00500000\n")]) as sandbox:
+        assert "too many to show" in grep(ToolContext(sandbox), "a")
+        first, second = (call.arguments["timeout"] for call in sandbox.calls if call.at == "exec")
+    assert second < first

@@ -12,6 +12,8 @@ from ..trajectory import Trajectory
 def to_predictions(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
     """`instance_id`, `model_name_or_path` and `model_patch`, one row per task.
 
+    A patch of which only the beginning was kept cannot be applied: its row has an empty `model_patch`.
+
     Raises:
         UsageError: Two attempts at one task: the harness takes one.
     """
@@ -23,5 +25,5 @@ def to_predictions(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any
         yield {
             "instance_id": one.task_id,
             "model_name_or_path": one.policy.model or one.policy.name or "swe-gym",
-            "model_patch": one.patch,
+            "model_patch": "" if one.patch_bytes else one.patch,
         }

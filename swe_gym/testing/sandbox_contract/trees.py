@@ -253,6 +253,36 @@ def manifest_limits(make: Opener) -> None:
     assert sandbox.manifest("empty") == {}
 
 
+@case("trees")
+def manifest_bounds_what_is_ignored(make: Opener) -> None:
+    """Files that git ignores, and those of virtual environments, are told and bounded apart from all others."""
+    sandbox = make()
+    rules = "out/\n*.o\n!keep.o\n/deep/*.log\n"
+    ok(sandbox.exec("mkdir -p out/a deep/x env/bin && touch out/a/1 a.o keep.o deep/1.log deep/x/2.log z.py"))
+    ok(sandbox.exec("touch env/pyvenv.cfg env/bin/python; seq 100 | sed s#^#out/# | xargs touch"))
+    sandbox.write_file(".gitignore", rules.encode())
+    sandbox.write_file("deep/x/.gitignore", b"*\n!.gitignore\n")
+    every = sandbox.manifest(max_files=4, max_ignored=1000)
+    kept = [".gitignore", "deep/x/.gitignore", "keep.o", "z.py"]
+    assert [name for name, entry in every.items() if not entry.ignored] == kept
+    places = {entry.ignored for entry in every.values()} - {""}
+    assert places == {"out", "a.o", "deep/1.log", "deep/x/2.log", "env"}, places
+    few = sandbox.manifest(max_files=4, max_ignored=10)
+    assert [name for name, entry in few.items() if not entry.ignored] == kept
+    assert len(few) == 14, len(few)
+
+
+@case("trees")
+def manifest_bounds_what_is_hashed(make: Opener) -> None:
+    """A file beyond the bytes to hash has an empty digest; named files can be listed alone, never behind a link."""
+    sandbox = make()
+    ok(sandbox.exec("printf 123 > a; truncate -s 20G b || truncate -s 1G b; mkdir c; echo > c/d; ln -s c e"))
+    whole, none = sandbox.manifest(max_hashed=10), sandbox.manifest(max_hashed=0, only=["a", "c/d", "gone", "e/d", "e"])
+    assert whole["a"].digest == hashlib.sha256(b"123").hexdigest()
+    assert not whole["b"].digest
+    assert [(name, bool(entry.digest)) for name, entry in none.items()] == [("a", False), ("c/d", False), ("e", True)]
+
+
 @case("trees", "hostile")
 def files_of_the_sandbox_change_nothing(make: Opener) -> None:
     """No program, module or setting that lies in the sandbox changes what we read, write, pack or list."""

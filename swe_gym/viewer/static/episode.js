@@ -234,7 +234,15 @@ function endView(episode) {
         )
       : null,
     episode.patch
-      ? el("section", { "aria-label": "Patch" }, el("h3", {}, "Patch"), diffView(episode.patch))
+      ? el(
+          "section",
+          { "aria-label": "Patch" },
+          el("h3", {}, "Patch"),
+          episode.patch_bytes
+            ? el("p", { class: "dim" }, `Only its beginning was kept: the whole patch has ${episode.patch_bytes} bytes.`)
+            : null,
+          diffView(episode.patch),
+        )
       : episode.outcome !== "running"
         ? el("p", { class: "dim" }, "No work was left to judge: the patch is empty.")
         : null,
