@@ -2,7 +2,7 @@
 
 A changed assertion proves something only if it is reached. The search enters `with` blocks that swallow no exception,
 `try` without handlers, `finally`, and loops over literals. It does not enter `if`, `try` with handlers, `while`, loops
-over what the product returns, and nested functions. It ends where `return`, `break` or `continue` may skip what follows.
+over what the product returns, and nested functions. It ends where `return`, `break` or `continue` may skip the rest.
 """
 
 from __future__ import annotations
