@@ -50,7 +50,7 @@ def image_without_python(docker_image: str) -> Iterator[str]:
         engine.remove_image(f"{name}:without-python")
 
 
-@sandbox_contract.parametrize(only=["commands", "files", "trees"], exclude=["slow", *MORE_PYTHON])
+@sandbox_contract.parametrize(only=["commands", "files", "trees"], exclude=["slow", "thousands_of_files", *MORE_PYTHON])  # its frames are as above
 def test_an_image_without_python(case: Case, image_without_python: str) -> None:
     def make(**fields: object) -> Sandbox:
         env = {**LENT, **dict(fields.pop("env", {}))}  # type: ignore[call-overload]  # cases give dictionaries
