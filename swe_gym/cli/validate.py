@@ -104,7 +104,7 @@ def _lines(result: TaskRecord, recorded: bool) -> Text:
     line.append("  " + ", ".join(facts), style="dim")
     for reason in result.reason.splitlines():
         line.append(f"\n         {reason}")
-    if result.gold:
+    if result.status == "valid":
         line.append(f"\n         {_counter_tests(result)}", style="dim")
     for test, how in list(result.wrong.items())[:MOST_NAMES]:
         line.append(f"\n         {test}: {how}")

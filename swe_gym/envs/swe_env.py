@@ -118,7 +118,7 @@ class SweEnv(gymnasium.Env[str, str]):
     | `tools` | str or list | `"default"` | A preset, or names of tools |
     | `action_format` | str | `"auto"` | How tool calls are written; "auto" understands all formats |
     | `reward` | str | `"binary"` | A name of `swe_gym.grading.REWARDS` |
-    | `counter` | str | `"few"` | Counter-tests for tests that must keep passing: "few" (if few must start to) or "all" |
+    | `counter` | str | `"few"` | Tests that must keep passing and are countered: "few", or "all" |
     | `judge_runs` | int | `2` | Runs of the tests on resolved work, an even number |
     | `max_turns` | int | `50` | Steps until truncation |
     | `time_limit` | float | `1800.0` | Seconds from `reset` until truncation; grading is not counted |

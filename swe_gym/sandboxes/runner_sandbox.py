@@ -39,7 +39,7 @@ def understanding() -> Iterator[None]:
     """Read a reply. One that makes no sense says that somebody in the sandbox has got hold of the runner."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SandboxLost("the runner's reply makes no sense", reason="protocol", detail=repr(error)) from error
 
 
