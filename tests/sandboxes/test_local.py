@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,9 @@ def make(tier: str) -> Make:
         sandbox.close()
 
 
-def run_client(program: str, *arguments: str, timeout: float = 60.0, **options: object) -> str:
+def run_client(
+    program: str, *arguments: str, timeout: float = 60.0, before: Sequence[str] = (), **options: object
+) -> str:
     """What a process of its own prints that uses `box(tier)`, with every warning an error."""
     head = """
 import os, resource, signal, socket, sys, threading, time
@@ -58,7 +60,7 @@ from swe_gym.sandboxes import SandboxSpec, open_sandbox
 def box(**fields):
     return open_sandbox(SandboxSpec(options={"tier": sys.argv[1]}, **fields), "local")
 """
-    command = [sys.executable, "-W", "error", "-c", head + textwrap.dedent(program), *arguments]
+    command = [*before, sys.executable, "-W", "error", "-c", head + textwrap.dedent(program), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **options)
     assert (result.returncode, result.stderr) == (0, ""), result.stderr
     return result.stdout
@@ -227,6 +229,44 @@ def test_a_locked_or_vanished_folder_is_removed_and_its_parent_left_alone(tmp_pa
     run_client(program, "landlock", env={**os.environ, "TMPDIR": str(tmp_path)})
     assert list(tmp_path.iterdir()) == []
     assert oct(tmp_path.stat().st_mode & 0o777) == "0o755"
+
+
+RENAME = """
+import os
+os.rename("d0/f0", "/tmp/f0")
+os.link("/tmp/f0", "linked")
+try:
+    os.rename("d1", "/tmp/d1")
+    print(len(os.listdir("/tmp/d1")))
+except OSError as error:
+    print(error.strerror)
+folders = {os.stat(path).st_dev for path in ("/", "/tmp", ".", "d2")}
+print(folders == {os.stat(path).st_dev for path in ("linked", "/tmp/f0", "d2/f2")})
+"""
+
+
+@pytest.mark.parametrize("count", [40, 4040])
+@pytest.mark.parametrize("rights", ["of the machine's root", "of a user"])
+def test_workspace_and_temporary_folder_are_one_file_system(tmp_path: Path, count: int, rights: str) -> None:
+    if problem("namespace"):
+        pytest.skip(problem("namespace"))
+    as_user = ["unshare", "--user", "--map-root-user"] if rights == "of a user" else []
+    if rights == "of the machine's root" and os.geteuid():
+        pytest.skip("the user who runs the tests is not root")
+    if as_user and subprocess.run([*as_user, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("there is no `unshare`, or it may not")
+    for number in range(count):
+        path = tmp_path / "workspace" / f"d{number % 20}" / f"f{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("text")
+    program = """
+    from swe_gym.types import FolderWorkspace
+    with box(workspace=FolderWorkspace(path=sys.argv[2])) as sandbox:
+        print(sandbox.exec(["python3", "-c", sys.argv[3]]).text)
+    """
+    said = run_client(program, "namespace", str(tmp_path / "workspace"), RENAME, before=as_user)
+    renamed = "Invalid cross-device link" if as_user and count > 4000 else str(count // 20)
+    assert said == f"{renamed}\nTrue\n\n"
 
 
 # --- forks, threads and handlers --------------------------------------------------------------------------

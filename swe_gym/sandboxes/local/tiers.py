@@ -45,6 +45,8 @@ TIERS = {
             "about the machine: paths of these, its kernel, its load.",
             'With network="egress" servers on the host\'s loopback can be reached, and before Linux 6.12 its abstract '
             "unix sockets too.",
+            "Where the host's user is not root, folders of a workspace of more than 4,000 files or 32 MiB can be moved "
+            "(`mv`), but not renamed (`git mv`, os.rename).",
             "Where the host's user is root, the process count is capped on Linux 6.14 and later only, "
             "and up to 300 more than `pids` are let through.",
         ),
