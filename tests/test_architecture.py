@@ -45,10 +45,10 @@ GUESTS = [
     "sandboxes/local/layers.py",
     "sandboxes/local/linux.py",
     "sandboxes/local/namespace.py",
-    "sandboxes/local/seccomp.py",
     "sandboxes/local/trees.py",
     "sandboxes/protocol.py",
     "sandboxes/runner.py",
+    "sandboxes/seccomp.py",
     "tools/pdb_guest.py",
 ]
 """Programs that are sent into a sandbox, or become one, as text."""

@@ -23,11 +23,13 @@ FILE_ERRORS: Mapping[str, type[FileError]] = {
 
 
 def runner_source() -> str:
-    """The runner as one text that any Python >= 3.6 runs: the protocol, then the program."""
+    """The runner as one text that any Python >= 3.6 runs: the protocol, the filter of system calls, the program."""
     package = importlib.resources.files(__package__)
-    protocol = package.joinpath("protocol.py").read_text("utf-8")
-    runner = package.joinpath("runner.py").read_text("utf-8")
-    return protocol + runner.replace("from protocol import Decoder, encode\n", "") + "\nserve_standard_streams()\n"
+    protocol, seccomp, runner = (
+        package.joinpath(f"{name}.py").read_text("utf-8") for name in ("protocol", "seccomp", "runner")
+    )
+    runner = runner.replace("from protocol import Decoder, encode\n", "")
+    return f"{protocol}{seccomp}{runner}\nserve_standard_streams(protect=restrict_calls)\n"
 
 
 @contextlib.contextmanager
@@ -48,6 +50,7 @@ class RunnerSandbox(Sandbox):
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
         self._channel: Channel | None = None
+        self._unprotected = ""
 
     # --- what a backend writes ----------------------------------------------------------------------------
 
@@ -75,7 +78,9 @@ class RunnerSandbox(Sandbox):
         if self.closed:  # closed meanwhile: nobody else will close this stream
             self._channel.close()
         try:
-            self._request("hello", timeout=deadline - time.monotonic(), limits=self._limits(), ttl=self.spec.ttl)
+            timeout = deadline - time.monotonic()
+            reply, _ = self._request("hello", timeout=timeout, limits=self._limits(), ttl=self.spec.ttl)
+            self._unprotected = str(reply.get("unprotected", ""))
         except SandboxLost as error:
             text = f"the runner of the {self.name} sandbox did not start"
             raise SandboxStartError(text, reason="setup", detail=self._last_words() or str(error)) from error
@@ -84,6 +89,12 @@ class RunnerSandbox(Sandbox):
         if self._channel:
             self._channel.close()
         self._disconnect()
+
+    def _runner_notes(self) -> list[str]:
+        """For `capabilities.notes`: what holds of the runner in this very sandbox."""
+        if not self._unprotected:
+            return []
+        return [f"Commands can limit and slow down the runner, and so lose the sandbox: {self._unprotected}."]
 
     def _request(
         self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any

@@ -152,7 +152,8 @@ def confine(config):
     drop_privileges(kept=())
     landlock(SYS_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
-    restrict_calls([socket.AF_NETLINK, *([socket.AF_INET, socket.AF_INET6] if config["network"] else [])])
+    families = [socket.AF_NETLINK, *([socket.AF_INET, socket.AF_INET6] if config["network"] else [])]
+    restrict_calls(families, host=False, ipc=False)
 
 
 def close_abstract_sockets():

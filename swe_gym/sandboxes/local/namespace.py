@@ -272,5 +272,5 @@ def enter(config, report):
     if config["network"]:
         close_abstract_sockets()
     drop_privileges(KEPT_CAPABILITIES)
-    restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK])
+    restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK], host=False)
     return os.forkpty, ()
