@@ -30,7 +30,7 @@ from .tiers import TIERS
 PYTHON_HOME = "/opt/venv"
 """Where the Python environment lies in tier "namespace": the same on every machine. See `namespace.build`."""
 
-COPIED_FILES, COPIED_BYTES = 4000, 32 << 20
+COPIED_FILES, COPIED_BYTES = 2000, 32 << 20
 """The largest workspace that is copied into a sandbox of tier "namespace", where it cannot be a layer with all rights.
 See `layers`."""
 
