@@ -63,10 +63,9 @@ TIERS = {
             "Loopback is closed with the network, and unix sockets that have a name cannot be used at all; neither can "
             "commands make terminals (`script`, pexpect).",
             "Processes of the host can be seen, and yours be hindered: their limits lowered.",
-            "System V's shared memory, semaphores and messages and POSIX message queues cannot be used: they would outlive "
-            "the sandbox.",
+            "System V's IPC and POSIX message queues cannot be used: what they hold would outlive the sandbox.",
             "What a sandbox leaves running is found by parentage only, and a command can kill what runs it: the "
-            "sandbox is lost then, which counts as a failure of the machine and not of the policy.",
+            "sandbox is lost then. A rollout judges that 0 when it happens again.",
             "Disk is capped per file, memory per process; process count and CPU are not capped.",
             "/tmp and /dev/shm cannot be written to; TMPDIR points to the sandbox's own folder.",
             "Modes and times of any file that your user owns can be changed, though not their content: as root do not "
