@@ -19,25 +19,17 @@ def lost_in_a_call(record: Trajectory) -> bool:
 
 
 def lost_by_policy(record: Trajectory, earlier: Iterable[Trajectory]) -> bool:
-    """Whether a try lost its sandbox as an earlier try of the episode did: then the policy answers for it.
+    """Whether a try lost its sandbox at the same point of the same actions as an earlier try of the episode.
 
     Args:
         record: Of the try.
         earlier: Of earlier tries for which `lost_in_a_call` holds.
     """
-    return lost_in_a_call(record) and any(_same_way(record, one) for one in earlier)
+    return lost_in_a_call(record) and any(_actions(record) == _actions(one) for one in earlier)
 
 
-def _same_way(one: Trajectory, other: Trajectory) -> bool:
-    """The same actions were lost at the same turn; or other actions, as a sampled policy has, for the same reason.
-
-    If one try got further with the same actions, they do not lose a sandbox.
-    """
-    ours, theirs = ([turn.action for turn in record.turns] for record in (one, other))
-    shorter = min(len(ours), len(theirs))
-    if ours[:shorter] == theirs[:shorter]:
-        return len(ours) == len(theirs)
-    return one.reason == other.reason
+def _actions(record: Trajectory) -> list[str]:
+    return [turn.action for turn in record.turns]
 
 
 def charged(record: Trajectory) -> Trajectory:

@@ -304,7 +304,6 @@ def test_a_sandbox_that_fails_in_a_step_is_no_reward(plan: Plan, tmp_path: Path)
     "tries",
     [
         pytest.param([["look", "die"]] * 2, id="same actions"),
-        pytest.param([["look", "die"], ["other", "look", "die now"]], id="other actions, same loss"),
         pytest.param([["look", "die"], ["swell"], ["look", "die"]], id="the first and the third"),
     ],
 )
@@ -325,7 +324,7 @@ def test_a_policy_that_loses_its_sandbox_twice_is_judged_0(plan: Plan, tmp_path:
 @pytest.mark.parametrize(
     "tries",
     [
-        pytest.param([["die"], ["swell"]], id="another loss after other actions"),
+        pytest.param([["look", "die"], ["other", "die"]], id="other actions"),
         pytest.param([["wait"]] * 2, id="its time was over"),
     ],
 )
