@@ -14,9 +14,11 @@ import tokenize
 from collections.abc import Iterable, Sequence
 from random import Random
 
+from .source import name_of
+
 BUILTINS = frozenset({"set", "frozenset", "list", "tuple", "dict", "str", "bytes"})
 LIBRARY = frozenset(
-    {"approx", "array", "asarray", "Decimal", "Fraction", "dedent", "OrderedDict", "Series", "Index", "DataFrame"}
+    {"array", "asarray", "Decimal", "Fraction", "dedent", "OrderedDict", "Series", "Index", "DataFrame"}
     | {"Path", "deque"}
 )
 """Functions whose result differs when their first argument differs. Methods of that name are the product's."""
@@ -66,6 +68,8 @@ def _in_call(call: ast.Call) -> ast.expr | None:
             return text
         case ast.Call(func=ast.Attribute(value=ast.Constant(), attr="join"), args=[ast.List() | ast.Tuple() as parts]):
             return changeable(parts)
+        case ast.Call(args=[first], keywords=[]) if name_of(call) == "approx":  # with the usual tolerance
+            return changeable(first)
         case ast.Call(func=ast.Name(id=name), args=[first, *_]) if name in BUILTINS | LIBRARY:
             return changeable(first)
         case ast.Call(func=ast.Attribute(value=ast.Name(), attr=name), args=[first, *_]) if name in LIBRARY:
