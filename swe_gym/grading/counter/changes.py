@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal, TypeAlias
 
 from .literals import any_number, changeable, other_literal, whole_other_text
-from .reach import RAISING, reached
+from .reach import RAISING, may_leave, reached
 from .source import Edit, Function, Source, name_of
 
 Kind: TypeAlias = Literal[
@@ -36,23 +37,26 @@ NATURAL: frozenset[Kind] = frozenset({"literal", "pattern", "exception", "type",
 """The kinds that read like a test that a person wrote."""
 
 WARNING = frozenset({"warns", "deprecated_call", "assertWarns", "assertWarnsMessage", "assertWarnsRegex"})
-EXCEPTIONS = ("BufferError", "EOFError", "ChildProcessError", "FloatingPointError", "TabError", "StopAsyncIteration")
-WARNINGS = ("BytesWarning", "ImportWarning", "UnicodeWarning", "ResourceWarning")
-TYPES = ("memoryview", "bytearray", "frozenset", "complex", "slice")
+EXCEPTIONS = ("BufferError", "ChildProcessError", "TabError", "StopAsyncIteration", "UnicodeTranslateError")
+WARNINGS = ("BytesWarning", "ImportWarning", "UnicodeWarning")
+TYPES = ("memoryview", "slice", "property", "classmethod", "staticmethod")
+"""Those that right work does not choose either where a test leaves it the choice, as by `Exception` or `Iterable`."""
+
 
 EQUAL = re.compile(
     r"assert_?(equals?|almost_?equals?|count_?equal|list_?equal|dict_?equal|tuple_?equal|set_?equal|sequence_?equal|items_?equal"
     r"|multi_?line_?equal|html_?equal|xml_?equal|json_?equal|quer[yi]set_?equal|array_?equal|array_almost_equal|allclose"
-    r"|approx_equal|series_equal|frame_equal|index_equal|extension_array_equal|identical|is|raw_?equal|redirects|contains"
+    r"|approx_equal|series_equal|frame_equal|index_equal|extension_array_equal|identical|is|raw_?equal|redirects"
     r"|template_?used|num_?queries|signature|dictcontainssubset)|eq_",
     re.IGNORECASE,
 )
 """Assertions whose last literal argument is what they expect."""
 
 PREDICATES = frozenset(
-    {"allclose", "isclose", "array_equal", "equals", "startswith", "endswith", "issubset", "hasattr"}
+    {"isinstance", "issubclass", "allclose", "isclose", "array_equal", "hasattr", "equals", "startswith", "endswith"}
+    | {"any", "all"}
 )
-"""Functions and methods whose last argument is what they expect."""
+"""Functions and methods that tell true from false: their result is not compared with a number."""
 
 OPPOSITES = (
     ("assertTrue", "assertFalse"),
@@ -84,8 +88,17 @@ OPERATORS: dict[type[ast.cmpop], tuple[str, str]] = {
 }
 """Comparison -> how it is written, and its opposite."""
 
-CHECKS = re.compile(r"_*(assert|check(?!_output|_call|_returncode)|verify|expect|test)", re.IGNORECASE)
-NEGATIVE = re.compile(r"assert_?(is)?_?(not|no|false|raises|warns|logs)", re.IGNORECASE)
+CALLED = frozenset(
+    {"assert_called_with", "assert_called_once_with", "assert_has_calls"}
+    | {"assert_awaited_with", "assert_awaited_once_with", "assert_has_awaits"}
+)
+"""Assertions of mocks, all of whose arguments are expected."""
+
+TOLERANCES = frozenset(
+    {"rel", "abs", "rel_tol", "abs_tol", "rtol", "atol", "delta", "places", "decimal", "significant"}
+)
+TOLERANT = re.compile(r"close|almost|approx", re.IGNORECASE)
+"""Assertions whose third argument is a tolerance."""
 
 Draw: TypeAlias = Callable[[Random], str]
 
@@ -142,22 +155,26 @@ class _Finder:
 
     def at_the_end(self) -> Iterator[Change]:
         """What is appended to a test without an assertion that can be changed."""
-        last = self._function.body[-1]
-        if last.lineno == self._function.lineno or any(
-            isinstance(node, ast.Yield) for node in ast.walk(self._function)
-        ):
-            return
-        start, end = self._source.span(last)
-        leaving = isinstance(last, ast.Return | ast.Raise)
-        place, before, after = (start, "", "\n") if leaving else (end, "\n", "")
-        pad = " " * self._function.body[0].col_offset
-        statements = [statement for statement in self._function.body if isinstance(statement, ast.Assign)]
-        names = [name.id for statement in statements for name in statement.targets if isinstance(name, ast.Name)]
+        body = self._function.body
+        pad = self._source.before(body[0])
+        if pad.strip() or any(isinstance(node, ast.Yield) for node in ast.walk(self._function)):
+            return  # `def test(): pass` on one line, or a generator
+        leaving = next(
+            (statement for statement in body if isinstance(statement, ast.Raise) or may_leave(statement)), None
+        )
+        sure = body[: body.index(leaving)] if leaving else body
+        place = self._source.span(leaving)[0] if leaving else self._source.span(body[-1])[1]
+        names = [
+            name.id
+            for statement in sure
+            if isinstance(statement, ast.Assign)
+            for name in statement.targets
+            if isinstance(name, ast.Name)
+        ]
 
         def appended(left: str) -> Draw:
-            return lambda random: (
-                f"{before}{'' if leaving else pad}assert {left} == {any_number(random)}{after}{pad if leaving else ''}"
-            )
+            before, after = ("", f"\n{pad}") if leaving else (f"\n{pad}", "")
+            return lambda random: f"{before}assert {left} == {any_number(random)}{after}"
 
         if names:
             yield Change("local", place, place, appended(names[-1]))
@@ -175,15 +192,26 @@ class _Finder:
             case ast.UnaryOp(op=ast.Not()):
                 start, _ = self._source.span(test)
                 yield Change("comparison", start, self._source.span(test.operand)[0], self._without_not(test))
-            case ast.Call(args=[_, kinds]) if name_of(test) in ("isinstance", "issubclass"):
-                yield self._replaced("type", kinds, lambda random: random.choice(TYPES))
-            case ast.Call(args=[*_, expected]) if name_of(test) in PREDICATES:
-                yield from self._expectation(expected)
-            case ast.Call() if name_of(test) in ("any", "all"):
-                return
+            case ast.Call() if name_of(test) in PREDICATES:
+                yield from self._in_predicate(test)
             case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call() | ast.Await():
                 _, end = self._source.span(test)
                 yield Change("number", end, end, lambda random: f" == {any_number(random)}")
+
+    def _in_predicate(self, call: ast.Call) -> Iterator[Change]:
+        match name_of(call), call.args:
+            case "isinstance" | "issubclass", [_, kinds]:
+                yield self._other_type(kinds)
+            case "hasattr", [_, expected]:
+                yield from self._patterns(expected)
+            case "allclose" | "isclose" | "array_equal", [_, expected, *_] if _tolerant(call):
+                yield self._number(expected)
+            case "allclose" | "isclose" | "array_equal", [_, expected, *_]:
+                yield from self._expectation(expected)
+            case "equals" | "startswith" | "endswith", [ast.Constant() as expected]:
+                yield from self._expectation(expected)
+            case "equals" | "startswith" | "endswith", [expected]:
+                yield self._number(expected)  # of `("a", "b")` one is enough: a change of the other proves nothing
 
     def _in_comparison(self, test: ast.Compare) -> Iterator[Change]:
         left, operator, right = [test.left, *test.comparators][-2], test.ops[-1], test.comparators[-1]
@@ -203,7 +231,7 @@ class _Finder:
         """The comparison turned round: only the operator changes."""
         pattern, other = OPERATORS[type(operator)]
         start, end = self._source.span(left)[1], self._source.span(right)[0]
-        gap = self._source.text(start, end)
+        gap = re.sub(r"#[^\r\n]*", "", self._source.text(start, end))
         return Change("comparison", start, end, lambda _: re.sub(pattern, other, gap, count=1))
 
     def _without_not(self, test: ast.UnaryOp) -> Draw:
@@ -225,11 +253,30 @@ class _Finder:
             yield from READERS[name](self, call)
         elif EQUAL.fullmatch(name):
             yield from self._in_equality(call)
-        elif CHECKS.match(name) and not NEGATIVE.match(name) and name not in OPPOSITE:
-            for change in self._literals(*reversed(call.args)):
-                yield Change("helper", change.start, change.end, change.draw)
+        elif name in CALLED:
+            yield from self._helped(call.args)
+        elif name in ("assert_any_call", "assert_any_await"):
+            yield from map(self._number, call.args[-1:])
+        else:
+            yield from self._helped(self._expected_by_helper(call, name))
         if name in OPPOSITE:
             yield self._renamed(call, name)
+
+    def _helped(self, expected: Sequence[ast.expr]) -> Iterator[Change]:
+        for change in self._literals(*reversed(expected)):
+            yield Change("helper", change.start, change.end, change.draw)
+
+    def _expected_by_helper(self, call: ast.Call, name: str) -> list[ast.expr]:
+        """The arguments that a helper of this file does nothing with but to expect them. The others may be inputs."""
+        known = [function for names, function in self._source.functions.items() if names[-1] == name]
+        if len(known) != 1:
+            return []
+        helper = known[0]
+        parameters = [parameter.arg for parameter in (*helper.args.posonlyargs, *helper.args.args)]
+        if parameters[:1] == ["self"] and isinstance(call.func, ast.Attribute):
+            parameters = parameters[1:]
+        expected = set(_expected(helper, self._source))
+        return [argument for argument, parameter in zip(call.args, parameters, strict=False) if parameter in expected]
 
     def _in_truth(self, call: ast.Call) -> Iterator[Change]:
         if call.args:
@@ -241,13 +288,15 @@ class _Finder:
 
     def _in_instance(self, call: ast.Call) -> Iterator[Change]:
         if len(call.args) > 1:
-            yield self._replaced("type", call.args[1], lambda random: random.choice(TYPES))
+            yield self._other_type(call.args[1])
 
     def _in_match(self, call: ast.Call) -> Iterator[Change]:
         yield from self._patterns(*call.args[1:2])
 
     def _in_lines(self, call: ast.Call) -> Iterator[Change]:
-        yield from self._literals(*call.args[:1])
+        match call.args:
+            case [ast.List(elts=[*_, line])]:
+                yield from self._patterns(line)
 
     def _in_outcomes(self, call: ast.Call) -> Iterator[Change]:
         yield from self._literals(*(keyword.value for keyword in call.keywords))
@@ -258,7 +307,8 @@ class _Finder:
                 yield from self._expectation(argument)
             return
         first, second = call.args[:2]
-        yield from self._literals(*((first, second) if name_of(call) == "assertNumQueries" else (second, first)))
+        if not _tolerant(call):
+            yield from self._literals(*((first, second) if name_of(call) == "assertNumQueries" else (second, first)))
         yield self._number(first if isinstance(second, ast.Call) and _plain(first) else second)
 
     def _renamed(self, call: ast.Call, name: str) -> Change:
@@ -326,6 +376,11 @@ class _Finder:
 
             yield self._replaced("pattern", pattern, draw)
 
+    def _other_type(self, expected: ast.expr) -> Change:
+        text = self._source.text_of(expected)
+        others = [other for other in TYPES if other not in text]
+        return self._replaced("type", expected, lambda random: random.choice(others))
+
     def _number(self, expected: ast.expr) -> Change:
         return self._replaced("number", expected, any_number)
 
@@ -336,13 +391,33 @@ class _Finder:
 READERS: dict[str, Callable[[_Finder, ast.Call], Iterator[Change]]] = {
     **dict.fromkeys(RAISING | WARNING, _Finder._in_raises),
     **dict.fromkeys(("assertIn", "assertInHTML"), _Finder._in_membership),
-    **dict.fromkeys(("assertRegex", "assertRegexpMatches"), _Finder._in_match),
+    **dict.fromkeys(("assertRegex", "assertRegexpMatches", "assertContains"), _Finder._in_match),
     **dict.fromkeys(("fnmatch_lines", "fnmatch_lines_random"), _Finder._in_lines),
     "assertTrue": _Finder._in_truth,
     "assertIsInstance": _Finder._in_instance,
     "assert_outcomes": _Finder._in_outcomes,
 }
 """Assertion -> what finds the changes in it; the others are told by their names."""
+
+
+def _expected(helper: Function, source: Source) -> Iterator[str]:
+    """The names that a function mentions once: as a side of an equation that it asserts."""
+    mentioned = Counter(node.id for node in ast.walk(helper) if isinstance(node, ast.Name))
+    for statement in reached(helper, source):
+        sides: Sequence[ast.expr] = ()
+        match statement:
+            case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
+                sides = (left, right)
+            case ast.Expr(value=ast.Call(args=[left, right, *_]) as call) if EQUAL.fullmatch(name_of(call)):
+                sides = (left, right)
+        yield from (side.id for side in sides if isinstance(side, ast.Name) and mentioned[side.id] == 1)
+
+
+def _tolerant(call: ast.Call) -> bool:
+    """Whether an assertion sets a tolerance, which may reach from one right result to the change of another."""
+    if any(keyword.arg in TOLERANCES for keyword in call.keywords):
+        return True
+    return len(call.args) > 2 and bool(TOLERANT.search(name_of(call)))
 
 
 def _plain(node: ast.expr) -> bool:

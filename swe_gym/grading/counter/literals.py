@@ -16,11 +16,15 @@ from random import Random
 
 from .source import name_of
 
-TRANSPARENT = frozenset(
-    {"approx", "array", "asarray", "Decimal", "Fraction", "dedent", "set", "frozenset", "list", "tuple", "dict", "str"}
-    | {"bytes", "OrderedDict", "Series", "Index", "DataFrame", "format", "join", "encode", "strip", "Path", "deque"}
+BUILTINS = frozenset({"set", "frozenset", "list", "tuple", "dict", "str", "bytes"})
+LIBRARY = frozenset(
+    {"array", "asarray", "Decimal", "Fraction", "dedent", "OrderedDict", "Series", "Index", "DataFrame"}
+    | {"Path", "deque"}
 )
-"""Calls whose result differs when their first argument, or the text they are a method of, differs."""
+"""Functions whose result differs when their first argument differs. Methods of that name are the product's."""
+
+TEXT_METHODS = frozenset({"format", "encode", "decode", "strip"})
+"""Methods of a literal text whose result differs when the text differs."""
 
 FIXED = re.compile(
     r"\\(?:N\{[^}]*\}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)"
@@ -50,12 +54,26 @@ def changeable(node: ast.expr) -> ast.expr | None:
             return _last(node.values) or node
         case ast.BinOp(op=ast.Add()):
             return _simple(node.right) or _simple(node.left)
-        case ast.BinOp(op=ast.Mod()):
-            return _simple(node.left)
-        case ast.Call(func=ast.Attribute(value=ast.Constant() as text)) if name_of(node) in TRANSPARENT:
+        case ast.BinOp(left=ast.JoinedStr() | ast.Constant(value=str() | bytes()) as text, op=ast.Mod()):
             return text
-        case ast.Call(args=[first, *_]) if name_of(node) in TRANSPARENT:
+        case ast.Call():
+            return _in_call(node)
+    return None
+
+
+def _in_call(call: ast.Call) -> ast.expr | None:
+    """The literal whose change changes what a call returns. Arguments of the product are none."""
+    match call:
+        case ast.Call(func=ast.Attribute(value=ast.Constant() as text, attr=name)) if name in TEXT_METHODS:
+            return text
+        case ast.Call(func=ast.Attribute(value=ast.Constant(), attr="join"), args=[ast.List() | ast.Tuple() as parts]):
+            return changeable(parts)
+        case ast.Call(args=[first], keywords=[]) if name_of(call) == "approx":  # with the usual tolerance
             return changeable(first)
+        case ast.Call(func=ast.Name(id=name), args=[first, *_]) if name in BUILTINS | LIBRARY:
+            return changeable(first)
+        case ast.Call(func=ast.Attribute(value=ast.Name(), attr=name), args=[first, *_]) if name in LIBRARY:
+            return changeable(first)  # `np.array`
     return None
 
 
@@ -98,13 +116,13 @@ def any_number(random: Random) -> str:
 def other_number(value: int | float | complex, text: str, random: Random) -> str:
     """A number of the same kind, farther away than a tolerance reaches."""
     if isinstance(value, complex):
-        return f"{random.randint(2, 9) + math.ceil(abs(value))}j"
+        return f"{random.randint(2, 9) + math.ceil(min(abs(value), 1e300))}j"
     if isinstance(value, int):
         new = value + random.randint(max(2, -(-value * 6 // 10)), max(9, 2 * value))
         bases = {"0x": "#x", "0o": "#o", "0b": "#b"}
         return format(new, bases.get(text[:2].lower(), "d"))
     if abs(value) > 1e300:
-        return repr(value / random.randint(3, 9))
+        return repr(random.uniform(2, 9) * 1e299)
     far = value + max(abs(value), 1.0) * random.uniform(0.7, 2.1)
     decimals = len(text.partition(".")[2].rstrip("0")) or 1
     return f"{far:.{decimals}f}" if "e" not in text.lower() and decimals < 17 else repr(far)
@@ -133,8 +151,7 @@ def other_text(text: str, words: Sequence[str], random: Random) -> str:
 def whole_other_text(text: str, words: Sequence[str], random: Random) -> str:
     """A string literal of some other words: for patterns, and for what must not be found in a longer text."""
     prefix = "b" if "b" in (QUOTED.match(text) or {"prefix": ""})["prefix"].lower() else ""
-    chosen = random.sample(words, min(len(words), 3))
-    joined = (" " if " " in text else "_").join([*chosen, *["other"] * (3 - len(chosen))])
+    joined = (" " if " " in text else "_").join(random.choices(words, k=4))
     return f'{prefix}"{joined}"'
 
 
@@ -152,8 +169,8 @@ def _strings(text: str) -> Iterable[tuple[int, str]]:
     """The string tokens of an expression; an f-string counts as one."""
     wrapped = f"({text}\n)"
     starts = [0]
-    for line in wrapped.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
+    for line in wrapped.split("\n"):  # no other character ends a line: form feeds in a text do not
+        starts.append(starts[-1] + len(line) + 1)
     begin = 0
     depth = 0
     for token in tokenize.generate_tokens(io.StringIO(wrapped).readline):

@@ -8,6 +8,7 @@ over what the product returns, and nested functions. It ends where `return`, `br
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from .source import Function, Source, name_of
@@ -19,13 +20,13 @@ RAISING = frozenset(
 """Context managers that an exception satisfies."""
 
 SWALLOWING = RAISING | {"suppress", "xfail", "XFAIL", "ignore_exceptions"}
-LOOPING = frozenset({"range", "enumerate", "zip", "product", "permutations", "combinations", "sorted", "reversed"})
+LOOPING = frozenset({"enumerate", "zip", "product", "sorted", "reversed"})
 NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def reached(function: Function, source: Source) -> list[ast.stmt]:
     """The statements of a test that run whenever it passes, in their order."""
-    return list(_reached(function.body, _literal_names([*source.tree.body, *function.body])))
+    return list(_reached(function.body, _literal_names(function, source)))
 
 
 def _reached(body: Sequence[ast.stmt], literals: Collection[str], *, in_loop: bool = False) -> Iterator[ast.stmt]:
@@ -40,7 +41,7 @@ def _reached(body: Sequence[ast.stmt], literals: Collection[str], *, in_loop: bo
                 if not statement.handlers:
                     yield from _reached(statement.body, literals, in_loop=in_loop)
                 yield from _reached(statement.finalbody, literals, in_loop=in_loop)
-        if _may_leave(statement, in_loop=in_loop):
+        if may_leave(statement, in_loop=in_loop):
             return
 
 
@@ -48,7 +49,7 @@ def _swallows(item: ast.withitem) -> bool:
     return name_of(item.context_expr) in SWALLOWING
 
 
-def _may_leave(statement: ast.stmt, *, in_loop: bool) -> bool:
+def may_leave(statement: ast.stmt, *, in_loop: bool = False) -> bool:
     """Whether what follows a statement may be skipped in a test that passes."""
     leaving: tuple[type[ast.stmt], ...] = (ast.Return, ast.Break, ast.Continue) if in_loop else (ast.Return,)
     todo: list[ast.AST] = [statement]
@@ -74,18 +75,26 @@ def _runs(items: ast.expr, literals: Collection[str]) -> bool:
             return items.id in literals
         case ast.Call(func=ast.Attribute(value=value, attr="items" | "keys" | "values")):
             return _runs(value, literals)
+        case ast.Call(func=ast.Name(id="range"), args=[_, *_]) if all(map(_whole, items.args)):
+            numbers = [ast.literal_eval(argument) for argument in items.args]
+            return len(numbers) < 3 and bool(range(*numbers))
         case ast.Call(args=[_, *_]) if name_of(items) in LOOPING:
             return all(_runs(argument, literals) for argument in items.args)
     return False
 
 
-def _literal_names(statements: Sequence[ast.stmt]) -> set[str]:
-    """The names that are assigned a filled literal, and nothing else."""
-    filled: dict[str, bool] = {}
-    for statement in statements:
+def _whole(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int)
+
+
+def _literal_names(function: Function, source: Source) -> set[str]:
+    """The names that are assigned filled literals, and nothing else."""
+    filled, stored = Counter[str](), Counter[str]()
+    for statement in (*source.tree.body, *function.body):
         for node in ast.walk(statement) if not isinstance(statement, NESTED) else ():
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    if isinstance(target, ast.Name):
-                        filled[target.id] = filled.get(target.id, True) and _runs(node.value, ())
-    return {name for name, good in filled.items() if good}
+            if isinstance(node, ast.Assign) and _runs(node.value, ()):
+                filled.update(target.id for target in node.targets if isinstance(target, ast.Name))
+            elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                stored[node.id] += 1
+    parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+    return {name for name in filled if filled[name] == stored[name]} - parameters

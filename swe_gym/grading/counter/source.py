@@ -69,6 +69,10 @@ class Source:
         """The text of a node."""
         return self.text(*self.span(node))
 
+    def before(self, node: ast.expr | ast.stmt) -> str:
+        """The text of the line that comes before a node: the indentation of its block, if it is the first there."""
+        return self.text(self._lines[node.lineno - 1], self.span(node)[0])
+
     def edited(self, edits: Iterable[Edit]) -> bytes:
         """The file's content after edits that do not overlap, in the file's own encoding."""
         data = self._utf8
