@@ -154,11 +154,15 @@ def _functions(body: Iterable[ast.stmt], names: tuple[str, ...]) -> Iterator[tup
 
 
 def _asserts(function: Function) -> bool:
-    return any(
-        isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and name_of(node).startswith("assert"))
-        for statement in function.body
-        for node in ast.walk(statement)
-    )
+    """Whether a function asserts something itself, not only in a function within it."""
+    todo: list[ast.AST] = [*function.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and name_of(node).startswith("assert")):
+            return True
+        if not isinstance(node, Function):
+            todo += ast.iter_child_nodes(node)
+    return False
 
 
 def name_of(node: ast.expr) -> str:
