@@ -12,7 +12,7 @@ from ...errors import FileError
 from ...sandboxes.base import Sandbox
 from ...types import Oracle
 from ..protect import touched_files
-from .source import Source, parse
+from .source import Function, Source, parse
 
 DJANGO = re.compile(r"(?P<name>\w+) \((?P<module>[\w.]+)\)")
 DOTTED = re.compile(r"[\w.]+")
@@ -108,7 +108,8 @@ class Finder:
             names = source and _find(source, want)
             if names:
                 return Place(path, names)
-        return self._inherited(want, candidates) if want.names and candidates else None
+        elsewhere = len(want.names) > (1 if want.path else 0) and any(map(self.source, candidates))
+        return self._inherited(want, candidates) if elsewhere else None
 
     def _candidates(self, want: Wanted) -> list[str]:
         if not want.path:
@@ -157,8 +158,9 @@ def _shorter(path: str, near: Iterable[str]) -> list[str]:
 def _find(source: Source, want: Wanted) -> tuple[str, ...] | None:
     if want.names:
         return source.find(want.names)
-    for names, function in source.functions.items():
-        text = ast.get_docstring(function) or ""
-        if text.strip().partition("\n")[0].strip() == want.title:
-            return names
-    return None
+    titled = [names for names, function in source.functions.items() if _title(function) == want.title]
+    return titled[0] if len(titled) == 1 and want.title else None
+
+
+def _title(function: Function) -> str:
+    return (ast.get_docstring(function) or "").strip().partition("\n")[0].strip()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import io
-import math
 import re
 import tokenize
 from collections.abc import Iterable, Sequence
@@ -116,7 +115,7 @@ def any_number(rng: Random) -> str:
 def other_number(value: int | float | complex, text: str, rng: Random) -> str:
     """A number of the same kind, farther away than a tolerance reaches."""
     if isinstance(value, complex):
-        return f"{rng.randint(2, 9) + math.ceil(min(2 * abs(value), 1e300))}j"
+        return other_number(abs(value), text.rstrip("jJ"), rng) + "j"
     if isinstance(value, int):
         new = value + rng.randint(max(2, -(-value * 6 // 10)), max(9, 2 * value))
         bases = {"0x": "#x", "0o": "#o", "0b": "#b"}

@@ -1,0 +1,67 @@
+"""Changes of real test files: this repository's, the standard library's and numpy's."""
+
+import ast
+import importlib.util
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from swe_gym.grading.counter.changes import changes
+from swe_gym.grading.counter.source import Edit, Source, parse
+
+HERE = Path(__file__).parents[2]
+SAMPLE = 8
+"""Files of each collection that are read."""
+
+
+def collections() -> Iterator[tuple[str, list[Path]]]:
+    yield "own", sorted(HERE.rglob("test_*.py"))
+    yield "library", sorted((Path(sysconfig.get_paths()["stdlib"]) / "test").glob("test_*.py"))
+    numpy = importlib.util.find_spec("numpy")
+    if numpy and numpy.origin:
+        yield "numpy", sorted(Path(numpy.origin).parent.rglob("tests/test_*.py"))
+
+
+def sample(files: list[Path]) -> list[Path]:
+    small = [path for path in files if path.stat().st_size < 100_000]
+    return Random(1).sample(small, min(len(small), SAMPLE))
+
+
+FILES = [pytest.param(path, id=f"{name}-{path.stem}") for name, paths in collections() for path in sample(paths)]
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_every_change_gives_another_file_that_parses(path: Path) -> None:
+    source = parse(path.read_bytes())
+    if source is None:
+        return  # written to be no Python, or of another version
+    random = Random(7)
+    for function in source.functions.values():
+        for change in changes(function, source):
+            edit = change.edit(random)
+            assert edit.text != source.text(edit.start, edit.end)
+            assert len(Source(changed_alone(source, function, edit)).tree.body) == 1
+    all_at_once(source, random)
+
+
+def changed_alone(source: Source, function: ast.stmt, edit: Edit) -> bytes:
+    """The function as changed, without the rest of the file: to parse that every time would take long."""
+    end = source.span(function)[1]
+    start = source.span(function)[0] - len(source.before(function).encode())
+    assert start < edit.start <= edit.end <= end
+    before, after = source.text(start, edit.start), source.text(edit.end, end)
+    block = "if 1:\n" if source.before(function) else ""
+    return f"{block}{before}{edit.text}{after}\n".encode()
+
+
+def all_at_once(source: Source, random: Random) -> None:
+    best = [found[0] for function in source.functions.values() if (found := changes(function, source))]
+    changed = Source(source.edited(change.edit(random) for change in best))
+    assert list(changed.functions) == list(source.functions)
+    differing = [
+        name for name in source.functions if ast.dump(source.functions[name]) != ast.dump(changed.functions[name])
+    ]
+    assert len(differing) == len(best)

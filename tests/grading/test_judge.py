@@ -1,0 +1,499 @@
+"""Verdicts by mixed runs: on right work of all kinds, on wrong work, and on work that changes its judge."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from swe_gym.errors import GradingError
+from swe_gym.grading import CounterOptions, grade
+from swe_gym.grading.diff import file_diff
+from swe_gym.grading.judge import ALARM
+from swe_gym.grading.patch import REGULAR, FileChange, Patch
+from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.types import FilesWorkspace, Oracle, Task, TestStatus, Verdict
+
+OLD = "def f(x=None):\n    return None\n"
+PASSED, MISSING, NOT_RUN = TestStatus.PASSED, TestStatus.MISSING, TestStatus.NOT_RUN
+
+
+@dataclass
+class Small:
+    """A task of one module and one test file.
+
+    Attributes:
+        gold: The module as the gold patch leaves it.
+        tests: The test file.
+        starting: Names of the tests that must start passing.
+        keeping: Names of the tests that must keep passing.
+        command: The test command.
+        timeout: Of one run, in seconds.
+        opened: How often a sandbox was opened.
+    """
+
+    gold: str
+    tests: str
+    starting: tuple[str, ...]
+    keeping: tuple[str, ...] = ()
+    command: str = "python -m pytest"
+    old: str = OLD
+    timeout: float = 30.0
+    grader: str = "tests"
+    opened: list[Sandbox] = field(default_factory=list)
+
+    @property
+    def task(self) -> Task:
+        return Task(
+            task_id="small",
+            problem_statement="f returns nothing",
+            workspace=FilesWorkspace(files={"m.py": self.old}),
+            env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            oracle=Oracle(
+                gold_patch=file_diff("m.py", self.old.encode(), self.gold.encode(), REGULAR, REGULAR),
+                test_files={"test_m.py": self.tests},
+                test_cmd=self.command,
+                fail_to_pass=tuple(map(self.name, self.starting)),
+                pass_to_pass=tuple(map(self.name, self.keeping)),
+                timeout=self.timeout,
+                grader=self.grader,
+            ),
+        )
+
+    def name(self, test: str) -> str:
+        return f"test_m.T.{test}" if "unittest" in self.command else f"test_m.py::{test}"
+
+    @contextmanager
+    def open(self) -> Iterator[Sandbox]:
+        task = self.task
+        spec = SandboxSpec(workspace=task.workspace, env=task.env, options={"python_prefix": sys.prefix})
+        with open_sandbox(spec) as sandbox:
+            self.opened.append(sandbox)
+            yield sandbox
+
+    def judge(
+        self, new: str, *, complete: bool = True, seed: bytes | None = b"1", options: CounterOptions | None = None
+    ) -> Verdict:
+        """The verdict on work that leaves the module with this content."""
+        change = FileChange(path="m.py", old=self.old.encode(), new=new.encode(), old_mode=REGULAR, new_mode=REGULAR)
+        counter = options or CounterOptions(seed=seed)
+        with self.open() as fresh:
+            return grade(self.task, Patch(changes=(change,)), fresh, self.open, complete=complete, counter=counter)
+
+
+def f2(gold: str = "x + 1") -> str:
+    return f"def f(x=None):\n    return {gold}\n"
+
+
+def pytest_file(*bodies: str) -> str:
+    names = "abcdefgh"
+    tests = "\n\n".join(f"def test_{name}():\n    {body}\n" for name, body in zip(names, bodies, strict=False))
+    return f"import pytest\n\nimport m\n\n\n{tests}"
+
+
+def unittest_file(*bodies: str) -> str:
+    tests = "\n".join(
+        f"    def test_{name}(self):\n        {body}\n" for name, body in zip("abcdefgh", bodies, strict=False)
+    )
+    return f"import unittest\n\nimport m\n\n\nclass T(unittest.TestCase):\n{tests}"
+
+
+THREE = pytest_file("assert m.f(1) == 2", "assert m.f(2) == 3", "assert m.f.__name__ == 'f'")
+UNITTEST = "python -m unittest test_m"
+THREE_UNITTEST = unittest_file(
+    "self.assertEqual(m.f(1), 2)", "self.assertEqual(m.f(2), 3)", "self.assertEqual(m.f.__name__, 'f')"
+)
+RUNNERS = {"pytest": ("python -m pytest", THREE), "unittest": (UNITTEST, THREE_UNITTEST)}
+
+
+def three(runner: str = "pytest", **fields: Any) -> Small:
+    """A task of two tests that must start passing and one that must keep passing."""
+    command, tests = RUNNERS[runner]
+    given: dict[str, Any] = {"command": command, "tests": tests, **fields}
+    return Small(f2(), starting=("test_a", "test_b"), keeping=("test_c",), **given)
+
+
+def assert_resolved(verdict: Verdict) -> None:
+    assert verdict.resolved, (verdict.reason, verdict.counter_tests, verdict.log)
+    assert not verdict.counter_tests.alarms
+
+
+def assert_alarm(verdict: Verdict, small: Small) -> None:
+    assert (verdict.resolved, verdict.reason) == (False, ALARM), (verdict.counter_tests, verdict.log)
+    assert set(verdict.fail_to_pass.values()) == {MISSING}
+    assert set(verdict.pass_to_pass.values()) <= {MISSING}
+    assert set(verdict.fail_to_pass) == set(map(small.name, small.starting))
+    names = set(map(small.name, (*small.starting, *small.keeping)))
+    assert set() < set(verdict.counter_tests.alarms) <= names
+    assert not any(name in verdict.reason for name in (*names, *small.starting, *small.keeping))
+
+
+# --- right work -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_right_work_is_resolved_by_two_runs(runner: str) -> None:
+    small = three(runner)
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    found = verdict.counter_tests
+    assert found.kinds == {small.name("test_a"): "literal", small.name("test_b"): "literal"}
+    assert (found.uncovered, found.unfit, found.runs) == ({}, {}, 2)
+    assert set(verdict.fail_to_pass.values()) | set(verdict.pass_to_pass.values()) == {PASSED}
+    assert len(small.opened) == 2
+
+
+HONEST_OLD = "def f(): pass\n"
+HONEST_GOLD = """
+import random
+
+def error(): raise ValueError("bad y")
+def words(): return ["ok"]
+def choice(): return random.choice([1, 2])
+class Any:
+    def __eq__(self, other): return True
+def flaky(): return random.choice([1, 1, 1, 2])
+def wide(): return 10.0
+def number(): return 1
+def key(): raise KeyError(1)
+"""
+HONEST_OTHER = """
+import random
+
+def error(): raise ValueError("bad x")
+def words(): return []
+def choice(): return random.choice([2, 1])
+class Any:
+    def __eq__(self, other): return not None
+def flaky(): return random.choice([1, 1, 2])
+def wide(): return 14.0
+def number(): return 2
+def key(): raise KeyError(2)
+"""
+HONEST_TESTS = """
+import m, pytest
+
+def test_alternatives_in_a_pattern():
+    with pytest.raises(ValueError, match="bad x|bad y"):
+        m.error()
+
+def test_loop_over_results():
+    for word in m.words():
+        assert word == "ok"
+
+def test_chance():
+    assert m.choice() in (1, 2)
+
+def test_chance_twice():
+    assert m.choice() == m.choice() or True
+    assert m.choice() is not None
+
+def test_equal_by_design():
+    assert m.Any() == 3
+
+def test_retry():
+    for _ in range(50):
+        try:
+            assert m.flaky() == 1
+            break
+        except AssertionError:
+            pass
+    else:
+        raise AssertionError
+
+def test_tolerance():
+    assert m.wide() == pytest.approx(10, abs=5)
+    assert abs(m.wide() - 10) < 9
+
+def test_wide_tolerance():
+    assert m.wide() == pytest.approx(10, rel=2)
+
+def test_condition():
+    number = m.number()
+    assert number
+    if number == 1:
+        assert number + 1 == 2
+
+def test_handler():
+    try:
+        m.key()
+    except KeyError as error:
+        assert error.args in ((1,), (2,))
+    else:
+        assert 0
+"""
+
+
+@pytest.mark.parametrize("seed", [b"1", b"2"])
+@pytest.mark.parametrize("work", [HONEST_GOLD, HONEST_OTHER], ids=["gold", "other"])
+def test_other_right_work_is_resolved(work: str, seed: bytes) -> None:
+    """Wherever a test leaves a choice, and where its change cannot matter."""
+    starting = tuple(re.findall(r"def (test_\w+)", HONEST_TESTS))
+    small = Small(HONEST_GOLD, HONEST_TESTS, starting, old=HONEST_OLD)
+    verdict = small.judge(work, seed=seed)
+    assert_resolved(verdict)
+    found = verdict.counter_tests
+    assert found.unfit == {small.name("test_equal_by_design"): "literal"}
+    assert (set(found.kinds), found.runs) == (set(map(small.name, starting)), 2)
+
+
+STATE = """
+import m
+
+STATE = {}
+
+def test_a():
+    STATE["k"] = 1
+    assert m.f(1) == 2
+    del STATE["k"]
+
+def test_b():
+    assert m.f(2) == 3
+    assert STATE == {}
+
+def test_c():
+    assert STATE == {}
+
+def test_d():
+    assert "k" not in STATE
+"""
+
+
+@pytest.mark.parametrize("seed", [b"1", b"2", b"3", b"4"])
+def test_a_test_that_only_fails_because_another_was_changed_counts_as_passed(seed: bytes) -> None:
+    small = Small(f2(), STATE, ("test_a", "test_b"), ("test_c", "test_d"))
+    assert_resolved(small.judge(f2("1 + x"), seed=seed))
+
+
+def test_a_change_that_cannot_matter_is_unfit() -> None:
+    tests = pytest_file("assert m.f(1) == 2", "assert m.f(None) == 5")
+    gold = "class Any:\n    def __eq__(self, other): return True\ndef f(x):\n    return x + 1 if x else Any()\n"
+    small = Small(gold, tests, ("test_a", "test_b"))
+    verdict = small.judge(gold.replace("return True", "return bool(1)"))
+    assert_resolved(verdict)
+    assert verdict.counter_tests.unfit == {small.name("test_b"): "literal"}
+    known = CounterOptions(unfit={small.name("test_b"): ["literal"]}, seed=b"1")
+    assert small.judge(gold, options=known).counter_tests.kinds[small.name("test_b")] != "literal"
+
+
+# --- wrong work -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_wrong_work_takes_one_run_and_raises_no_alarm(runner: str) -> None:
+    small = three(runner)
+    verdict = small.judge(f2("x"), complete=False)
+    assert (verdict.resolved, verdict.counter_tests.alarms, verdict.counter_tests.runs) == (False, {}, 1)
+    assert len(small.opened) == 1
+    assert NOT_RUN in verdict.fail_to_pass.values()
+
+
+def test_a_complete_verdict_on_wrong_work_says_how_every_test_ends() -> None:
+    small = three()
+    for seed in (b"1", b"2"):
+        verdict = small.judge(f2("2"), seed=seed)
+        assert {**verdict.fail_to_pass, **verdict.pass_to_pass} == {
+            small.name("test_a"): PASSED,
+            small.name("test_b"): TestStatus.FAILED,
+            small.name("test_c"): PASSED,
+        }
+        assert verdict.reason == "1 of 2 tests that had to start passing did not pass"
+        assert not verdict.counter_tests.alarms
+
+
+def test_wrong_work_that_passes_a_changed_test_raises_no_alarm() -> None:
+    """It may give by chance what the changed test expects: it fails the test as it is."""
+    tests = pytest_file("assert m.f(1) is True", "assert m.f(1) is not None", "assert m.f.__name__ == 'f'")
+    small = Small(f2("True"), tests, ("test_a", "test_b"), ("test_c",))
+    for seed in (b"1", b"2", b"3"):
+        verdict = small.judge(f2("False"), seed=seed)
+        assert (verdict.resolved, verdict.counter_tests.alarms) == (False, {})
+        assert verdict.fail_to_pass[small.name("test_a")] is TestStatus.FAILED
+
+
+# --- work that changes its judge --------------------------------------------------------------------------------
+
+ALWAYS_EQUAL = """
+class Yes:
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __hash__(self): return 1
+
+def f(x=None):
+    return Yes()
+"""
+READS_THE_TEST = """
+import ast, linecache, sys
+
+def f(x=None):
+    frame = sys._getframe(1)
+    for node in ast.walk(ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))):
+        if isinstance(node, ast.Compare) and node.lineno == frame.f_lineno:
+            return ast.literal_eval(node.comparators[0])
+        if isinstance(node, ast.Call) and node.lineno == frame.f_lineno and len(node.args) == 2:
+            return ast.literal_eval(node.args[1])
+"""
+UNITTEST_PASSES_ALL = """
+import unittest
+
+def f(x=None):
+    return None
+
+unittest.TestCase.assertEqual = lambda *given, **named: None
+"""
+UNITTEST_RESULTS = """
+import gc, unittest
+
+def passes(self, test, *given):
+    self.addSuccess(test)
+
+def f(x=None):
+    for kind in gc.get_objects():
+        if isinstance(kind, type) and issubclass(kind, unittest.TestResult):
+            kind.addFailure = kind.addError = passes
+    return None
+"""
+PYTEST_HOOK = """
+import _pytest.python
+
+_pytest.python.Function.runtest = lambda self: None
+
+def f(x=None):
+    return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("runner", "work"),
+    [
+        ("pytest", ALWAYS_EQUAL),
+        ("unittest", ALWAYS_EQUAL),
+        ("pytest", READS_THE_TEST),
+        ("unittest", READS_THE_TEST),
+        ("unittest", UNITTEST_PASSES_ALL),
+        ("unittest", UNITTEST_RESULTS),
+        ("pytest", PYTEST_HOOK),
+    ],
+)
+def test_work_that_makes_changed_tests_pass_raises_the_alarm(runner: str, work: str) -> None:
+    small = three(runner)
+    assert_alarm(small.judge(work), small)
+
+
+def test_one_test_alone_runs_once_as_it_is_and_once_changed() -> None:
+    small = Small(f2(), pytest_file("assert m.f(1) == 2"), ("test_a",))
+    verdict = small.judge(f2("1 + x"))
+    assert_resolved(verdict)
+    assert (verdict.counter_tests.runs, len(small.opened)) == (2, 2)
+    assert_alarm(small.judge(ALWAYS_EQUAL), small)
+
+
+def test_work_that_is_right_but_for_one_test_raises_the_alarm() -> None:
+    small = three()
+    work = ALWAYS_EQUAL.replace("return Yes()", "return Yes() if x == 2 else x + 1")
+    for seed in (b"1", b"2"):
+        verdict = small.judge(work, seed=seed)
+        assert_alarm(verdict, small)
+        assert set(verdict.counter_tests.alarms) == {small.name("test_b")}
+
+
+# --- work that breaks the run -------------------------------------------------------------------------------------
+
+AT_A_FAILURE = """
+import os, time, unittest
+
+def f(x=None):
+    return x + 1
+
+unittest.TestCase.assertEqual = lambda self, first, second: None if first == second else {}
+"""
+
+
+@pytest.mark.parametrize("action", ["os._exit(0)", "time.sleep(60)"], ids=["ends", "hangs"])
+@pytest.mark.parametrize("alone", [False, True])
+def test_work_that_breaks_only_runs_with_failures_gets_no_verdict(action: str, alone: bool) -> None:
+    small = three("unittest", timeout=2.0)
+    if alone:
+        small = replace(small, starting=("test_a",), keeping=(), opened=[])
+    with pytest.raises(GradingError, match="the tests pass, but the run with counter-tests broke"):
+        small.judge(AT_A_FAILURE.format(action))
+    assert len(small.opened) == 3
+
+
+def test_work_that_always_hangs_is_not_resolved() -> None:
+    small = three("unittest", timeout=1.0)
+    verdict = small.judge("def f(x=None):\n    while True: pass\n")
+    assert (verdict.resolved, verdict.timed_out) == (False, True)
+    assert verdict.reason == "the hidden tests ran into their timeout of 1 s"
+    assert not verdict.counter_tests.alarms
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("runner", "command"),
+    [
+        ("pytest", "python -m pytest --maxfail=1"),
+        ("pytest", "python -m pytest -x -q"),
+        ("unittest", "python -m unittest -f test_m"),
+    ],
+)
+def test_a_command_that_stops_at_the_first_failure_runs_all_tests_all_the_same(runner: str, command: str) -> None:
+    small = three(runner, command=command)
+    for seed in (b"1", b"2"):
+        verdict = small.judge(small.gold, seed=seed)
+        assert_resolved(verdict)
+        assert verdict.counter_tests.runs == 2
+
+
+def changed_lines(small: Small, seed: bytes) -> set[str]:
+    """What the changed tests were, from the tracebacks in the log."""
+    return set(re.findall(r"^>? +(assert .*|self\.assert.*)$", small.judge(small.gold, seed=seed).log, re.MULTILINE))
+
+
+def test_a_seed_gives_the_same_changes_again() -> None:
+    small = three("unittest")
+    first = changed_lines(small, b"1")
+    assert len(first) == 3
+    assert first == changed_lines(small, b"1") != changed_lines(small, b"2")
+
+
+def test_more_runs_draw_more_halves() -> None:
+    small = three("unittest")
+    verdict = small.judge(small.gold, options=CounterOptions(runs=4))
+    assert_resolved(verdict)
+    assert (verdict.counter_tests.runs, len(small.opened)) == (4, 4)
+
+
+def test_everything_counters_all_tests_that_must_keep_passing() -> None:
+    bodies = ["self.assertEqual(m.f(1), 2)", *["self.assertEqual(m.f.__name__, 'f')"] * 7]
+    keeping = tuple(f"test_{name}" for name in "bcdefgh")
+    small = Small(f2(), unittest_file(*bodies), ("test_a",), keeping, UNITTEST)
+    few = small.judge(small.gold)
+    many = small.judge(small.gold, options=CounterOptions(everything=True))
+    assert_resolved(few)
+    assert_resolved(many)
+    heading = re.compile(r"run \d: (\d) test functions changed")
+    assert sum(map(int, heading.findall(few.log))) == 4
+    assert sum(map(int, heading.findall(many.log))) == 8
+
+
+judged: list[str] = []
+
+
+def plain_grader(task: Task, sandbox: Sandbox) -> Verdict:
+    judged.append(sandbox.read_file("test_m.py").decode())
+    resolved = sandbox.exec(["python", "-c", "import m; assert m.f(1) == 2"]).ok
+    return Verdict(resolved=resolved, fail_to_pass=dict.fromkeys(task.oracle.fail_to_pass, PASSED), pass_to_pass={})
+
+
+def test_a_grader_of_the_users_own_judges_once() -> None:
+    small = three(grader=f"{__name__}:plain_grader")
+    judged.clear()
+    verdict = small.judge(small.gold)
+    assert (verdict.resolved, verdict.counter_tests.runs, len(small.opened)) == (True, 0, 1)
+    assert judged == [small.tests]
