@@ -79,7 +79,7 @@ import sys, unittest.case
 _getattr = getattr
 
 def _fetch(owner, name, *default):
-    item = name == "_obj" and "originalname" in vars(owner)
+    item = name == "_obj" and sys._getframe(2).f_code.co_name == "pytest_pyfunc_call"
     method = isinstance(owner, unittest.TestCase) and name == owner._testMethodName
     return (lambda *a, **k: None) if item or method else _getattr(owner, name, *default)
 
