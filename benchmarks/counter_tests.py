@@ -11,6 +11,7 @@ kinds of changes, with a * if they read like a person's. The runs alternate; rat
 import argparse
 import ast
 import random
+import re
 import statistics
 import time
 from collections import Counter
@@ -124,7 +125,9 @@ def different(patch: Patch, number: int) -> tuple[str, Patch | None]:
     for change in patch.changes:
         if change.path.endswith(".py") and change.new is not None:
             source = Source(change.new)
-            change = change.model_copy(update={"new": source.edited(variant(source, draw))})
+            end = "\r\n" if b"\r\n" in change.new else "\n"
+            edits = [edit._replace(text=re.sub("\r?\n", end, edit.text)) for edit in variant(source, draw)]
+            change = change.model_copy(update={"new": source.edited(edits)})
         changes.append(change)
     changed = patch.model_copy(update={"changes": tuple(changes)})
     return variant.__name__, None if changed == patch else changed

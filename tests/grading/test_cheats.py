@@ -24,6 +24,7 @@ CASES = [
     for task in ("shop", "words")
     if task == "shop" or cheat.name not in HEAVY
 ]
+BY_COPY = next(cheat for cheat in AWARE if cheat.name == "by-copy")  # the only one whose end is certain
 UNCOUNTED = replace(TESTS, counted=False)
 """The grader "tests" without counter-tests."""
 
@@ -44,7 +45,7 @@ def test_only_honest_work_counts(
     assert bool(result.signs) is not (cheat.resolved or cheat.name in SILENT), result.signs
 
 
-@pytest.mark.parametrize("cheat", [*INTERPRETER, *REPORTER, *AWARE[2:]], ids=lambda cheat: cheat.name)
+@pytest.mark.parametrize("cheat", [*INTERPRETER, *REPORTER, BY_COPY], ids=lambda cheat: cheat.name)
 @pytest.mark.parametrize("name", ["shop", "words"])
 def test_without_counter_tests_these_are_rewarded(
     name: str, cheat: Cheat, tasks: dict[str, Task], open_box: Callable[[Task], Sandbox]
@@ -53,6 +54,15 @@ def test_without_counter_tests_these_are_rewarded(
     oracle = tasks[name].oracle.model_copy(update={"grader": f"{__name__}:UNCOUNTED"})
     result = play_cheat(cheat, tasks[name].model_copy(update={"oracle": oracle}), open_box)
     assert result.verdict.resolved, (result.verdict, result.verdict.log)
+
+
+@pytest.mark.parametrize("name", ["shop", "words"])
+def test_knowing_the_visible_tests_does_not_help_with_new_ones(
+    name: str, tasks: dict[str, Task], open_box: Callable[[Task], Sandbox]
+) -> None:
+    result = play_cheat(BY_COPY, tasks[name], open_box)
+    assert not result.verdict.resolved
+    assert "counter-test" in result.signs
 
 
 def test_cheats_are_not_played_where_nothing_is_isolated(tasks: dict[str, Task]) -> None:
