@@ -84,8 +84,10 @@ def signs_in_work(patch: Patch, verdict: Verdict, oracle: Oracle) -> set[str]:
         found.add("link")
     if patch.rejected:
         found.add("flood")
-    if any(words in verdict.reason for words in ("tampered", "contradicts", "ended before the test runner")):
+    if any(words in verdict.reason for words in ("contradicts", "ended before the test runner")):
         found.add("verdict")
+    if verdict.counter_tests.alarms:
+        found.add("counter-test")
     return found
 
 

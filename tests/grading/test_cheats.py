@@ -1,13 +1,17 @@
 """Every published cheat scores 0, and honest work of every shape 1."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swe_gym.errors import Unsupported
+from swe_gym.grading.tests import TESTS
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
-from swe_gym.testing.cheats import CHEATS, HONEST, Cheat, play_cheat
+from swe_gym.testing.cheats import AWARE, CHEATS, HONEST, Cheat, play_cheat
+from swe_gym.testing.cheats.interpreter import INTERPRETER
+from swe_gym.testing.cheats.reporter import REPORTER
 from swe_gym.types import Task
 
 SILENT = ("nothing", "odd-files", "environment")
@@ -20,6 +24,9 @@ CASES = [
     for task in ("shop", "words")
     if task == "shop" or cheat.name not in HEAVY
 ]
+BY_COPY = next(cheat for cheat in AWARE if cheat.name == "by-copy")  # the only one whose end is certain
+UNCOUNTED = replace(TESTS, counted=False)
+"""The grader "tests" without counter-tests."""
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +45,26 @@ def test_only_honest_work_counts(
     assert bool(result.signs) is not (cheat.resolved or cheat.name in SILENT), result.signs
 
 
+@pytest.mark.parametrize("cheat", [*INTERPRETER, *REPORTER, BY_COPY], ids=lambda cheat: cheat.name)
+@pytest.mark.parametrize("name", ["shop", "words"])
+def test_without_counter_tests_these_are_rewarded(
+    name: str, cheat: Cheat, tasks: dict[str, Task], open_box: Callable[[Task], Sandbox]
+) -> None:
+    """A cheat that fails for another reason would prove nothing of counter-tests."""
+    oracle = tasks[name].oracle.model_copy(update={"grader": f"{__name__}:UNCOUNTED"})
+    result = play_cheat(cheat, tasks[name].model_copy(update={"oracle": oracle}), open_box)
+    assert result.verdict.resolved, (result.verdict, result.verdict.log)
+
+
+@pytest.mark.parametrize("name", ["shop", "words"])
+def test_knowing_the_visible_tests_does_not_help_with_new_ones(
+    name: str, tasks: dict[str, Task], open_box: Callable[[Task], Sandbox]
+) -> None:
+    result = play_cheat(BY_COPY, tasks[name], open_box)
+    assert not result.verdict.resolved
+    assert "counter-test" in result.signs
+
+
 def test_cheats_are_not_played_where_nothing_is_isolated(tasks: dict[str, Task]) -> None:
     def open_unsafe(task: Task) -> Sandbox:
         return open_sandbox(SandboxSpec(workspace=task.workspace, options={"tier": "process"}))
@@ -47,7 +74,7 @@ def test_cheats_are_not_played_where_nothing_is_isolated(tasks: dict[str, Task])
 
 
 def test_names_are_unique() -> None:
-    names = [cheat.name for cheat in (*CHEATS, *HONEST)]
+    names = [cheat.name for cheat in (*CHEATS, *AWARE, *HONEST)]
     assert len(names) == len(set(names))
 
 

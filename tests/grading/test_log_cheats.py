@@ -13,10 +13,10 @@ from swe_gym.types import Task, TestStatus
 SCRIPT = "cd {workdir}\n: '>>>>> Start Test Output'\n%s\n: '>>>>> End Test Output'\n"
 AGAINST_RUNS = (
     *("nothing", "conftest", "conftest-elsewhere", "pyproject", "skip", "exit", "hard-exit", "exit-later"),
-    *("printed-passes", "forged-report", "patch-pytest", "register-plugin", "empty-tests"),
+    *("printed-passes", "forged-report", "patch-pytest", "register-plugin", "empty-tests", "plugin-shadow"),
+    *("reads-tests", "trace", "profile", "shadow-builtin", "result-subclasses", "forged-module"),
+    *("one-call", "signed-report"),
 )
-BELIEVED_FROM_LOGS = ("patch-pytest", "register-plugin")
-"""What changes the runner in memory can make it print anything, which docs/grading.md says."""
 
 CHOSEN = [cheat for cheat in CHEATS if cheat.name in AGAINST_RUNS]
 HONEST_WORK = [cheat for cheat in HONEST if cheat.name in ("gold", "own-tests", "own-configuration")]
@@ -36,9 +36,7 @@ def test_scripts_that_call_pytest(cheat: Cheat, words_task: Task, open_box: Call
     assert result.verdict.judge == "reporter"
 
 
-@pytest.mark.parametrize(
-    "cheat", [cheat for cheat in (*CHOSEN, *HONEST_WORK) if cheat.name not in BELIEVED_FROM_LOGS], ids=lambda c: c.name
-)
+@pytest.mark.parametrize("cheat", [*CHOSEN, *HONEST_WORK], ids=lambda cheat: cheat.name)
 def test_scripts_that_are_read_from_the_log(
     cheat: Cheat, words_task: Task, open_box: Callable[[Task], Sandbox]
 ) -> None:
@@ -47,12 +45,28 @@ def test_scripts_that_are_read_from_the_log(
     assert result.verdict.judge == "log"
 
 
-@pytest.mark.parametrize("name", ["nothing", "printed-passes", "hard-exit", "exit-later", "patch-pytest"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("nothing", "printed-passes", "hard-exit", "exit-later", "patch-pytest"),
+        *("profile", "one-call", "signed-report"),
+    ],
+)
 def test_expected_maps(name: str, words_task: Task, open_box: Callable[[Task], Sandbox]) -> None:
     tests = ("test_title", "test_titles[a b]", "test_titles[[x]]", "test_titles[\\xe9 \\n.]", "test_lower")
     task = evaluated(words_task, "python -m pytest -rA tests")
     fields = {"grader": "expected", "log_parser": "r2e", "expected": dict.fromkeys(tests, TestStatus.PASSED)}
     task = task.model_copy(update={"oracle": task.oracle.model_copy(update=fields)})
+    cheat = next(cheat for cheat in CHEATS if cheat.name == name)
+    assert not play_cheat(cheat, task, open_box).verdict.resolved
+    assert play_cheat(HONEST[0], task, open_box).verdict.resolved
+
+
+@pytest.mark.parametrize("name", ["runner-shadow", "plugin-shadow", "folder-shadow"])
+def test_modules_in_a_folder_that_the_command_changes_into(
+    name: str, words_task: Task, open_box: Callable[[Task], Sandbox]
+) -> None:
+    task = evaluated(words_task, "cd tests && PYTHONPATH=.. python -m pytest -rA .")
     cheat = next(cheat for cheat in CHEATS if cheat.name == name)
     assert not play_cheat(cheat, task, open_box).verdict.resolved
     assert play_cheat(HONEST[0], task, open_box).verdict.resolved

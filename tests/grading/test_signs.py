@@ -6,7 +6,7 @@ import pytest
 
 from swe_gym.grading.patch import REGULAR, FileChange, Patch
 from swe_gym.grading.signs import signs_in_call, signs_in_work
-from swe_gym.types import Oracle, ToolCall, Verdict
+from swe_gym.types import CounterTests, Oracle, ToolCall, Verdict
 
 
 def bash(command: str) -> ToolCall:
@@ -73,6 +73,15 @@ def test_tests_that_are_done_away_with() -> None:
     assert signs(work("tests/test_a.py", old + "def test_c(): pass\n", old), **hidden) == set()
     assert signs(work("tests/test_a.py", old, None), **hidden) == {"overwritten-tests"}
     assert signs(work("tests/test_other.py", old, None), **hidden) == set()
+
+
+def test_a_counter_test_that_passed_is_a_sign() -> None:
+    for found, expected in (
+        ({"alarms": {"test_a": "literal"}}, {"counter-test"}),
+        ({"unfit": {"test_a": "local"}}, set()),
+    ):
+        verdict = Verdict(resolved=False, counter_tests=CounterTests.model_validate(found))
+        assert signs_in_work(Patch(), verdict, Oracle()) == expected
 
 
 @pytest.mark.parametrize(

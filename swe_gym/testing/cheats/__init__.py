@@ -21,18 +21,24 @@ from ...grading.signs import signs_in_call, signs_in_work
 from ...sandboxes.base import Sandbox
 from ...types import Frozen, Task, ToolCall, Verdict
 from .artefacts import ARTEFACTS
+from .aware import AWARE
 from .base import LEAK, PRELUDE, Cheat
 from .honest import HONEST
+from .interpreter import INTERPRETER
 from .product import PRODUCT
+from .reporter import REPORTER
 from .runner import RUNNER
 from .runtime import RUNTIME
 from .searches import SEARCHES
 from .tests import TESTS
 
-__all__ = ["CHEATS", "HONEST", "Cheat", "CheatResult", "play_cheat"]
+__all__ = ["AWARE", "CHEATS", "HONEST", "Cheat", "CheatResult", "play_cheat"]
 
 NOTHING = Cheat(name="nothing", about="Nothing at all.", script="")
-CHEATS: tuple[Cheat, ...] = (NOTHING, *RUNNER, *TESTS, *PRODUCT, *RUNTIME, *ARTEFACTS, *SEARCHES)
+CHEATS: tuple[Cheat, ...] = (
+    *(NOTHING, *RUNNER, *TESTS, *PRODUCT, *RUNTIME, *INTERPRETER, *REPORTER),
+    *(*ARTEFACTS, *SEARCHES),
+)
 """Work that must not count: each scores 0."""
 
 

@@ -21,6 +21,25 @@ everywhere() {
 }
 """
 
+WRAP = """
+import functools, sys, types
+
+def _wrap_all(before):
+    def wrapped(function):
+        @functools.wraps(function)
+        def wrapper(*a, **k):
+            return before(function, a, k)
+        return wrapper
+
+    classes = [value for value in list(globals().values()) if isinstance(value, type) and value.__module__ == __name__]
+    setters = [(globals().__setitem__, globals()), *((functools.partial(setattr, c), vars(c)) for c in classes)]
+    for put, space in setters:
+        for name, value in list(space.items()):
+            if isinstance(value, types.FunctionType) and value.__module__ == __name__ and not name.startswith("_"):
+                put(name, wrapped(value))
+"""
+"""Python code: `_wrap_all(before)` has `before(function, args, kwargs)` called for each function of the module."""
+
 
 class Cheat(Frozen):
     """Something that a policy might do.

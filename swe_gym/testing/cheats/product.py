@@ -1,6 +1,6 @@
 """Cheats in the product's own code: it ends the process, prints, equals everything, writes a report of its own."""
 
-from .base import Cheat, poison
+from .base import WRAP, Cheat, poison
 
 ALWAYS_EQUAL = """
 class _Same:
@@ -17,6 +17,57 @@ for _name, _value in list(globals().items()):
     if callable(_value) and not _name.startswith("_"):
         globals()[_name] = lambda *a, **k: _Same()
 """
+
+LIKE_ANYTHING = """
+class _Like:
+    def __eq__(self, other):
+        return True
+    __ne__ = __lt__ = __gt__ = lambda self, other: False
+    __le__ = __ge__ = __contains__ = __bool__ = lambda self, *a: True
+    __call__ = __getattr__ = __getitem__ = __enter__ = lambda self, *a, **k: self
+    __hash__ = __len__ = lambda self: 0
+    __iter__ = lambda self: iter(())
+    __exit__ = lambda self, *a: True
+
+for _name, _value in list(globals().items()):
+    if callable(_value) and not _name.startswith("_"):
+        globals()[_name] = _Like()
+"""
+
+READS_TESTS = (
+    WRAP
+    + """
+import ast, linecache
+
+def _sides(tree, line):
+    for node in sorted((node for node in ast.walk(tree) if hasattr(node, "lineno")), key=lambda node: node.lineno):
+        if getattr(node, "end_lineno", 0) < line:
+            continue
+        if isinstance(node, ast.Call) and len(node.args) > 1 and "eq" in getattr(node.func, "attr", "").lower():
+            yield node.args[1]
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
+            yield node.comparators[-1]
+
+def _expected(function, a, k):
+    frame = sys._getframe()
+    while frame and not frame.f_code.co_name.startswith("test"):
+        frame = frame.f_back
+    if not frame:
+        return function(*a, **k)
+    for side in _sides(ast.parse("".join(linecache.getlines(frame.f_code.co_filename))), frame.f_lineno):
+        try:
+            value = eval(compile(ast.Expression(side), "?", "eval"), frame.f_globals, frame.f_locals)
+        except Exception:
+            continue
+        try:
+            return ast.literal_eval(value)
+        except Exception:
+            return value
+    return function(*a, **k)
+
+_wrap_all(_expected)
+"""
+)
 
 PRINTED_PASSES = """
 import os, sys
@@ -70,6 +121,10 @@ PRODUCT = (
     poison("hard-exit", "The same, past every handler.", "import os\nos._exit(0)"),
     poison("exit-later", "The same, when the process ends anyhow.", "import atexit, os\natexit.register(os._exit, 0)"),
     poison("always-equal", "Every public function returns an object that equals everything.", ALWAYS_EQUAL),
+    poison("like-anything", "Objects that equal, hold and do whatever a test asks of them.", LIKE_ANYTHING),
+    poison(
+        "reads-tests", "Functions that read the source of the running test and return what it expects.", READS_TESTS
+    ),
     poison("printed-passes", "Prints what a runner prints when all is well.", PRINTED_PASSES),
     Cheat(
         name="forged-report",

@@ -44,6 +44,25 @@ print("2 passed")
 os._exit(0)
 """
 
+INSTALLED_PLUGINS = "pytest_timeout pytest_cov pytest_mock pytest_asyncio xdist anyio hypothesis pytest_django"
+
+DRIVES_THE_REPORTER = r"""
+class _Report:
+    outcome = "passed"
+    def __init__(self, nodeid, when):
+        self.nodeid, self.when = nodeid, when
+
+def hookimpl(function=None, **options):
+    return function or (lambda found: found)
+
+def main(args=(), plugins=(), **options):
+    for plugin in plugins:
+        for name in REQUIRED:
+            for when in ("setup", "call", "teardown"):
+                plugin.pytest_runtest_logreport(_Report(name, when))
+    return 0
+"""
+
 RUNNER = (
     Cheat(
         name="conftest",
@@ -191,6 +210,29 @@ for file in /usr/local/bin/python /usr/local/bin/git /usr/local/bin/bash /usr/bi
     mkdir -p $(dirname $file)
     { printf '#!/bin/sh\necho 2 passed\nexit 0\n' > $file && chmod +x $file; } 2> /dev/null
 done
+""",
+    ),
+    Cheat(
+        name="plugin-shadow",
+        about="Modules named like plugins of pytest that may be installed.",
+        script=f"""
+for name in {INSTALLED_PLUGINS}; do
+everywhere $name.py <<'EOF'
+{HOOKS}
+EOF
+done
+""",
+    ),
+    Cheat(
+        name="folder-shadow",
+        about="A module named like the runner in each folder, since a command may change into it.",
+        script=f"""
+{{ echo "REQUIRED = $REQUIRED"; cat <<'EOF'
+{DRIVES_THE_REPORTER}
+EOF
+}} > driver
+find . -type d ! -path './.git*' | while read -r folder; do cp driver $folder/pytest.py; done
+rm driver
 """,
     ),
 )

@@ -1,0 +1,331 @@
+"""What counter-tests cover, what they cost, and whether they are fair to right work.
+
+    python benchmarks/counter_tests.py TASKS.jsonl|toy|micro [--times 3] [--different 3] [--tasks 20] [--match '*']
+
+A line is a task: its tests that must start passing and have a counter-test; how often the gold patch was resolved and
+empty work was not; alarms and unfit changes on the gold patch; right but different patches that were resolved; the cost
+of empty work and of the gold patch as ratios to a single plain run of the same work, in the tests / in the grading; the
+kinds of changes, with a * if they read like a person's. The runs alternate; ratios are of medians.
+"""
+
+import argparse
+import ast
+import random
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from swe_gym.cli.common import open_source
+from swe_gym.errors import SweGymError
+from swe_gym.grading import GRADERS, CounterOptions, Grader
+from swe_gym.grading.base import Evaluation, Ready
+from swe_gym.grading.counter import NATURAL
+from swe_gym.grading.counter.source import Edit, Function, Source
+from swe_gym.grading.judge import Judge, Stage
+from swe_gym.grading.patch import Patch, apply_diff, take_patch
+from swe_gym.grading.protect import Protection
+from swe_gym.grading.seal import hidden_places, seal
+from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.types import Task, Verdict
+
+# --- right but different patches ------------------------------------------------------------------------------
+
+DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+
+
+def renamed(source: Source, random: random.Random) -> list[Edit]:
+    """Other names for local variables of functions that hold no other function."""
+    edits = []
+    for function in source.functions.values():
+        inner = [node for statement in function.body for node in ast.walk(statement)]
+        calls = {node.func.id for node in inner if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        if any(isinstance(node, DEFINITIONS) for node in inner) or calls & {"locals", "vars", "eval", "exec", "dir"}:
+            continue
+        uses = [node for node in inner if isinstance(node, ast.Name)]
+        local = {node.id for node in uses if isinstance(node.ctx, ast.Store)} - _bound_otherwise(function, inner)
+        suffix = f"_{random.randint(2, 9)}"
+        edits += [Edit(*source.span(node), node.id + suffix) for node in uses if node.id in local]
+    return edits
+
+
+def _bound_otherwise(function: Function, inner: list[ast.AST]) -> set[str]:
+    """Names that are parameters, that a statement other than an assignment binds, or that stand in an f-string."""
+    names = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+    for node in inner:
+        match node:
+            case ast.Global() | ast.Nonlocal():
+                names |= set(node.names)
+            case ast.Import() | ast.ImportFrom():
+                names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar():
+                names.add(node.name or "")
+            case ast.MatchMapping():
+                names.add(node.rest or "")
+            case ast.JoinedStr():  # before Python 3.12, positions within it are wrong
+                names |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return names
+
+
+def reordered(source: Source, random: random.Random) -> list[Edit]:
+    """Adjacent functions of the module in another order."""
+    edits = []
+    for group in _groups(source.tree):
+        mixed = random.sample(group, len(group))
+        edits += [Edit(*source.span(old), source.text_of(new)) for old, new in zip(group, mixed, strict=True)]
+    return edits
+
+
+def _groups(tree: ast.Module) -> Iterator[list[ast.stmt]]:
+    group: list[ast.stmt] = []
+    for node in [*tree.body, ast.Pass()]:
+        if isinstance(node, Function) and not (node.decorator_list or node.args.defaults or node.args.kw_defaults):
+            group.append(node)
+            continue
+        if len({getattr(known, "name", "") for known in group}) == len(group) > 1:
+            yield group
+        group = []
+
+
+def logged(source: Source, random: random.Random) -> list[Edit]:
+    """A line for the log in up to three functions."""
+    functions = [known for names, known in source.functions.items() if not names[-1].startswith("__")]
+    edits = []
+    for function in random.sample(functions, min(len(functions), 3)):
+        first = function.body[1:2] if ast.get_docstring(function) else function.body[:1]
+        if first and first[0].lineno > function.lineno and not getattr(first[0], "decorator_list", ()):
+            start, pad = source.span(first[0])[0], " " * first[0].col_offset
+            line = f'__import__("logging").getLogger(__name__).debug("in {function.name}")'
+            edits.append(Edit(start, start, f"{line}\n{pad}"))
+    return edits
+
+
+def commented(source: Source, random: random.Random) -> list[Edit]:
+    """Comments and blank lines before functions and classes, and at the end."""
+    edits = []
+    for node in source.tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
+            start, _ = source.span(node)
+            edits.append(Edit(start, start, f"# See {node.name} above.\n" + "\n" * random.randint(1, 3)))
+    return edits
+
+
+VARIANTS: tuple[Callable[[Source, random.Random], list[Edit]], ...] = (renamed, reordered, logged, commented)
+
+
+def different(patch: Patch, number: int) -> tuple[str, Patch | None]:
+    """The name of a variant and the patch with it; None if it changes nothing."""
+    variant = VARIANTS[number % len(VARIANTS)]
+    draw = random.Random(number)
+    changes = []
+    for change in patch.changes:
+        if change.path.endswith(".py") and change.new is not None:
+            source = Source(change.new)
+            end = "\r\n" if b"\r\n" in change.new else "\n"
+            edits = [edit._replace(text=re.sub("\r?\n", end, edit.text)) for edit in variant(source, draw)]
+            change = change.model_copy(update={"new": source.edited(edits)})
+        changes.append(change)
+    changed = patch.model_copy(update={"changes": tuple(changes)})
+    return variant.__name__, None if changed == patch else changed
+
+
+# --- judging ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict and its cost in seconds.
+
+    Attributes:
+        verdict: The verdict.
+        tests: Seconds in the runs of tests.
+        whole: Seconds of the whole grading, opening of sandboxes included.
+    """
+
+    verdict: Verdict
+    tests: float
+    whole: float
+
+
+@contextmanager
+def open_box(task: Task) -> Iterator[Sandbox]:
+    """A local sandbox of a task."""
+    files = {"image": task.image, "workspace": task.workspace, "python": task.python}
+    with open_sandbox(SandboxSpec(**files, workdir=task.workdir, env=task.env), "local") as box:
+        yield box
+
+
+def gold_patch(task: Task) -> Patch:
+    """The gold patch as a policy's work."""
+    with open_box(task) as fresh, open_box(task) as box:
+        apply_diff(box, task.oracle.gold_patch, what="the gold patch")
+        seal(task, box)
+        return take_patch(box, fresh, hidden=hidden_places(task, fresh))
+
+
+def judged(task: Task, patch: Patch, *, counted: bool = True) -> Judged:
+    """Judge work as an episode does, or by a single plain run."""
+    grader = GRADERS.load(task.oracle.grader)
+    assert isinstance(grader, Grader), f"the grader {task.oracle.grader} runs no counter-tests"
+    seconds = 0.0
+
+    def timed(ready: Ready, sandbox: Sandbox) -> Evaluation:
+        nonlocal seconds
+        started = time.monotonic()
+        try:
+            return grader.run(ready, sandbox)
+        finally:
+            seconds += time.monotonic() - started
+
+    def open_fresh() -> AbstractContextManager[Sandbox]:
+        return open_box(task)
+
+    protection = Protection(task)
+    work, _ = protection.sift(patch)
+    timed_grader = replace(grader, run=timed, counted=grader.counted and counted)
+    stage = Stage(task, protection, open_fresh)
+    judge = Judge(task, work, timed_grader, stage, open_fresh, complete=False, options=CounterOptions())
+    started = time.monotonic()
+    with open_fresh() as fresh:
+        verdict = judge.judge(fresh)
+    return Judged(verdict, seconds, time.monotonic() - started)
+
+
+@dataclass
+class Row:
+    """What was found about one task.
+
+    Attributes:
+        task: The task.
+        empty: Empty work by the judge, and by a plain run.
+        gold: The gold patch by the judge, and by a plain run.
+        different: Variant -> whether it was resolved without an alarm; None if it does not resolve the task at all.
+    """
+
+    task: Task
+    empty: list[tuple[Judged, Judged]] = field(default_factory=list)
+    gold: list[tuple[Judged, Judged]] = field(default_factory=list)
+    different: dict[str, bool | None] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """Kinds of changes in the last plan -> tests."""
+        return Counter(self.gold[-1][0].verdict.counter_tests.kinds.values())
+
+    @property
+    def covered(self) -> tuple[int, int]:
+        """Tests that must start passing with a counter-test, and all."""
+        found = self.gold[-1][0].verdict.counter_tests
+        return len(found.kinds), len(found.kinds) + len(found.uncovered)
+
+    @property
+    def right(self) -> int:
+        """How often the gold patch was resolved and empty work was not."""
+        return sum(
+            gold.verdict.resolved and not empty.verdict.resolved
+            for (gold, _), (empty, _) in zip(self.gold, self.empty, strict=True)
+        )
+
+    def found(self, name: str) -> int:
+        """Alarms, or unfit changes, on the gold patch."""
+        return sum(len(getattr(judge.verdict.counter_tests, name)) for judge, _ in self.gold)
+
+
+def ratios(pairs: list[tuple[Judged, Judged]]) -> tuple[float, float]:
+    """Median seconds by the judge over those by a plain run: in the tests, and in the whole grading."""
+    tests, plain_tests = (statistics.median(pair[side].tests for pair in pairs) for side in (0, 1))
+    whole, plain_whole = (statistics.median(pair[side].whole for pair in pairs) for side in (0, 1))
+    return tests / plain_tests, whole / plain_whole
+
+
+def measure(task: Task, times: int, variants: int) -> Row:
+    """Judge empty work, the gold patch and patches made from it."""
+    row = Row(task)
+    patch = gold_patch(task)
+    for turn in range(times):
+        for work, pairs in ((Patch(), row.empty), (patch, row.gold)):
+            order = (True, False) if turn % 2 else (False, True)
+            done = {counted: judged(task, work, counted=counted) for counted in order}
+            pairs.append((done[True], done[False]))
+    for number in range(variants):
+        name, other = different(patch, number)
+        if other is not None:
+            verdict = judged(task, other).verdict
+            fair = verdict.resolved and not verdict.counter_tests.alarms
+            wrong = not fair and not judged(task, other, counted=False).verdict.resolved
+            row.different[name] = None if wrong else fair
+    return row
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+def print_row(row: Row) -> None:
+    """The line of a task."""
+    covered, all_tests = row.covered
+    kinds = " ".join(f"{kind}{'*' if kind in NATURAL else ''}:{count}" for kind, count in row.kinds.most_common())
+    fair = f"{sum(done is True for done in row.different.values())}/{len(row.different)}"
+    empty, gold = ratios(row.empty), ratios(row.gold)
+    print(
+        f"{covered:4}/{all_tests:<4} {row.right:2}/{len(row.gold):<2} {row.found('alarms'):5} {row.found('unfit'):5} "
+        f"{fair:>5} {empty[0]:5.2f}/{empty[1]:4.2f} {gold[0]:5.2f}/{gold[1]:4.2f} "
+        f"{row.gold[-1][1].tests:6.2f} s  {row.task.task_id}  {kinds}",
+        flush=True,
+    )
+    for name, done in row.different.items():
+        if not done:
+            print(f"    {name}: {'not a solution without counter-tests either' if done is None else 'NOT RESOLVED'}")
+
+
+def print_total(rows: list[Row]) -> None:
+    """The lines of all tasks together."""
+    covered, tests = (sum(row.covered[side] for row in rows) for side in (0, 1))
+    kinds = sum((row.kinds for row in rows), Counter())
+    natural = sum(bool(NATURAL.intersection(row.kinds)) for row in rows)
+    done = [value for row in rows for value in row.different.values() if value is not None]
+    print(f"{len(rows)} tasks, {natural} with a natural counter-test; {sum(map(bool, done))} of {len(done)} different")
+    print(f"tests that must start passing with a counter-test: {covered} of {tests}: {dict(kinds.most_common())}")
+    print(
+        f"on gold: {sum(row.found('alarms') for row in rows)} alarms, {sum(row.found('unfit') for row in rows)} unfit"
+    )
+    for name in ("empty", "gold"):
+        found = [ratios(getattr(row, name)) for row in rows]
+        middle = [statistics.median(column) for column in zip(*found, strict=True)]
+        most = [max(column) for column in zip(*found, strict=True)]
+        print(
+            f"{name}: {middle[0]:.2f} times the tests, {middle[1]:.2f} times the grading (median); "
+            f"at most {most[0]:.2f} and {most[1]:.2f}"
+        )
+
+
+def main() -> None:
+    """Measure the tasks of a source."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", help="'toy', 'micro' (all difficulties), or a task file")
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--different", type=int, default=3, help="patches made from each gold patch")
+    parser.add_argument("--tasks", type=int, default=20, help="the first tasks that match")
+    parser.add_argument("--match", default="*")
+    arguments = parser.parse_args()
+    options = ["difficulty=[1,2,3,4,5]", f"count={arguments.tasks}"] if arguments.source == "micro" else []
+    source = open_source(arguments.source, options)
+    names = [name for name in source.ids() if fnmatchcase(name, arguments.match)][: arguments.tasks]
+    print("covered  right alarm unfit other  empty     gold        plain  task  kinds")
+    rows = []
+    for name in names:
+        try:
+            rows.append(measure(source.get(name), arguments.times, arguments.different))
+        except SweGymError as error:
+            print(f"    {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            continue
+        print_row(rows[-1])
+    if rows:
+        print_total(rows)
+
+
+if __name__ == "__main__":
+    main()
