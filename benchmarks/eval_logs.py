@@ -5,7 +5,9 @@
 DATA is a folder with `eval_logs.tar.xz` (`SOURCE/INSTANCE/{test_output.txt, report.json}` of SWE-bench Verified),
 `swebench/SWE-bench_Verified-test.parquet` (the lists), `swesmith/test_logs/run_evaluation/INSTANCE/` and `r2e/`. Prints
 a table and each disagreement with its reason, and ends with exit code 1 if more than 0.5 % have none. A disagreement is
-explained if for each test on which it rests the log itself has a line that says what we say.
+explained if the tests end as the report says and only the dataset's lists differ from the report's; if the report's
+verdict contradicts the report's own tests; or if for each test that ends otherwise the log has a line that says what we
+say, or no line at all.
 """
 
 import json
@@ -34,13 +36,21 @@ FAILING = re.compile(r"\bFAILED\b|\bERROR\b|\bFAIL\b|\bSKIPPED\b|\bskipped\b| [E
 
 
 class Log(NamedTuple):
-    """A log with what was published of it: the whole verdict, and that on each test."""
+    """A log with its published report: the verdict, and the tests in its lists.
+
+    Attributes:
+        oracle: With the dataset's lists.
+        resolved: The report's verdict.
+        lists: The report's lists, as fields of an oracle.
+        tests: Test in the report's lists -> whether it passed.
+    """
 
     source: str
     name: str
     text: str
     oracle: Oracle
     resolved: bool
+    lists: Mapping[str, tuple[str, ...]]
     tests: Mapping[str, bool]
 
 
@@ -51,9 +61,7 @@ def main() -> None:
     disagreements: list[tuple[str, str, str]] = []
     different = 0
     for log in [*swebench_logs(data), *swesmith_logs(data)]:
-        verdict = judge_log(log.oracle, log.text)
-        found = {**verdict.fail_to_pass, **verdict.pass_to_pass}
-        other = [test for test, passed in log.tests.items() if (found.get(test) is TestStatus.PASSED) is not passed]
+        verdict, other = judge_log(log.oracle, log.text), different_tests(log)
         judged[log.source] += 1
         tests[log.source] += len(log.tests)
         different += len(other)
@@ -75,14 +83,44 @@ def words(resolved: bool) -> str:
     return "resolved" if resolved else "not resolved"
 
 
-def explanation(log: Log, other: list[str]) -> str:
-    """Why a published verdict is not ours, as far as the log proves it; empty where it does not."""
+def different_tests(log: Log) -> dict[str, TestStatus]:
+    """The tests in the report's lists that end otherwise than the report says -> how we say they end."""
+    verdict = judge_log(log.oracle.model_copy(update=log.lists), log.text)
+    found = {**verdict.fail_to_pass, **verdict.pass_to_pass}
+    return {test: found[test] for test, passed in log.tests.items() if (found[test] is TestStatus.PASSED) is not passed}
+
+
+def explanation(log: Log, other: Mapping[str, TestStatus]) -> str:
+    """Why a published verdict is not ours, as far as report and log prove it; empty where they do not."""
+    if all(log.tests.values()) is not log.resolved:
+        return "the report's verdict contradicts its own tests"
+    if not other:
+        return list_difference(log)
     lines = clean_lines(log.text)
-    proofs = [proof(lines, test, FAILING if log.tests[test] else PASSING) for test in other]
-    if not proofs or not all(proofs):
+    missing = [test for test, end in other.items() if end is TestStatus.MISSING and not named(lines, test)]
+    proofs = [proof(lines, test, FAILING if log.tests[test] else PASSING) for test in other if test not in missing]
+    if not all(proofs):
         return ""
-    says = "failed, which were counted as passed" if log.resolved else "passed, which were counted as failed"
-    return f"the log says of {len(proofs)} tests that they {says}: {proofs[0]!r}"
+    parts = [f"{len(missing)} tests are missing from the log, such as {missing[0]!r}"] if missing else []
+    if proofs:
+        says = "failed, which were counted as passed" if log.resolved else "passed, which were counted as failed"
+        parts.append(f"the log says of {len(proofs)} tests that they {says}: {proofs[0]!r}")
+    return "; ".join(parts)
+
+
+def list_difference(log: Log) -> str:
+    """The tests in only one of the report's lists and the dataset's; empty where the lists are equal."""
+    required = {*log.oracle.fail_to_pass, *log.oracle.pass_to_pass}
+    sides = {"report": log.tests.keys() - required, "dataset": required - log.tests.keys()}
+    parts = [f"{len(tests)} only in the {side}'s, such as {min(tests)!r}" for side, tests in sides.items() if tests]
+    return f"same tests, other lists: {', '.join(parts)}" if parts else ""
+
+
+def named(lines: list[str], test: str) -> bool:
+    """Whether any line holds the test's own name, whatever stands around it."""
+    name = test.rpartition("::")[2]
+    own = name if "[" in name else name.split()[0]
+    return any(own in line for line in lines)
 
 
 def proof(lines: list[str], test: str, word: re.Pattern[str]) -> str:
@@ -155,10 +193,10 @@ def _statuses(published: Mapping[str, dict[str, dict[str, list[str]]]]) -> list[
 
 
 def _log(source: str, name: str, text: str, oracle: Oracle, published: dict) -> Log:  # type: ignore[type-arg]  # JSON
-    parts = [ends for _, ends in _statuses(published)]
-    tests = {test: True for ends in parts for test in ends["success"]}
-    tests |= {test: False for ends in parts for test in ends["failure"]}
-    return Log(source, name, text, oracle, published["resolved"], tests)
+    statuses = _statuses(published)
+    lists = {kind.lower(): (*ends["success"], *ends["failure"]) for kind, ends in statuses}
+    tests = {test: end == "success" for _, ends in statuses for end in ("success", "failure") for test in ends[end]}
+    return Log(source, name, text, oracle, published["resolved"], lists, tests)
 
 
 def r2e_logs(data: Path) -> Iterator[tuple[str, str, bool]]:

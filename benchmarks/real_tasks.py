@@ -1,20 +1,24 @@
 """Real tasks that need nothing but the package index: the gold patch must score 1 and doing nothing 0, every time.
 
-    python benchmarks/real_tasks.py FOLDER --rows ROWS [--backend docker --base IMAGE] [--record FILE] [--seconds 280]
+    python benchmarks/real_tasks.py LINES --rows ROWS [--backend docker --base IMAGE] [--record FILE] [--seconds 280]
+                                    [--seed 1] [--slice 0:20]
 
-FOLDER holds `release_pairs.jsonl` and `swebench_on_pypi.jsonl`, ROWS the parquet files of SWE-bench. A line with `old`
-and `new` is a pair of releases of a package, graded test by test. A line with `instance_id` is a SWE-bench instance on
-the source release nearest to its base commit: the source `swebench` makes the task of the published row, the line says
-what stands in for the image. It is graded as published, by the log of the row's parser and the published lists, less
-what the line says that nobody could reproduce.
+LINES is a JSONL file, or a folder that holds `release_pairs.jsonl` and `swebench_on_pypi.jsonl`; ROWS holds the parquet
+files of SWE-bench. A line with `old` and `new` is a pair of releases of a package, graded test by test. If it has no
+FAIL_TO_PASS, its lists are measured as `swe-gym tasks new` measures them. A line with `instance_id` is a SWE-bench
+instance on the source release nearest to its base commit: the source `swebench` makes the task of the published row,
+the line says what stands in for the image. It is graded as published, by the log of the row's parser and the published
+lists; a line with lists of its own leaves out what nobody could reproduce.
 
 On a backend with images, the image of each task is built first. With a record file, finished tasks are not run again,
-and with --seconds no task begins after that time: the same command goes on.
+and with --seconds no task begins after that time: the same command goes on. --seed shuffles the tasks, --slice then
+takes a part of them.
 """
 
 import argparse
 import concurrent.futures
 import json
+import random
 import re
 import time
 from collections import Counter
@@ -23,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from swe_gym.errors import SweGymError
-from swe_gym.rollout.new_task import split_difference
+from swe_gym.rollout.new_task import compare_runs, run_both, split_difference, with_lists
 from swe_gym.rollout.validate import TaskRecord, read_records, validate
 from swe_gym.sandboxes.workspaces import prepare_workspace
 from swe_gym.tasks.file import write_tasks
@@ -64,11 +68,15 @@ def pair_task(line: dict[str, Any]) -> Task:
             test_patch=tests,
             test_paths=layout.patterns,
             test_cmd=command,
-            fail_to_pass=line["FAIL_TO_PASS"],
-            pass_to_pass=line["PASS_TO_PASS"],
+            **published_lists(line),
             timeout=TEST_TIMEOUT,
         ),
     )
+
+
+def published_lists(line: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The lists of a line, as fields of an oracle; none where the line has none."""
+    return {name.lower(): tuple(line[name]) for name in ("FAIL_TO_PASS", "PASS_TO_PASS") if name in line}
 
 
 def instance_task(line: dict[str, Any], row: dict[str, Any]) -> Task:
@@ -77,8 +85,7 @@ def instance_task(line: dict[str, Any], row: dict[str, Any]) -> Task:
     oracle = task.oracle.model_copy(
         update={
             "eval_script": SCRIPT % line["test_cmd"].replace(UNSEEDED, SEEDED),
-            "fail_to_pass": tuple(line["FAIL_TO_PASS"]),
-            "pass_to_pass": tuple(line["PASS_TO_PASS"]),
+            **published_lists(line),
             "timeout": TEST_TIMEOUT,
         }
     )
@@ -104,34 +111,55 @@ def read_row(folder: Path, line: dict[str, Any]) -> dict[str, Any]:
 
 
 class RealTasks:
-    """The lines of the folder as a task source. A task, and its image, is made when it is asked for.
+    """Lines as a task source. A task, its image and its lists are made when it is asked for, once.
 
     Args:
-        folder: Of the lines.
-        rows: Of SWE-bench's parquet files.
+        lines: A file, or a folder with the files of `FILES`.
+        rows: Folder of SWE-bench's parquet files.
         base: The image that images are built from; None builds none.
+        backend: Where the lists of lines without lists are measured.
+        runs: How often the tests run in each state for that.
     """
 
-    def __init__(self, folder: Path, rows: Path | None, base: str | None = None) -> None:
-        texts = [text for name in FILES for text in (folder / name).read_text(encoding="utf-8").splitlines()]
-        lines = map(json.loads, texts)
-        self._lines = {line.get("task_id") or line["instance_id"]: line for line in lines}
+    def __init__(
+        self, lines: Path, rows: Path | None, base: str | None = None, backend: str = "local", runs: int = 3
+    ) -> None:
+        files = [lines] if lines.is_file() else [lines / name for name in FILES]
+        found = [json.loads(text) for file in files for text in file.read_text(encoding="utf-8").splitlines()]
+        self._lines = {line.get("task_id") or line["instance_id"]: line for line in found}
         self._rows = rows
         self._base = base
+        self._backend = backend
+        self._runs = runs
+        self._made: dict[str, Task] = {}
 
     def ids(self) -> Sequence[str]:
-        """All of them, pairs of releases first."""
+        """All of them, in the order of the files."""
         return tuple(self._lines)
 
     def get(self, task_id: str) -> Task:
         """The task of a line, with its image where images are built."""
-        line = self._lines[task_id]
-        task = pair_task(line) if "old" in line else instance_task(line, read_row(self._rows or Path(), line))
-        if self._base is None:
-            return task
-        from swe_gym.sandboxes.docker.build import build_image
+        if task_id not in self._made:
+            self._made[task_id] = self._make(self._lines[task_id])
+        return self._made[task_id]
 
-        return build_image(task, self._base)
+    def _make(self, line: dict[str, Any]) -> Task:
+        task = pair_task(line) if "old" in line else instance_task(line, read_row(self._rows or Path(), line))
+        if self._base is not None:
+            from swe_gym.sandboxes.docker.build import build_image
+
+            task = build_image(task, self._base)
+        if task.oracle.fail_to_pass:
+            return task
+        return with_lists(task, compare_runs(*run_both(task, runs=self._runs, backend=self._backend)))
+
+
+def part(text: str) -> slice:
+    """`0:20`, `20:` or `:20` as a slice."""
+    first, colon, end = text.partition(":")
+    if not colon:
+        raise ValueError(text)
+    return slice(int(first or 0), int(end) if end else None)
 
 
 def check(tasks: RealTasks, name: str, arguments: argparse.Namespace) -> TaskRecord:
@@ -155,7 +183,7 @@ def check(tasks: RealTasks, name: str, arguments: argparse.Namespace) -> TaskRec
     return record
 
 
-def report(record: TaskRecord) -> None:
+def print_record(record: TaskRecord) -> None:
     """One line of the table, and the reason where there is one."""
     gold, empty = (f"{sum(runs)}/{len(runs)}" for runs in (record.gold, record.empty))
     longest = max(record.seconds, default=0.0)
@@ -164,12 +192,20 @@ def report(record: TaskRecord) -> None:
         print(f"         {reason}", flush=True)
 
 
+def print_totals(backend: str, records: Sequence[TaskRecord | None]) -> None:
+    """How many tasks there are of each status; None is a task that was not begun."""
+    counts = Counter(record.status if record else "not begun" for record in records)
+    print(f"{backend}, {len(records)} tasks: {', '.join(f'{n} {status}' for status, n in counts.items())}")
+
+
 def main() -> int:
     """Validate, and print a table and totals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("lines", type=Path, help="a JSONL file, or a folder of both")
     parser.add_argument("--rows", type=Path, help="folder of SWE-bench's parquet files")
     parser.add_argument("--only", nargs="*", default=[], metavar="ID")
+    parser.add_argument("--seed", type=int, help="shuffle the tasks")
+    parser.add_argument("--slice", type=part, default=slice(None), metavar="0:20", help="only this part of them")
     parser.add_argument("--backend", default="local", choices=["local", "docker", "kubernetes"])
     parser.add_argument("--base", help="the image to build images from, on backends that run them")
     parser.add_argument("--times", type=int, default=3)
@@ -178,13 +214,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no task after this time")
     parser.add_argument("--write", type=Path, help="only write the tasks to this file")
     arguments = parser.parse_args()
-    tasks = RealTasks(arguments.folder, arguments.rows, arguments.base if arguments.backend != "local" else None)
+    base = arguments.base if arguments.backend != "local" else None
+    tasks = RealTasks(arguments.lines, arguments.rows, base, arguments.backend, arguments.times)
     names = [name for name in tasks.ids() if not arguments.only or name in arguments.only]
+    if arguments.seed is not None:
+        random.Random(arguments.seed).shuffle(names)
+    names = names[arguments.slice]
     if arguments.write:
         write_tasks(map(tasks.get, names), arguments.write)
         return 0
     end = time.monotonic() + arguments.seconds
-    counts: Counter[str] = Counter()
+    records: list[TaskRecord | None] = []
     print("status    gold empty   longest  task")
     with concurrent.futures.ThreadPoolExecutor(arguments.workers) as threads:
         futures = [
@@ -192,12 +232,11 @@ def main() -> int:
             for name in names
         ]
         for future in futures:
-            record = future.result()
-            counts[record.status if record else "not begun"] += 1
+            records.append(record := future.result())
             if record:
-                report(record)
-    print(f"{arguments.backend}, {len(names)} tasks: {', '.join(f'{n} {status}' for status, n in counts.items())}")
-    return int(counts["valid"] < len(names))
+                print_record(record)
+    print_totals(arguments.backend, records)
+    return int(any(record is None or record.status != "valid" for record in records))
 
 
 if __name__ == "__main__":

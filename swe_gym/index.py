@@ -9,6 +9,7 @@ import base64
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import re
 import ssl
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 
 from .cache import build_once, digest
@@ -28,6 +30,14 @@ from .errors import MissingDependency, SandboxStartError, TaskError
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _SDIST = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)\.(?:tar\.gz|tar\.bz2|tgz|zip)")
+_VERSION = re.compile(
+    r"v?(?:(?P<epoch>\d+)!)?(?P<release>\d+(?:\.\d+)*)"
+    r"(?:[-_.]?(?P<stage>a|b|c|rc|alpha|beta|pre|preview)[-_.]?(?P<pre>\d*))?"
+    r"(?:-(?P<bare>\d+)|(?P<is_post>[-_.]?(?:post|rev|r)[-_.]?)(?P<post>\d*))?"
+    r"(?P<is_dev>[-_.]?dev[-_.]?(?P<dev>\d*))?(?:\+(?P<local>[a-z0-9]+(?:[-_.][a-z0-9]+)*))?",
+    re.IGNORECASE,
+)
+_STAGES = {"a": 1, "b": 2}
 _CHUNK = 1 << 20
 
 
@@ -105,6 +115,25 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def version_order(version: str) -> tuple[Any, ...] | None:
+    """A key that orders versions as PEP 440 does; None for a string that is not such a version."""
+    match = _VERSION.fullmatch(version)
+    if not match:
+        return None
+    release = [int(number) for number in match["release"].split(".")]
+    while release and release[-1] == 0:
+        release.pop()
+    post = int(match["bare"] or match["post"] or 0) if match["bare"] or match["is_post"] else -1
+    dev = int(match["dev"] or 0) if match["is_dev"] else math.inf
+    if match["stage"]:
+        pre = _STAGES.get(match["stage"][0].lower(), 3), int(match["pre"] or 0)
+    else:
+        pre = (0, 0) if match["is_dev"] and post == -1 else (4, 0)
+    parts = re.split(r"[-_.]", match["local"].lower()) if match["local"] else []
+    local = [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
+    return int(match["epoch"] or 0), release, pre, post, dev, local
+
+
 def _find(indexes: "_Indexes", name: str, deadline: float) -> list[Sdist]:
     problems = []
     known = False
@@ -129,7 +158,7 @@ def _find(indexes: "_Indexes", name: str, deadline: float) -> list[Sdist]:
         )
     if not known:
         raise TaskError(f"no package index that pip is configured for knows {name!r}")
-    return sorted(found.values(), key=lambda sdist: [int(number) for number in re.findall(r"\d+", sdist.version)])
+    return sorted(found.values(), key=lambda sdist: version_order(sdist.version) or (-1,))
 
 
 def _is_absent(error: OSError) -> bool:

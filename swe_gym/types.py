@@ -365,6 +365,8 @@ class Verdict(Frozen):
         pass_to_pass: Status of each test that had to keep passing.
         exit_code: Of the test command, None where it was killed.
         timed_out: The hidden tests ran into their timeout.
+        partial: The work was found unresolved before every required test was seen as it is, because the reward asks for
+            no more. Which tests were seen is chance: their statuses are for the owner alone.
         reason: Why it is not resolved, in one sentence; empty where it is.
         judge: What the results were read from: "reporter" (signed, test by test), "log" (a parser's reading of what was
             printed), "own_parser" (the dataset's parser, run in the sandbox), "exit_code"; empty where nothing ran.
@@ -381,6 +383,7 @@ class Verdict(Frozen):
     pass_to_pass: dict[str, TestStatus] = Field(default={}, repr=False)
     exit_code: int | None = None
     timed_out: bool = False
+    partial: bool = False
     reason: str = ""
     judge: Literal["", "reporter", "log", "own_parser", "exit_code"] = ""
     notes: tuple[str, ...] = Field(default=(), repr=False)

@@ -43,11 +43,13 @@ GUESTS = [
     "sandboxes/kubernetes/unplug.py",
     "sandboxes/local/confined.py",
     "sandboxes/local/launcher.py",
+    "sandboxes/local/layers.py",
     "sandboxes/local/linux.py",
     "sandboxes/local/namespace.py",
-    "sandboxes/local/seccomp.py",
+    "sandboxes/local/trees.py",
     "sandboxes/protocol.py",
     "sandboxes/runner.py",
+    "sandboxes/seccomp.py",
     "tools/pdb_guest.py",
 ]
 """Programs that are sent into a sandbox, or become one, as text."""

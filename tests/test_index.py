@@ -12,9 +12,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from swe_gym.errors import SandboxStartError, TaskError
-from swe_gym.index import download_sdist, find_sdists, pip_command
+from swe_gym.index import download_sdist, find_sdists, pip_command, version_order
 
 DATA = b"the release"
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -74,6 +75,23 @@ def test_source_releases_are_told_from_wheels_and_other_projects(index: Path) ->
         ("My.Pkg-1.1+local.zip", "1.1+local", ""),
     ]
     assert found[2].url == f"{index.parent.as_uri()}/files/my_pkg-1.0.tar.gz"
+
+
+VERSIONS = (
+    "1.0.dev1 1.0a1.dev2 1.0a1 1.0-alpha-2 1.0b1 1.0c1 1.0rc1 1.0RC2 1.0 1.0.0 v1 1.0+a 1.0+a.b 1.0+1 1.0+1.a "
+    "1.0.post0 1.0.post1.dev0 1.0.post1 1.0-2 1.0.rev3 0.9 0.10 1.0.1 1.10 2 1!0.1 2004.10.1 1.0pre 1.0.post"
+).split()
+
+
+def test_versions_are_ordered_as_packaging_orders_them() -> None:
+    for one in VERSIONS:
+        for other in VERSIONS:
+            ours, theirs = (version_order(one), version_order(other)), (Version(one), Version(other))
+            assert (ours[0] < ours[1], ours[0] == ours[1]) == (theirs[0] < theirs[1], theirs[0] == theirs[1]), (
+                one,
+                other,
+            )
+    assert [version_order(text) for text in ("", "2004-final", "1.0+", "1.x", "latest")] == [None] * 5
 
 
 def test_a_release_is_fetched_once(index: Path) -> None:

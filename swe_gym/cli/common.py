@@ -1,5 +1,6 @@
 """What sub-commands share: how a user names tasks and sandboxes, and how a command prints."""
 
+import enum
 import fnmatch
 import json
 from typing import Annotated, Any
@@ -27,6 +28,21 @@ SourceOptions = Annotated[
     ),
 ]
 Match = Annotated[str, typer.Option("--match", "-m", help="Only ids that match this glob pattern.")]
+
+
+class CounterScope(enum.StrEnum):
+    """The tests that get a counter-test."""
+
+    few = "few"
+    all = "all"
+
+
+Counters = Annotated[
+    CounterScope,
+    typer.Option(
+        "--counter", help="Counter-tests: few of the tests that must keep passing, if any are needed, or all of them."
+    ),
+]
 Backend = Annotated[str, typer.Option(help="Kind of sandbox: local, docker, kubernetes, e2b.")]
 SandboxOptions = Annotated[
     list[str] | None,

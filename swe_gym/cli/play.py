@@ -66,7 +66,7 @@ def _report(console: Console, trajectory: Trajectory) -> None:
     style = "bold green" if trajectory.resolved else "bold red"
     result = "resolved" if trajectory.resolved else "not resolved"
     console.print(Text(f"\nReward {trajectory.reward:g}: {result} in {len(trajectory.turns)} turns.", style=style))
-    if info["fail_to_pass_total"]:
+    if info["fail_to_pass_total"] and info["fail_to_pass_passed"] >= 0:
         console.print(
             f"{info['fail_to_pass_passed']} of {info['fail_to_pass_total']} tests that had to start passing do, "
             f"{info['pass_to_pass_passed']} of {info['pass_to_pass_total']} still pass."

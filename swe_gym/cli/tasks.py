@@ -1,6 +1,6 @@
 """`swe-gym tasks`: what tasks there are, one in full, files of them, parts of them, and new ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import TaskError, UsageError
-from ..rollout.new_task import build_commit_task, build_release_task
+from ..rollout.new_task import TestLists, build_commit_task, build_release_task
 from ..rollout.validate import digest, read_records, validate
 from ..tasks.choice import changed_lines, split_by_repository
 from ..tasks.file import FileSource, write_tasks
@@ -45,7 +45,7 @@ WIDE = 130
 """Columns from which there is room for repositories and tags."""
 
 MAX_SHOWN = 20
-"""How many tasks that cannot be loaded are named."""
+"""How many tasks that cannot be loaded, and dropped tests of one reason, are named."""
 
 
 class Wishes(NamedTuple):
@@ -268,11 +268,18 @@ def new(
     output.parent.mkdir(parents=True, exist_ok=True)
     text = statement.read_text(encoding="utf-8") if statement else ""
     needs = tuple(requirement or ())
+    measured: list[TestLists] = []
     with console.status("starting") as status:
         say = status.update
         if from_pypi:
             task = build_release_task(
-                *from_pypi, statement=text, python=python, requirements=needs, runs=runs, progress=say
+                *from_pypi,
+                statement=text,
+                python=python,
+                requirements=needs,
+                runs=runs,
+                progress=say,
+                on_lists=measured.append,
             )
         else:
             repository = str(from_git)
@@ -285,13 +292,29 @@ def new(
                 requirements=needs,
                 runs=runs,
                 progress=say,
+                on_lists=measured.append,
             )
+        for line in _dropped_lines(measured[0].dropped):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         say("judging the gold patch and the untouched state")
         _check(task, runs)
     known[task.task_id] = task
     write_tasks(known.values(), output)
     console.print(f"{task.task_id} is valid, and stands in {output}. {_tests(task)}")
     console.print(f"Play it: swe-gym play {task.task_id} --source {output}")
+
+
+def _dropped_lines(dropped: Mapping[str, str]) -> Iterator[str]:
+    """How many tests judge nothing, and which for which reason."""
+    if not dropped:
+        return
+    yield f"{len(dropped)} tests are in neither list:"
+    for reason in sorted(set(dropped.values())):
+        tests = [test for test, why in dropped.items() if why == reason]
+        yield f"  {len(tests)} {reason}"
+        yield from (f"    {test}" for test in tests[:MAX_SHOWN])
+        if len(tests) > MAX_SHOWN:
+            yield f"    ... and {len(tests) - MAX_SHOWN} more"
 
 
 class _Only(NamedTuple):

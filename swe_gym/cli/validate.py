@@ -1,6 +1,7 @@
 """`swe-gym validate`: is a task usable? Gold must score 1 and nothing 0, every time."""
 
 import datetime
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,22 @@ from rich.text import Text
 
 from ..rollout.validate import TaskRecord, read_records
 from ..rollout.validate import validate as validate_tasks
-from .common import SOURCE_HELP, Backend, Match, SandboxOptions, SourceOptions, matching, open_console, open_source
+from .common import (
+    SOURCE_HELP,
+    Backend,
+    Counters,
+    CounterScope,
+    Match,
+    SandboxOptions,
+    SourceOptions,
+    matching,
+    open_console,
+    open_source,
+)
 from .common import sandbox_options as parse_sandbox_options
+
+MOST_NAMES = 10
+"""Tests of one task that are named in the terminal."""
 
 STYLES = {"valid": "green", "invalid": "red", "skipped": "yellow", "error": "bold red"}
 
@@ -27,6 +42,7 @@ def validate(
     ] = None,
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
+    counter: Counters = CounterScope.few,
 ) -> None:
     """Judge each task's gold patch and the untouched repository, several times each.
 
@@ -61,6 +77,7 @@ def validate(
                 backend=backend,
                 sandbox_options=options,
                 times=times,
+                everything=counter is CounterScope.all,
                 workers=workers,
                 record=record,
                 date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -87,6 +104,22 @@ def _lines(result: TaskRecord, recorded: bool) -> Text:
     line.append("  " + ", ".join(facts), style="dim")
     for reason in result.reason.splitlines():
         line.append(f"\n         {reason}")
+    if result.status == "valid":
+        line.append(f"\n         {_counter_tests(result)}", style="dim")
+    for test, how in list(result.wrong.items())[:MOST_NAMES]:
+        line.append(f"\n         {test}: {how}")
+    if len(result.wrong) > MOST_NAMES:
+        line.append(f"\n         and {len(result.wrong) - MOST_NAMES} more tests; --record keeps them all")
     if result.flaky:
         line.append(f"\n         tests that do not always end alike: {', '.join(result.flaky)}")
     return line
+
+
+def _counter_tests(result: TaskRecord) -> str:
+    """How many tests have a counter-test, and of which kinds."""
+    kinds = Counter(result.counter_tests.values())
+    total = len(result.counter_tests) + len(result.uncovered)
+    if not kinds:
+        return "no test has a counter-test: a reward of this task is not proven"
+    said = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
+    return f"counter-tests: {len(result.counter_tests)} of {total} ({said})"

@@ -17,6 +17,8 @@ class Settings(TypedDict, total=False):
     tools: str | list[str]
     action_format: str
     reward: str
+    counter: str
+    judge_runs: int
     max_turns: int
     time_limit: float
     max_observation: int

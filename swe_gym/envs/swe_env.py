@@ -16,7 +16,7 @@ from gymnasium.error import ResetNeeded
 
 from ..actions import parse_action
 from ..errors import ActionError, AgentError, FileError, UsageError, unknown_name
-from ..grading import GRADERS, REWARDS, grade
+from ..grading import GRADERS, REWARDS, CounterOptions, grade
 from ..grading.patch import Patch
 from ..grading.rewards import binary
 from ..grading.signs import signs_in_call, signs_in_work
@@ -29,7 +29,7 @@ from ..tools import Tool, make_tools
 from ..tools.base import ToolContext
 from ..tools.text import bound, harmless
 from ..types import Action, Reward, Task, ToolResult, ToolSpec, Verdict
-from .checks import check_format, check_kinds, check_limits, check_record, check_sandbox, json_native
+from .checks import check_counter, check_format, check_kinds, check_limits, check_record, check_sandbox, json_native
 from .episode import WORLD_ERRORS, Episode, ShownTurn
 from .group import SandboxGroup, task_spec
 from .rendering import draw_turns, format_turn, format_turns
@@ -103,7 +103,8 @@ class SweEnv(gymnasium.Env[str, str]):
     the policy wrote and that did not count, at most 50; empty before the end), `limit` str ("", "turns", "time",
     "invalid", or what `end` was given), `failure` str, `reward_components` dict of float, and the counts of hidden
     tests `fail_to_pass_passed`, `fail_to_pass_total`, `pass_to_pass_passed`, `pass_to_pass_total` int (0 before the
-    end).
+    end; -1 passed where the reward did not need to know), `counter_tests` int (tests that must start passing and have
+    a counter-test; 0 before the end).
 
     ## Arguments
 
@@ -117,6 +118,8 @@ class SweEnv(gymnasium.Env[str, str]):
     | `tools` | str or list | `"default"` | A preset, or names of tools |
     | `action_format` | str | `"auto"` | How tool calls are written; "auto" understands all formats |
     | `reward` | str | `"binary"` | A name of `swe_gym.grading.REWARDS` |
+    | `counter` | str | `"few"` | Tests that must keep passing and are countered: "few", or "all" |
+    | `judge_runs` | int | `2` | Runs of the tests on resolved work, an even number |
     | `max_turns` | int | `50` | Steps until truncation |
     | `time_limit` | float | `1800.0` | Seconds from `reset` until truncation; grading is not counted |
     | `max_observation` | int | `16000` | Characters of an observation |
@@ -144,6 +147,8 @@ class SweEnv(gymnasium.Env[str, str]):
         tools: str | list[str] = "default",
         action_format: str = "auto",
         reward: str = "binary",
+        counter: str = "few",
+        judge_runs: int = 2,
         max_turns: int = 50,
         time_limit: float = 1800.0,
         max_observation: int = 16_000,
@@ -160,6 +165,8 @@ class SweEnv(gymnasium.Env[str, str]):
             tools=tools,
             action_format=action_format,
             reward=reward,
+            counter=counter,
+            judge_runs=judge_runs,
             max_turns=max_turns,
             time_limit=time_limit,
             max_observation=max_observation,
@@ -169,6 +176,7 @@ class SweEnv(gymnasium.Env[str, str]):
         )
         check_kinds(self._config)
         check_record(record)
+        check_counter(counter, judge_runs)
         check_limits(max_turns=max_turns, time_limit=time_limit, max_observation=max_observation)
         if max_invalid is not None:
             check_limits(max_invalid=max_invalid)
@@ -394,7 +402,7 @@ class SweEnv(gymnasium.Env[str, str]):
             episode = self._running()
             patch, fresh = episode.group.take_work(episode.sandbox)
             try:
-                return grade(episode.task, patch, fresh, episode.group.fresh)
+                return self._grade(episode.task, patch, fresh, episode.group, complete=True)
             finally:
                 episode.group.drop(fresh)
 
@@ -456,6 +464,18 @@ class SweEnv(gymnasium.Env[str, str]):
         if why := doubt(task, self._records):
             self._doubted.add(task.task_id)
             gymnasium.logger.warn(f"rewards of task {task.task_id} are not to be trusted: {why}")
+
+    def _counter_options(self, task: Task) -> CounterOptions:
+        """How far counter-tests go; a record says which changes prove nothing."""
+        record = (self._records or {}).get(task.task_id)
+        return CounterOptions(
+            everything=self._config["counter"] == "all",
+            runs=self._config["judge_runs"],
+            unfit=record.unfit if record is not None else {},
+        )
+
+    def _grade(self, task: Task, patch: Patch, fresh: Sandbox, group: SandboxGroup, *, complete: bool) -> Verdict:
+        return grade(task, patch, fresh, group.fresh, complete=complete, counter=self._counter_options(task))
 
     def _open(self, task: Task) -> Episode:
         started = time.monotonic()
@@ -521,9 +541,8 @@ class SweEnv(gymnasium.Env[str, str]):
         try:
             episode.patch, fresh = episode.group.take_work(episode.sandbox)
             with episode.group.dropping(episode.sandbox):  # nothing of it is needed any more
-                episode.verdict = grade(
-                    episode.task, episode.patch, fresh, episode.group.fresh, complete=self._reward is not binary
-                )
+                complete = self._reward is not binary
+                episode.verdict = self._grade(episode.task, episode.patch, fresh, episode.group, complete=complete)
             episode.signs += sorted(signs_in_work(episode.patch, episode.verdict, episode.task.oracle))
             episode.group.drop(fresh)
             episode.reward = _finite(self._reward(episode.verdict))

@@ -26,6 +26,9 @@ from .protect import Protection
 from .script import with_pytest_options
 from .staging import put_in, put_tests_in
 
+NOT_ALL = "not all required tests pass"
+"""The reason of a partial verdict: how many failed in the first run is chance."""
+
 ALARM = "a counter-test passed: work that is right fails it"
 SETUP_TIMEOUT = 600.0
 """Seconds that an oracle's `setup_cmd` may take."""
@@ -159,6 +162,12 @@ class Judge:
 
     def judge(self, fresh: Sandbox) -> Verdict:
         """The verdict on the work; `fresh` is used up by the first run."""
+        verdict = self._judge(fresh)
+        if self._complete or verdict.resolved or not self._plan.counters or verdict.reason == ALARM:
+            return verdict
+        return verdict.model_copy(update={"partial": True, "reason": NOT_ALL})
+
+    def _judge(self, fresh: Sandbox) -> Verdict:
         ready = self._stage.prepare(self._patch, fresh)
         self._plan = self._make_plan(fresh)
         halves = self._plan.split(self._random)

@@ -48,8 +48,13 @@ def make_note(unittest, emit, ends):
     return note
 
 
-def ignore_failfast(result, value):
+def never_fail_fast(result):
     """All tests run: the first failure may be a counter-test."""
+    return False
+
+
+def ignore_failfast(result, value):
+    """The option counts for nothing."""
 
 
 def make_result_class(unittest, emit, names_of):
@@ -67,7 +72,7 @@ def make_result_class(unittest, emit, names_of):
         return method
 
     class Result(unittest.TextTestResult):
-        failfast = property(lambda self: False, ignore_failfast)
+        failfast = property(never_fail_fast, ignore_failfast)
 
         def addSubTest(self, test, subtest, err):
             if err is not None:

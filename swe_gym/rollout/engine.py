@@ -27,6 +27,7 @@ from ..errors import SweGymError, UsageError
 from ..types import Frozen
 from .attempt import Try, now
 from .budget import Budget
+from .losses import charged, lost_by_policy, lost_in_a_call
 from .plan import Plan, hash_config
 from .policies import make_policies
 from .policy import PolicyFactory
@@ -383,18 +384,22 @@ class _Engine:
 
     def _play_episode(self, key: EpisodeKey) -> None:
         """Try until it counts, or cannot."""
+        losses: list[Trajectory] = []
         for number in range(1, self._options.retries + 2):
             if number > 1 and self._stop.wait(retry_delay(number)):
                 break
-            failure = self._try(key, number)
+            failure = self._try(key, number, losses)
             if failure is None:
                 return
             if not failure.retry:
                 break
         self._tally.gave_up()
 
-    def _try(self, key: EpisodeKey, number: int) -> Failure | None:
-        """Play once and write down what came of it; the failure where it does not count."""
+    def _try(self, key: EpisodeKey, number: int, losses: list[Trajectory]) -> Failure | None:
+        """Play once and write down what came of it; the failure where it does not count.
+
+        `losses` gathers the tries of this episode that lost their sandboxes in a call of the policy's.
+        """
         one = Try(self._plan, self._folder.run, key, number, self._folder.start)
         with self._mutex:
             self._tries.add(one)
@@ -403,6 +408,10 @@ class _Engine:
         mistake: Exception | None = None
         try:
             record, failure = one.play(self._factory)
+            if not one.cancelled and lost_by_policy(record, losses):
+                record, failure = charged(record), None
+            elif not one.cancelled and lost_in_a_call(record):
+                losses.append(record)
         except Exception as error:  # noqa: BLE001  raised below, when it is written down
             mistake = error
             failure = Failure(type(error).__name__, one.phase, str(error), retry=False, counts=False)

@@ -14,7 +14,7 @@ import stat
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..grading.diff import file_diff
 from ..grading.patch import EXECUTABLE, LINK, REGULAR, apply_diff
 from ..grading.staging import put_tests_in
 from ..grading.tests import STEADY_ENV, find_statuses
-from ..index import Sdist, find_sdists, normalised
+from ..index import Sdist, find_sdists, normalised, version_order
 from ..sandboxes.pythons import list_installed, prepare_python
 from ..sandboxes.workspaces import git_program, prepare_workspace
 from ..tasks.pypi import TestLayout, changes_between, find_source_root, find_tests, list_files, test_requirements
@@ -56,6 +56,8 @@ class TestLists:
 
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    """Tests that ran and judge nothing -> the reason, in words."""
 
 
 def build_release_task(
@@ -70,6 +72,7 @@ def build_release_task(
     test_timeout: float = 300.0,
     backend: str = "local",
     progress: Callable[[str], None] = lambda _: None,
+    on_lists: Callable[[TestLists], None] = lambda _: None,
 ) -> Task:
     """Make a task of a package's release `old`, solved by what changed up to release `new`.
 
@@ -84,17 +87,21 @@ def build_release_task(
         test_timeout: Seconds that a test run may take.
         backend: Where the tests run.
         progress: Called with one line of text as each step begins.
+        on_lists: Called with the measured lists. The task does not hold which tests were dropped: its `metadata` may
+            be known to the policy.
 
     Returns:
         A task that needs the package index to be set up, and nothing else. Validate it before use.
 
     Raises:
+        UsageError: `old` is not older than `new`.
         TaskError: No such release, no tests in it, no changelog, or no test that the change makes pass.
         MissingInterpreter: That version of Python is not installed here.
         SandboxError: The index or a sandbox failed.
     """
     if runs < 1:
         raise UsageError(f"runs must be at least 1: {runs}")
+    _require_older(package, old, new)
     progress(f"looking for the source releases of {package} {old} and {new}")
     before, after = _workspaces(package, old, new)
     old_tree = prepare_workspace(before, timeout=_BUILD_TIMEOUT)
@@ -126,7 +133,7 @@ def build_release_task(
             timeout=test_timeout,
         ),
     )
-    return _with_measured_lists(draft, runs, backend, progress)
+    return _with_measured_lists(draft, runs, backend, progress, on_lists)
 
 
 def build_commit_task(
@@ -141,6 +148,7 @@ def build_commit_task(
     test_timeout: float = 300.0,
     backend: str = "local",
     progress: Callable[[str], None] = lambda _: None,
+    on_lists: Callable[[TestLists], None] = lambda _: None,
 ) -> Task:
     """Make a task of what a commit did: the state before it is to be repaired, the tests that it changed are hidden.
 
@@ -155,6 +163,8 @@ def build_commit_task(
         test_timeout: Seconds that a test run may take.
         backend: Where the tests run.
         progress: Called with one line of text as each step begins.
+        on_lists: Called with the measured lists. The task does not hold which tests were dropped: its `metadata` may
+            be known to the policy.
 
     Returns:
         A task whose workspace is that repository at the commit before. Validate it before use.
@@ -200,16 +210,37 @@ def build_commit_task(
             timeout=test_timeout,
         ),
     )
-    return _with_measured_lists(draft, runs, backend, progress)
+    return _with_measured_lists(draft, runs, backend, progress, on_lists)
 
 
-def _with_measured_lists(draft: Task, runs: int, backend: str, progress: Callable[[str], None]) -> Task:
+def _with_measured_lists(
+    draft: Task,
+    runs: int,
+    backend: str,
+    progress: Callable[[str], None],
+    on_lists: Callable[[TestLists], None],
+) -> Task:
     lists = compare_runs(*run_both(draft, runs=runs, backend=backend, progress=progress))
+    on_lists(lists)
     progress(f"{len(lists.fail_to_pass)} tests to make pass, {len(lists.pass_to_pass)} to keep passing")
     return with_lists(draft, lists)
 
 
 # --- the parts of a task ----------------------------------------------------------------------------------
+
+
+def _require_older(package: str, old: str, new: str) -> None:
+    """Stop where the gold patch would be a downgrade or nothing at all. Versions out of PEP 440 pass."""
+    first, second = version_order(old), version_order(new)
+    if first is None or second is None:
+        return
+    if first == second:
+        raise UsageError(f"{package} {old} and {new} are the same release: name an older and a newer one")
+    if first > second:
+        raise UsageError(
+            f"{package} {old} is newer than {new}, so the gold patch would be a downgrade: "
+            f"name the older release first: {package} {new} {old}"
+        )
 
 
 def _workspaces(package: str, old: str, new: str) -> tuple[SdistWorkspace, SdistWorkspace]:
@@ -354,7 +385,7 @@ def _run(group: SandboxGroup, diff: str) -> Statuses:
 
 
 def compare_runs(before: Sequence[Statuses], after: Sequence[Statuses]) -> TestLists:
-    """Which tests judge the task: those that always end alike, and pass with the change.
+    """Which tests judge the task: those that always end alike, and pass with the change. The others are dropped.
 
     Raises:
         TaskError: The change makes no test pass.
@@ -367,7 +398,20 @@ def compare_runs(before: Sequence[Statuses], after: Sequence[Statuses]) -> TestL
             f"no test fails before the change and passes after it: of {len(after[0])} tests, {len(always)} pass "
             f"after it, and {sum(passed[test] == len(before) for test in always)} of these before it too"
         )
-    return TestLists(fail_to_pass, tuple(test for test in always if passed[test] == len(before)))
+    pass_to_pass = tuple(test for test in always if passed[test] == len(before))
+    judging = {*fail_to_pass, *pass_to_pass}
+    seen = dict.fromkeys(test for run in (*after, *before) for test in run)
+    dropped = {test: _why_dropped(test, before, after) for test in seen if test not in judging}
+    return TestLists(fail_to_pass, pass_to_pass, dropped)
+
+
+def _why_dropped(test: str, before: Sequence[Statuses], after: Sequence[Statuses]) -> str:
+    """Why a test judges nothing."""
+    runs, where = after, "with the gold patch"
+    if all(run.get(test) is TestStatus.PASSED for run in after):
+        runs, where = before, "without the gold patch"
+    ends = [run.get(test, TestStatus.MISSING).value for run in runs]
+    return f"flaky: {', '.join(ends)} {where}" if len(set(ends)) > 1 else f"{ends[0]} {where}"
 
 
 def with_lists(task: Task, lists: TestLists) -> Task:

@@ -204,7 +204,8 @@ class Trajectory(Frozen):
         messages: The conversation as the policy last had it, in the form of OpenAI's chat API, where it has one.
         outcome: As in `info`: "submitted", "agent_limit", "infra_failed"; "running" where it was left before its end.
         reason: What ended it: "submit", a limit ("turns", "time", "invalid", "tokens", "cost", ...), or the name of
-            the failure ("SandboxLost (oom)", "APITimeoutError").
+            the failure ("SandboxLost (oom)", "APITimeoutError"). The limit "sandbox_lost": the policy lost its sandbox
+            in two tries in the same way.
         failure: What failed, in full, where the infrastructure did. Never shown to a policy.
         reward_valid: False where the episode must be left out of training and of averages.
         resolved: All required hidden tests passed.

@@ -8,12 +8,14 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..envs.group import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
-from ..grading import grade
+from ..grading import CounterOptions, grade
+from ..grading.counter import NATURAL
 from ..grading.patch import apply_diff
 from ..tasks import TaskSource
 from ..tasks.record import TaskRecord, digest, read_records
@@ -33,6 +35,7 @@ def validate(
     workers: int = 4,
     record: str | os.PathLike[str] | None = None,
     date: str = "",
+    everything: bool = False,
     on_record: Callable[[TaskRecord], None] | None = None,
 ) -> list[TaskRecord]:
     """Judge the gold patch and the empty patch of tasks, several times each, several tasks at once.
@@ -50,6 +53,7 @@ def validate(
         workers: Tasks at once, one thread each.
         record: A JSONL file.
         date: Written into the records; the caller's, so that a run can be repeated to the byte.
+        everything: Counter all tests that must keep passing, too.
         on_record: Called in this thread with each record as it comes, old ones first.
 
     Returns:
@@ -61,7 +65,7 @@ def validate(
     """
     if times < 1 or workers < 1:
         raise UsageError(f"times and workers must be at least 1: {times=}, {workers=}")
-    check = _Check(source, backend, sandbox_options or {}, times, date)
+    check = _Check(source, backend, sandbox_options or {}, times, date, everything)
     names = list(source.ids() if ids is None else ids)
     known = {old.task_id: old for old in read_records(record) if check.still_holds(old)} if record else {}
     found: dict[str, TaskRecord] = {}
@@ -84,8 +88,13 @@ def validate(
     return [found[name] for name in names]
 
 
-def judge_diff(group: SandboxGroup, diff: str) -> tuple[Verdict, dict[str, str]]:
+def judge_diff(group: SandboxGroup, diff: str, counter: CounterOptions | None = None) -> tuple[Verdict, dict[str, str]]:
     """Apply a diff as a policy would have, judge it as an episode's end would.
+
+    Args:
+        group: Opens the sandboxes.
+        diff: A git diff.
+        counter: How far counter-tests go.
 
     Returns:
         The verdict, and of the sandbox that gave it `isolation` and `image`, as a record holds them.
@@ -98,7 +107,7 @@ def judge_diff(group: SandboxGroup, diff: str) -> tuple[Verdict, dict[str, str]]
         group.drop(sandbox)
     try:
         where = {"isolation": fresh.capabilities.isolation, "image": fresh.image_digest}
-        return grade(group.task, patch, fresh, group.fresh), where
+        return grade(group.task, patch, fresh, group.fresh, counter=counter), where
     finally:
         group.drop(fresh)
 
@@ -106,12 +115,15 @@ def judge_diff(group: SandboxGroup, diff: str) -> tuple[Verdict, dict[str, str]]
 class _Check:
     """One validation: its settings, and the sandboxes that it has open."""
 
-    def __init__(self, source: TaskSource, backend: str, options: dict[str, Any], times: int, date: str) -> None:
+    def __init__(
+        self, source: TaskSource, backend: str, options: dict[str, Any], times: int, date: str, everything: bool
+    ) -> None:
         self.source = source
         self.backend = backend
         self.options = options
         self.times = times
         self.date = date
+        self.everything = everything
         self._groups: set[SandboxGroup] = set()
         self._stopped = False
         self._lock = threading.Lock()
@@ -180,17 +192,25 @@ class _Check:
     def _runs(self, group: SandboxGroup, facts: dict[str, Any]) -> TaskRecord:
         verdicts: dict[str, list[Verdict]] = {"gold": [], "empty": []}
         seconds, test_seconds = [], []
+        vouched = Vouched()
         for _ in range(self.times):
             for name, diff in (("gold", group.task.oracle.gold_patch), ("empty", "")):
                 started = time.monotonic()
-                verdict, where = judge_diff(group, diff)
+                verdict, where = judge_diff(group, diff, vouched.options(self.everything))
                 facts |= where
                 verdicts[name].append(verdict)
                 seconds.append(round(time.monotonic() - started, 3))
                 test_seconds.append(round(verdict.duration, 3))
+            vouched.add(verdicts["gold"][-1])
+        for _ in range(self.times):
+            if not vouched.pending(self.times):
+                break
+            vouched.add(judge_diff(group, group.task.oracle.gold_patch, vouched.options(self.everything))[0])
         reason = _why_unusable(verdicts["gold"], verdicts["empty"])
         return TaskRecord(
             **facts,
+            **vouched.facts(self.times),
+            wrong=_wrong(verdicts["gold"], verdicts["empty"]),
             status="invalid" if reason else "valid",
             reason=reason,
             gold=tuple(verdict.resolved for verdict in verdicts["gold"]),
@@ -199,6 +219,60 @@ class _Check:
             test_seconds=tuple(test_seconds),
             flaky=tuple(sorted({*_flaky(verdicts["gold"]), *_flaky(verdicts["empty"])})),
         )
+
+
+class Vouched:
+    """The counter-tests of one task that fail with its gold patch, run by run.
+
+    Attributes:
+        unfit: Test -> changes that the gold patch survived.
+    """
+
+    def __init__(self) -> None:
+        self.unfit: dict[str, tuple[str, ...]] = {}
+        self._uncovered: dict[str, str] = {}
+        self._failed: Counter[tuple[str, str]] = Counter()
+
+    def options(self, everything: bool) -> CounterOptions:
+        """How the next run is judged: without the changes that the gold patch survived."""
+        return CounterOptions(everything=everything, unfit=self.unfit)
+
+    def pending(self, times: int) -> bool:
+        """Whether a change took the place of an unfit one, and did not yet fail `times` times."""
+        return bool(self.unfit) and any(number < times for number in self._failed.values())
+
+    def add(self, gold: Verdict) -> None:
+        """Take down what one run with the gold patch showed."""
+        found = gold.counter_tests
+        for test, kind in found.unfit.items():
+            self.unfit[test] = (*self.unfit.get(test, ()), kind)
+        self._failed.update((test, kind) for test, kind in found.kinds.items() if test not in found.unfit)
+        self._uncovered = found.uncovered
+
+    def facts(self, times: int) -> dict[str, Any]:
+        """The fields of the record: only changes that failed in all runs are vouched for."""
+        kinds = {test: kind for (test, kind), number in self._failed.items() if number == times}
+        unsure = {test: "no change of it failed with the gold patch in every run" for test, _ in self._failed}
+        return {
+            "counter_tests": kinds,
+            "uncovered": {test: why for test, why in {**unsure, **self._uncovered}.items() if test not in kinds},
+            "unfit": self.unfit,
+            "natural": not NATURAL.isdisjoint(kinds.values()),
+        }
+
+
+def _wrong(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> dict[str, str]:
+    """The required tests that did not pass with the gold patch, and those that passed although they must start to."""
+    found = {}
+    for verdict in empty:
+        for test, status in verdict.fail_to_pass.items():
+            if status is TestStatus.PASSED:
+                found[test] = "passed without work"
+    for verdict in gold:
+        for test, status in (*verdict.fail_to_pass.items(), *verdict.pass_to_pass.items()):
+            if status is not TestStatus.PASSED:
+                found[test] = f"{status} with the gold patch"
+    return found
 
 
 def _flaky(verdicts: Sequence[Verdict]) -> Iterator[str]:

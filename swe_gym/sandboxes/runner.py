@@ -378,10 +378,11 @@ class Job:
 class Runner:
     """The poll loop and the operations."""
 
-    def __init__(self, source, sink, fork_terminal):
+    def __init__(self, source, sink, fork_terminal, unprotected):
         self.source = source
         self.sink = sink
         self.fork_terminal = fork_terminal
+        self.unprotected = unprotected
         self.decoder = Decoder()
         self.outgoing = bytearray()
         self.poll = select.poll()
@@ -512,7 +513,7 @@ class Runner:
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (value, value))
         self.expires = time.monotonic() + request["ttl"]
-        self.reply(request, {"python": "%d.%d.%d" % sys.version_info[:3]})
+        self.reply(request, {"python": "%d.%d.%d" % sys.version_info[:3], "unprotected": self.unprotected})
 
     def op_environ(self, request, _):
         """What this process was started with, and with it what an image sets."""
@@ -1012,15 +1013,27 @@ def take_charge():
         pass  # not Linux: process groups must do
 
 
-def serve_standard_streams(fork_terminal=os.forkpty):
-    """Move the stream to descriptors that no command inherits, and serve it to its end."""
+def why_refused(protect):
+    """Carry out `protect`; what speaks against it, empty where nothing does."""
+    try:
+        protect()
+    except (ImportError, OSError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
+
+
+def serve_standard_streams(fork_terminal=os.forkpty, protect=None):
+    """Move the stream to descriptors that no command inherits, and serve it to its end.
+
+    `protect` keeps commands from limiting this process; where it fails the host is told why.
+    """
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
     take_charge()
-    runner = Runner(source, sink, fork_terminal)
+    runner = Runner(source, sink, fork_terminal, why_refused(protect) if protect else "")
     try:
         runner.run()
     finally:

@@ -25,13 +25,13 @@ FILE_ERRORS: Mapping[str, type[FileError]] = {
 
 
 def runner_source() -> str:
-    """The runner as one text that any Python >= 3.6 runs: the modules that it imports, then the program."""
+    """The runner as one text that any Python >= 3.6 runs: the modules that it uses, then the program."""
     package = importlib.resources.files(__package__)
-    protocol, gitignore, runner = (
-        package.joinpath(name).read_text("utf-8") for name in ("protocol.py", "gitignore.py", "runner.py")
+    *modules, runner = (
+        package.joinpath(f"{name}.py").read_text("utf-8") for name in ("protocol", "gitignore", "seccomp", "runner")
     )
     own = re.sub(r"^from (?:protocol|gitignore) import .*\n", "", runner, flags=re.MULTILINE)
-    return f"{protocol}\n{gitignore}\n{own}\nserve_standard_streams()\n"
+    return "\n".join([*modules, own, "serve_standard_streams(protect=restrict_calls)\n"])
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def understanding() -> Iterator[None]:
     """Read a reply. One that makes no sense says that somebody in the sandbox has got hold of the runner."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SandboxLost("the runner's reply makes no sense", reason="protocol", detail=repr(error)) from error
 
 
@@ -52,6 +52,7 @@ class RunnerSandbox(Sandbox):
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
         self._channel: Channel | None = None
+        self._unprotected = ""
 
     # --- what a backend writes ----------------------------------------------------------------------------
 
@@ -79,7 +80,9 @@ class RunnerSandbox(Sandbox):
         if self.closed:  # closed meanwhile: nobody else will close this stream
             self._channel.close()
         try:
-            self._request("hello", timeout=deadline - time.monotonic(), limits=self._limits(), ttl=self.spec.ttl)
+            timeout = deadline - time.monotonic()
+            reply, _ = self._request("hello", timeout=timeout, limits=self._limits(), ttl=self.spec.ttl)
+            self._unprotected = str(reply.get("unprotected", ""))
         except SandboxLost as error:
             text = f"the runner of the {self.name} sandbox did not start"
             raise SandboxStartError(text, reason="setup", detail=self._last_words() or str(error)) from error
@@ -88,6 +91,12 @@ class RunnerSandbox(Sandbox):
         if self._channel:
             self._channel.close()
         self._disconnect()
+
+    def _runner_notes(self) -> list[str]:
+        """For `capabilities.notes`: what holds of the runner in this very sandbox."""
+        if not self._unprotected:
+            return []
+        return [f"Commands can limit and slow down the runner, and so lose the sandbox: {self._unprotected}."]
 
     def _request(
         self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any

@@ -56,7 +56,7 @@ Fill = Callable[[Path, float], None]
 """Fills an empty folder with a workspace's files by a deadline (of `time.monotonic`)."""
 
 
-def prepare_workspace(workspace: Workspace, *, timeout: float) -> Path:
+def prepare_workspace(workspace: Workspace, *, timeout: float, at: str = "") -> Path:
     """The absolute path of a folder with the workspace's files and a fresh `.git` of exactly one commit.
 
     The folder lies in the cache and is never written to again: mount it read-only or copy it. The commit's
@@ -66,6 +66,8 @@ def prepare_workspace(workspace: Workspace, *, timeout: float) -> Path:
     Args:
         workspace: Where the files come from. A folder that changed since gives a new snapshot.
         timeout: Seconds that building it may take.
+        at: Where the files lie in the folder of the cache, which holds nothing else: that folder can then be a layer
+            of a root file system. The path that is returned ends in it.
 
     Raises:
         TaskError: The workspace does not exist, is broken, or holds what it must not.
@@ -73,20 +75,20 @@ def prepare_workspace(workspace: Workspace, *, timeout: float) -> Path:
     """
     deadline = time.monotonic() + timeout
     if isinstance(workspace, FolderWorkspace):
-        return _folder(Path(workspace.path).expanduser().absolute(), deadline)
+        return _folder(Path(workspace.path).expanduser().absolute(), deadline, at)
     if isinstance(workspace, TarWorkspace):
-        return _tar(Path(workspace.path).expanduser().absolute(), workspace.strip, deadline)
+        return _tar(Path(workspace.path).expanduser().absolute(), workspace.strip, deadline, at)
     if isinstance(workspace, GitWorkspace):
-        return _git(workspace, deadline)
+        return _git(workspace, deadline, at)
     if isinstance(workspace, FilesWorkspace):
-        return _files(workspace, deadline)
-    return _sdist(workspace, deadline)
+        return _files(workspace, deadline, at)
+    return _sdist(workspace, deadline, at)
 
 
 # --- the five kinds ---------------------------------------------------------------------------------------
 
 
-def _folder(root: Path, deadline: float) -> Path:
+def _folder(root: Path, deadline: float, at: str) -> Path:
     """A snapshot, keyed by what the file system says of every file. Taken again where files change meanwhile."""
     if not root.is_dir():
         raise TaskError(f"workspace {root} is not a folder")
@@ -106,22 +108,22 @@ def _folder(root: Path, deadline: float) -> Path:
                 raise _Changed from error
 
         with contextlib.suppress(_Changed):
-            return _prepare(f"folder-{key}", f"workspace {root}", fill, deadline)
+            return _prepare(f"folder-{key}", f"workspace {root}", fill, deadline, at)
     raise TaskError(f"workspace {root} keeps changing while it is copied: stop what writes to it")
 
 
-def _tar(path: Path, strip: int, deadline: float) -> Path:
+def _tar(path: Path, strip: int, deadline: float, at: str) -> Path:
     try:
         status = path.stat()
     except FileNotFoundError:
         raise TaskError(f"workspace {path} does not exist") from None
     key = digest(str(path), strip, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return _prepare(
-        f"tar-{key}", f"workspace {path}", lambda tree, deadline: _untar(path, tree, strip, deadline), deadline
+        f"tar-{key}", f"workspace {path}", lambda tree, deadline: _untar(path, tree, strip, deadline), deadline, at
     )
 
 
-def _git(workspace: GitWorkspace, deadline: float) -> Path:
+def _git(workspace: GitWorkspace, deadline: float, at: str) -> Path:
     """The files of a commit. In a local repository a reference is looked up each time, elsewhere once."""
     local = Path(workspace.url).expanduser().absolute()
     url, ref = workspace.url, workspace.ref
@@ -131,10 +133,10 @@ def _git(workspace: GitWorkspace, deadline: float) -> Path:
     def fill(tree: Path, deadline: float) -> None:
         _export_commit(url, ref, tree, deadline)
 
-    return _prepare(f"git-{digest(url, ref)}", f"workspace {workspace.url} at {workspace.ref}", fill, deadline)
+    return _prepare(f"git-{digest(url, ref)}", f"workspace {workspace.url} at {workspace.ref}", fill, deadline, at)
 
 
-def _sdist(workspace: SdistWorkspace, deadline: float) -> Path:
+def _sdist(workspace: SdistWorkspace, deadline: float, at: str) -> Path:
     def fill(tree: Path, deadline: float) -> None:
         archive = download_sdist(
             workspace.name, workspace.filename, workspace.sha256, timeout=deadline - time.monotonic()
@@ -142,10 +144,10 @@ def _sdist(workspace: SdistWorkspace, deadline: float) -> Path:
         unpack_sdist(archive, tree, deadline=deadline)
 
     key = digest(workspace.filename, workspace.sha256)
-    return _prepare(f"sdist-{key}", f"workspace {workspace.filename}", fill, deadline)
+    return _prepare(f"sdist-{key}", f"workspace {workspace.filename}", fill, deadline, at)
 
 
-def _files(workspace: FilesWorkspace, deadline: float) -> Path:
+def _files(workspace: FilesWorkspace, deadline: float, at: str) -> Path:
     def fill(tree: Path, deadline: float) -> None:  # noqa: ARG001  small enough to need none
         for name, text in workspace.files.items():
             path = _inside(tree, name)
@@ -156,7 +158,7 @@ def _files(workspace: FilesWorkspace, deadline: float) -> Path:
                 raise TaskError(f"file {name!r} of a workspace cannot be made: {error}") from error
 
     key = digest(sorted(workspace.files.items()))
-    return _prepare(f"files-{key}", "workspace of given files", fill, deadline)
+    return _prepare(f"files-{key}", "workspace of given files", fill, deadline, at)
 
 
 def _inside(tree: Path, name: str) -> Path:
@@ -184,15 +186,22 @@ def unpack_sdist(archive: Path, tree: Path, *, deadline: float) -> None:
 # --- from files to a complete folder ----------------------------------------------------------------------
 
 
-def _prepare(key: str, what: str, fill: Fill, deadline: float) -> Path:
-    def build(tree: Path) -> None:
+def _prepare(key: str, what: str, fill: Fill, deadline: float, at: str) -> Path:
+    place = PurePosixPath(at.strip("/"))
+
+    def build(root: Path) -> None:
+        tree = root / place
+        tree.mkdir(parents=True, exist_ok=True)
         fill(tree, deadline)
         _make_equal(tree, DATE, modes=True)
         _commit(tree, what, deadline)
         _make_equal(tree / ".git", DATE + 86400)  # later than the files: git need not read them to trust its index
-        os.utime(tree, (DATE, DATE))
+        for folder in (place, *place.parents):
+            (root / folder).chmod(0o755)
+            os.utime(root / folder, (DATE, DATE))
 
-    return build_once("workspaces", key, build, deadline=deadline)
+    key = f"{key}-{digest(str(place))}" if at else key
+    return build_once("workspaces", key, build, deadline=deadline) / place
 
 
 def _make_equal(root: Path, date: int, *, modes: bool = False) -> None:

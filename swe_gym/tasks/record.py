@@ -28,6 +28,12 @@ class TaskRecord(Frozen):
         seconds: Wall-clock time of each run, gold and empty in turns.
         test_seconds: Of that, what the tests took.
         flaky: Required tests that did not end alike in all runs of gold, or in all runs of empty.
+        wrong: Required test that did not end as it should -> how it ended, and with which work.
+        counter_tests: Test that must start passing -> what its counter-test changes, such as "literal". Each
+            counter-test failed with the gold patch in every run, as it must.
+        uncovered: Test that must start passing and has no counter-test -> why.
+        unfit: Test -> changes that the gold patch survived, and that grading with this record does not use.
+        natural: Whether a counter-test reads like a test that a person wrote.
         backend: Where it ran.
         isolation: How well that was isolated; empty where no sandbox came up.
         image: Digest of the image that it ran in, as the backend knows it; empty where there is none.
@@ -43,6 +49,11 @@ class TaskRecord(Frozen):
     seconds: tuple[float, ...] = ()
     test_seconds: tuple[float, ...] = ()
     flaky: tuple[str, ...] = ()
+    wrong: dict[str, str] = {}
+    counter_tests: dict[str, str] = {}
+    uncovered: dict[str, str] = {}
+    unfit: dict[str, tuple[str, ...]] = {}
+    natural: bool = False
     backend: str
     isolation: str = ""
     image: str = ""

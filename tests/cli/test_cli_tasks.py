@@ -1,4 +1,5 @@
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,39 @@ def test_a_broken_task_file_is_found_before_a_task_is_built(cli, tmp_path: Path)
     result = cli("tasks", "new", "--from-pypi", "no-such-package-at-all", "1", "2")
     assert result.status == 2
     assert "tasks.jsonl has broken rows" in result.err
+
+
+def test_releases_in_the_wrong_order_are_named(cli) -> None:
+    result = cli("tasks", "new", "--from-pypi", "sqlparse", "0.5.2", "0.5.1")
+    assert result.status == 2
+    assert "name the older release first: sqlparse 0.5.1 0.5.2" in result.err
+
+
+def test_dropped_tests_are_named_with_their_reason(cli, tmp_path: Path) -> None:
+    folder = tmp_path / "calc"
+    folder.mkdir()
+    for code, tests in (("def add(a, b):\n    return a - b\n", 0), ("def add(a, b):\n    return a + b\n", 1)):
+        (folder / "calc.py").write_text(code)
+        (folder / "tests").mkdir(exist_ok=True)
+        (folder / "tests" / "__init__.py").touch()
+        (folder / "tests" / "test_calc.py").write_text(
+            "import unittest\nimport calc\n\nclass TestCalc(unittest.TestCase):\n"
+            f"    def test_add(self):\n        self.assertEqual(calc.add(1, {tests}), 1 + {tests})\n"
+            "    def test_subtracts(self):\n        self.assertEqual(calc.add(3, 1), 2)\n"
+        )
+        for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "Add adds"]):
+            command = ["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *arguments]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    command = ["tasks", "new", "--from-git", folder, "--tests", "python -m unittest discover -s tests -t ."]
+    result = cli(*command, "--runs", "1", "-o", "own.jsonl")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith(
+        "1 tests are in neither list:\n  1 failed with the gold patch\n    tests.test_calc.TestCalc.test_subtracts\n"
+    )
+    source = FileSource(str(tmp_path / "own.jsonl"))
+    (task,) = map(source.get, source.ids())
+    assert task.oracle.fail_to_pass == ("tests.test_calc.TestCalc.test_add",)
+    assert set(task.metadata) == {"commit"}  # a policy may know it
 
 
 # --- datasets -------------------------------------------------------------------------------------------------

@@ -7,10 +7,14 @@ def test_bad_tasks_are_found_and_said_why(cli, task_file: Path) -> None:
     result = cli("validate", task_file, "--times", 1)
     assert result.status == 1
     assert result.err == ""
-    lines = sorted(result.out.splitlines()[:-1])
-    assert "         gold does not pass: " in lines[0]
-    assert lines[1].startswith("invalid  useless-gold  gold 0/1, empty 0/1, ")
-    assert lines[2].startswith("valid    larder-overwrite-evicts  gold 1/1, empty 0/1, ")
+    lines = result.out.splitlines()
+    valid = next(place for place, line in enumerate(lines) if line.startswith("valid "))
+    assert lines[valid].startswith("valid    larder-overwrite-evicts  gold 1/1, empty 0/1, ")
+    assert lines[valid + 1] == "         counter-tests: 5 of 5 (5 literal)"
+    invalid = next(place for place, line in enumerate(lines) if line.startswith("invalid "))
+    assert lines[invalid].startswith("invalid  useless-gold  gold 0/1, empty 0/1, ")
+    assert lines[invalid + 1].startswith("         gold does not pass: ")
+    assert lines[invalid + 2].endswith(": failed with the gold patch")
     assert result.out.splitlines()[-1] == "1 valid, 1 invalid"
 
 

@@ -31,6 +31,7 @@ INFO_TYPES = {
     "limit": str,
     "failure": str,
     "reward_components": dict,
+    "counter_tests": int,
     "fail_to_pass_passed": int,
     "fail_to_pass_total": int,
     "pass_to_pass_passed": int,

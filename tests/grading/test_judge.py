@@ -279,6 +279,31 @@ def test_a_change_that_cannot_matter_is_unfit() -> None:
     assert small.judge(gold, options=known).counter_tests.kinds[small.name("test_b")] != "literal"
 
 
+def test_generated_tests_are_countered() -> None:
+    tests = """
+import unittest
+
+import m
+
+class T(unittest.TestCase):
+    pass
+
+def add(value):
+    def run(self):
+        self.assertEqual(m.f(value), value + 1)
+    setattr(T, f"test_{value}", run)
+
+for value in range(3):
+    add(value)
+"""
+    small = Small(f2(), tests, ("test_0", "test_1", "test_2"), command=UNITTEST)
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert (len(verdict.counter_tests.kinds), verdict.counter_tests.runs) == (3, 2)
+    assert_alarm(small.judge(UNITTEST_PASSES_ALL), small)
+    assert not small.judge(f2("x")).counter_tests.alarms
+
+
 # --- wrong work -----------------------------------------------------------------------------------------------
 
 

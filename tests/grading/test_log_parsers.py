@@ -569,12 +569,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", sorted(HOSTILE))
 def test_time_is_linear(kind: str) -> None:
-    """A quadratic pattern would take minutes for a line of 200,000 characters."""
-    text = HOSTILE[kind] * (200_000 // len(HOSTILE[kind]))
+    """A quadratic pattern would take many seconds for a line of 50,000 characters."""
+    text = HOSTILE[kind] * (50_000 // len(HOSTILE[kind]))
     for name in PARSERS:
         started = time.process_time()
         load_parser(name)(f"test {text}x\nStarting browser\n{text}\n✔ {text}x")
-        assert time.process_time() - started < 2, name
+        assert time.process_time() - started < 0.5, name
 
 
 @pytest.mark.parametrize(
@@ -593,11 +593,12 @@ def test_a_name_of_digits_without_end() -> None:
     assert list(load_parser("doctest")(log).values()) == [P]
 
 
-def test_a_log_of_10_mb() -> None:
+def test_a_log_of_10_mb_would_take_two_seconds_at_most() -> None:
+    """A quarter of it is read, in a quarter of the time."""
     noise = "2026-11-20 12:00:00 INFO something happened in a module that logs a lot, with details (x=1) [ok]\n"
-    log = noise * (10_000_000 // len(noise)) + PYTEST + DJANGO
+    log = noise * (2_500_000 // len(noise)) + PYTEST + DJANGO
     for name in PARSERS:
         started = time.process_time()
         found = load_parser(name)(log)
-        assert time.process_time() - started < 2, name
+        assert time.process_time() - started < 0.5, name
         assert found or name not in ("pytest", "django")

@@ -1,6 +1,7 @@
 """The engine: what is played, what is counted, what is retried, and what ends it."""
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +16,13 @@ from swe_gym.rollout.attempt import Try
 from swe_gym.rollout.budget import Budget
 from swe_gym.rollout.engine import RolloutOptions, RolloutResult, RolloutStopped, rollout
 from swe_gym.rollout.episode import play
+from swe_gym.rollout.losses import lost_by_policy
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies.scripted import EmptyPolicy
 from swe_gym.rollout.policy import Policy, PolicyReport
 from swe_gym.rollout.progress import Progress
 from swe_gym.rollout.store import FAILED, EpisodeKey, RunFolder, RunInfo, read_index, read_live, read_run
-from swe_gym.rollout.trajectory import PolicyInfo, Trajectory, Usage
+from swe_gym.rollout.trajectory import PolicyInfo, Trajectory, Turn, Usage
 from swe_gym.tasks.file import write_tasks
 from swe_gym.types import PythonEnv, Task
 from swe_gym.wrappers import ShapeReward
@@ -265,14 +267,101 @@ def test_what_cannot_be_helped_is_not_tried_again(plan: Plan, tmp_path: Path) ->
     assert result.progress.failures == {"PolicyError (refused)": 1}
 
 
+def fake(plan: Plan, *faults: dict[str, Any], tasks: tuple[str, ...] = ("a",)) -> Plan:
+    options = {"options": {"files": {"calc.py": ""}, "faults": list(faults)}}
+    return plan.model_copy(update={"tasks": tasks, "env": {"backend": "fake", "sandbox_options": options}})
+
+
+def bash(command: str) -> str:
+    return json.dumps({"name": "bash", "arguments": {"command": command}})
+
+
+def playing(*tries: list[str]) -> Factory:
+    """Policies that run these commands, one row for each try."""
+    rows = iter(tries)
+
+    def make(env: gymnasium.Env[str, str], seed: int | None) -> Policy:  # noqa: ARG001  whatever the task
+        row = next(rows)
+        return Acting(lambda turn: bash(row[turn - 1]))
+
+    return Factory(make)
+
+
+LOST = {"at": "exec", "match": "die", "error": "SandboxLost", "reason": "killed"}
+OOM = {"at": "exec", "match": "swell", "error": "SandboxLost", "reason": "oom"}
+EXPIRED = {"at": "exec", "match": "wait", "error": "SandboxLost", "reason": "expired"}
+
+
 def test_a_sandbox_that_fails_in_a_step_is_no_reward(plan: Plan, tmp_path: Path) -> None:
-    options = {"options": {"files": {"calc.py": ""}, "faults": [{"at": "exec", "error": "SandboxLost"}]}}
-    faulty = plan.model_copy(update={"env": {"backend": "fake", "sandbox_options": options}})
-    make = Factory(lambda env, seed: Acting(lambda turn: LOOK))  # noqa: ARG005
-    result = rollout(faulty, tmp_path / "run", fast(), policies=make)
+    make = Factory(lambda env, seed: Acting(lambda turn: bash("die")))  # noqa: ARG005
+    result = rollout(fake(plan, LOST, tasks=("a", "b", "c")), tmp_path / "run", fast(), policies=make)
     assert result.progress.done == 0
-    assert result.progress.failures == {"SandboxLost": 3}
+    assert result.progress.failures == {"SandboxLost (killed)": 3}
     assert all(one.reward == 0.0 and not one.reward_valid for one in failed(result.folder))
+
+
+@pytest.mark.parametrize(
+    "tries",
+    [
+        pytest.param([["look", "die"]] * 2, id="same actions"),
+        pytest.param([["look", "die"], ["swell"], ["look", "die"]], id="the first and the third"),
+    ],
+)
+def test_a_policy_that_loses_its_sandbox_twice_is_judged_0(plan: Plan, tmp_path: Path, tries: list[list[str]]) -> None:
+    result = rollout(fake(plan, LOST, OOM), tmp_path / "run", fast(retries=2), policies=playing(*tries))
+    (one,) = judged(result)
+    assert (one.outcome, one.reason, one.reward_valid, one.reward, one.resolved) == (
+        "agent_limit",
+        "sandbox_lost",
+        True,
+        0.0,
+        False,
+    )
+    assert (one.tries, one.info["limit"], one.turns[-1].info) == (len(tries), "sandbox_lost", one.info)
+    assert (result.progress.outcomes, len(failed(result.folder))) == ({"sandbox_lost": 1}, len(tries) - 1)
+
+
+@pytest.mark.parametrize(
+    "tries",
+    [
+        pytest.param([["look", "die"], ["other", "die"]], id="other actions"),
+        pytest.param([["wait"]] * 2, id="its time was over"),
+    ],
+)
+def test_losses_that_the_actions_do_not_explain_are_no_reward(
+    plan: Plan, tmp_path: Path, tries: list[list[str]]
+) -> None:
+    result = rollout(fake(plan, LOST, OOM, EXPIRED), tmp_path / "run", fast(retries=1), policies=playing(*tries))
+    assert (result.progress.done, len(failed(result.folder))) == (0, 2)
+
+
+def lost(*actions: str) -> Trajectory:
+    turns = tuple(Turn(action=action, observation="") for action in actions)
+    return Trajectory(
+        task_id="a",
+        observation="",
+        turns=turns,
+        outcome="infra_failed",
+        reason="SandboxLost (killed)",
+        reward_valid=False,
+        resolved=False,
+        reward=0.0,
+    )
+
+
+def test_actions_that_got_further_in_another_try_lose_no_sandbox() -> None:
+    assert lost_by_policy(lost("look", "die"), [lost("look", "die")])
+    assert not lost_by_policy(lost("look", "die"), [lost("look", "die", "more")])
+    assert not lost_by_policy(lost("look", "die", "more"), [lost("look", "die")])
+    assert lost_by_policy(lost("look", "die"), [lost("look"), lost("look", "die")])
+    assert not lost_by_policy(lost(), [lost()])
+
+
+def test_a_sandbox_that_is_lost_before_the_first_step_is_no_reward(plan: Plan, tmp_path: Path) -> None:
+    lost = {"at": "start", "error": "SandboxStartError", "reason": "capacity", "retryable": True}
+    result = rollout(fake(plan, lost), tmp_path / "run", fast(retries=1), policies=playing(["look"], ["look"]))
+    assert result.progress.done == 0
+    assert result.progress.failures == {"SandboxStartError (capacity)": 2}
 
 
 def test_a_run_in_which_too_much_fails_stops_and_names_the_call(plan: Plan, tmp_path: Path) -> None:

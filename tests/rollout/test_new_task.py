@@ -10,6 +10,7 @@ import pytest
 from swe_gym.errors import GradingError, SandboxError, TaskError, UsageError
 from swe_gym.index import find_sdists
 from swe_gym.rollout.new_task import (
+    TestLists,
     build_commit_task,
     build_release_task,
     compare_runs,
@@ -92,6 +93,23 @@ def test_only_tests_that_always_end_alike_judge() -> None:
     lists = compare_runs(before, after)
     assert lists.fail_to_pass == ("new", "fixed")
     assert lists.pass_to_pass == ("kept",)
+    assert lists.dropped == {
+        "broken": "failed with the gold patch",
+        "flaky before": "flaky: passed, failed without the gold patch",
+        "flaky after": "flaky: passed, skipped with the gold patch",
+    }
+
+
+def test_every_test_that_ran_is_listed_or_dropped_with_its_reason() -> None:
+    before = [{"fixed": FAILED, "gone": PASSED, "skipped": SKIPPED}, {"fixed": FAILED, "gone": PASSED, "odd": FAILED}]
+    after = [{"fixed": PASSED, "skipped": SKIPPED}, {"fixed": PASSED, "skipped": SKIPPED, "odd": PASSED}]
+    lists = compare_runs(before, after)
+    assert (lists.fail_to_pass, lists.pass_to_pass) == (("fixed",), ())
+    assert lists.dropped == {
+        "gone": "missing with the gold patch",
+        "skipped": "skipped with the gold patch",
+        "odd": "flaky: missing, passed with the gold patch",
+    }
 
 
 def test_a_change_that_makes_no_test_pass_is_no_task() -> None:
@@ -130,6 +148,30 @@ def test_arguments_are_checked_before_anything_is_fetched() -> None:
         build_release_task("toolz", "1.0.0", "1.1.0", runs=0)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("0.5.2", "0.5.1", "sqlparse 0.5.2 is newer than 0.5.1.* name the older release first: sqlparse 0.5.1 0.5.2"),
+        ("1.0", "1.0rc1", "sqlparse 1.0 is newer than 1.0rc1"),
+        ("0.5.1", "0.5.1", "sqlparse 0.5.1 and 0.5.1 are the same release"),
+        ("0.5", "0.5.0", "sqlparse 0.5 and 0.5.0 are the same release"),
+    ],
+)
+def test_releases_in_the_wrong_order_are_named_before_anything_is_fetched(
+    old: str, new: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://localhost:9/simple")  # asking it would be a SandboxStartError
+    with pytest.raises(UsageError, match=message):
+        build_release_task("sqlparse", old, new)
+
+
+def test_versions_that_nobody_can_order_are_left_to_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://localhost:9/simple")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    with pytest.raises(SandboxError, match="cannot be reached"):
+        build_release_task("sqlparse", "2004-final", "2003-final")
+
+
 @pytest.fixture
 def _package_index() -> None:
     try:
@@ -144,7 +186,9 @@ def _package_index() -> None:
 @pytest.mark.usefixtures("_package_index")
 def test_a_real_package_becomes_a_valid_task(tmp_path: Path) -> None:
     steps: list[str] = []
-    task = build_release_task("pathspec", "0.12.0", "0.12.1", runs=1, progress=steps.append)
+    lists: list[TestLists] = []
+    task = build_release_task("pathspec", "0.12.0", "0.12.1", runs=1, progress=steps.append, on_lists=lists.append)
+    assert [found.fail_to_pass for found in lists] == [task.oracle.fail_to_pass]
     assert len(task.oracle.fail_to_pass) == 1
     assert len(task.oracle.pass_to_pass) > 100
     assert "match_file() returns None since 0.12.0" in task.problem_statement

@@ -22,6 +22,9 @@ LENT = {"PATH": f"{PLACE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 MORE_PYTHON = ["shared_memory", "own_loopback", "servers_live_until_close"]
 """Cases that take more of the standard library than the runner does."""
 
+COSTLY = ["thousands_of_files"]
+"""Cases in which the image makes no difference, and that take long."""
+
 
 @sandbox_contract.parametrize(DEVIATIONS)
 def test_docker(case: Case, docker_image: str) -> None:
@@ -50,7 +53,7 @@ def image_without_python(docker_image: str) -> Iterator[str]:
         engine.remove_image(f"{name}:without-python")
 
 
-@sandbox_contract.parametrize(only=["commands", "files", "trees"], exclude=["slow", *MORE_PYTHON])
+@sandbox_contract.parametrize(only=["commands", "files", "trees"], exclude=["slow", *MORE_PYTHON, *COSTLY])
 def test_an_image_without_python(case: Case, image_without_python: str) -> None:
     def make(**fields: object) -> Sandbox:
         env = {**LENT, **dict(fields.pop("env", {}))}  # type: ignore[call-overload]  # cases give dictionaries

@@ -35,6 +35,7 @@ PROCESS = NO_PROCESSES_OF_ITS_OWN | {
     "sandboxes_share_no_files": NOT_ISOLATED,
     "sandboxes_share_no_ports": NOT_ISOLATED,
     "disk_limit_of_many_files": "without a file system of its own only the size of each file is limited",
+    "hindering_what_runs_commands": "not tried: other processes of the user would be hindered",
 }
 
 

@@ -162,6 +162,12 @@ def test_no_image_is_told() -> None:
     assert error.value.reason == "image"
 
 
+def test_a_container_that_may_gain_rights_says_that_its_runner_is_not_protected(make: Callable[..., Sandbox]) -> None:
+    assert not any("slow down the runner" in note for note in make().capabilities.notes)
+    notes = make(options={"security_opt": []}).capabilities.notes
+    assert any("slow down the runner" in note and "Permission denied" in note for note in notes)
+
+
 def test_an_image_without_python_is_lent_one_of_which_commands_see_nothing(
     derived: Callable[..., str], make: Callable[..., Sandbox]
 ) -> None:

@@ -1,6 +1,8 @@
 import ast
 import itertools
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -103,10 +105,19 @@ def test_large_payloads_are_put_together_from_small_pieces() -> None:
     assert decode(chunks) == [({"id": 1}, payload)]
 
 
-@pytest.mark.parametrize("name", ["gitignore.py", "protocol.py", "runner.py"])
+@pytest.mark.parametrize("name", ["gitignore.py", "protocol.py", "runner.py", "seccomp.py"])
 def test_what_runs_in_a_sandbox_keeps_to_python_3_6(name: str) -> None:
     ast.parse(resources.files("swe_gym.sandboxes").joinpath(name).read_text("utf-8"), feature_version=(3, 6))
     ast.parse(runner_source(), feature_version=(3, 6))
+
+
+def test_a_python_without_ctypes_says_that_the_runner_is_not_protected() -> None:
+    program = f"import sys\nsys.modules['ctypes'] = None\n{runner_source()}"
+    hello = encode({"id": 1, "op": "hello", "limits": {}, "ttl": 60})
+    command = [sys.executable, "-I", "-S", "-c", program]
+    said = subprocess.run(command, input=hello, stdout=subprocess.PIPE, check=True, timeout=30).stdout
+    [(reply, _)] = decode([said])
+    assert "ctypes" in reply["unprotected"]
 
 
 # --- the host's end, against a runner that is not ours ------------------------------------------------------

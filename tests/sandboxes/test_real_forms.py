@@ -28,7 +28,7 @@ build = pytest.importorskip("swe_gym.sandboxes.docker.build")
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
-SAMPLE = ("pypi__xmltodict-1.0.3", "pypi__cachetools-7.3.2")
+XMLTODICT, CACHETOOLS = "pypi__xmltodict-1.0.3", "pypi__cachetools-7.3.2"
 OPTIONS = {"options": {"pull": "never"}}
 
 
@@ -96,7 +96,7 @@ def check(task: Task) -> None:
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("real", SAMPLE, indirect=True)
+@pytest.mark.parametrize("real", [XMLTODICT], indirect=True)
 def test_a_real_task_in_the_form_of_r2e(real: Task, build_image: Callable[..., str], tmp_path: Path) -> None:
     tests = tree_with(real, tmp_path / "tree", real.oracle.test_patch) / "tests"
     path = real.env["PYTHONPATH"].replace("{workdir}", "/testbed")
@@ -122,7 +122,7 @@ def test_a_real_task_in_the_form_of_r2e(real: Task, build_image: Callable[..., s
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("real", SAMPLE, indirect=True)
+@pytest.mark.parametrize("real", [CACHETOOLS], indirect=True)
 def test_a_real_task_in_the_form_of_swe_smith(real: Task, build_image: Callable[..., str], tmp_path: Path) -> None:
     solved = tree_with(real, tmp_path / "tree", real.oracle.test_patch, real.oracle.gold_patch)
     image = build_image(real.model_copy(update={"workspace": FolderWorkspace(path=str(solved))}))

@@ -119,9 +119,9 @@ class Change:
     end: int
     draw: Draw
 
-    def edit(self, random: Random) -> Edit:
+    def edit(self, rng: Random) -> Edit:
         """The change, drawn."""
-        return Edit(self.start, self.end, self.draw(random))
+        return Edit(self.start, self.end, self.draw(rng))
 
 
 def changes(function: Function, source: Source) -> list[Change]:
@@ -174,7 +174,7 @@ class _Finder:
 
         def appended(left: str) -> Draw:
             before, after = ("", f"\n{pad}") if leaving else (f"\n{pad}", "")
-            return lambda random: f"{before}assert {left} == {any_number(random)}{after}"
+            return lambda rng: f"{before}assert {left} == {any_number(rng)}{after}"
 
         if names:
             yield Change("local", place, place, appended(names[-1]))
@@ -196,7 +196,7 @@ class _Finder:
                 yield from self._in_predicate(test)
             case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call() | ast.Await():
                 _, end = self._source.span(test)
-                yield Change("number", end, end, lambda random: f" == {any_number(random)}")
+                yield Change("number", end, end, lambda rng: f" == {any_number(rng)}")
 
     def _in_predicate(self, call: ast.Call) -> Iterator[Change]:
         match name_of(call), call.args:
@@ -325,7 +325,7 @@ class _Finder:
         if call.args and name != "deprecated_call":
             expected = self._source.text_of(call.args[0])
             others = [other for other in (WARNINGS if name in WARNING else EXCEPTIONS) if other not in expected]
-            yield self._replaced("exception", call.args[0], lambda random: random.choice(others))
+            yield self._replaced("exception", call.args[0], lambda rng: rng.choice(others))
 
     # --- expectations -----------------------------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ class _Finder:
                 return
 
     def _other(self, literal: ast.expr, text: str) -> Draw:
-        return lambda random: other_literal(literal, text, self._source.words, random)
+        return lambda rng: other_literal(literal, text, self._source.words, rng)
 
     def _assigned(self, side: ast.expr) -> ast.expr | None:
         """The literal that a local name is assigned, where nothing but this assertion uses the name."""
@@ -371,15 +371,15 @@ class _Finder:
         for pattern in patterns:
             text = self._source.text_of(pattern)
 
-            def draw(random: Random, text: str = text) -> str:
-                return whole_other_text(text, self._source.words, random)
+            def draw(rng: Random, text: str = text) -> str:
+                return whole_other_text(text, self._source.words, rng)
 
             yield self._replaced("pattern", pattern, draw)
 
     def _other_type(self, expected: ast.expr) -> Change:
         text = self._source.text_of(expected)
         others = [other for other in TYPES if other not in text]
-        return self._replaced("type", expected, lambda random: random.choice(others))
+        return self._replaced("type", expected, lambda rng: rng.choice(others))
 
     def _number(self, expected: ast.expr) -> Change:
         return self._replaced("number", expected, any_number)

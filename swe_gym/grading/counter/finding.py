@@ -82,6 +82,7 @@ class Finder:
         self._near = [path for path in dict.fromkeys(map(posixpath.normpath, named)) if path.endswith(".py")]
         self._sandbox = sandbox
         self._sources: dict[str, Source | None] = {}
+        self._places: dict[str, Place | None] = {}
         self._listed: list[str] | None = None
 
     def source(self, path: str) -> Source | None:
@@ -95,6 +96,11 @@ class Finder:
 
     def place(self, test: str) -> Place | None:
         """Where a test stands; None if that cannot be told."""
+        if test not in self._places:
+            self._places[test] = self._find(test)
+        return self._places[test]
+
+    def _find(self, test: str) -> Place | None:
         want = wanted(test)
         candidates = self._candidates(want)
         for path in candidates:
@@ -102,8 +108,7 @@ class Finder:
             names = source and _find(source, want)
             if names:
                 return Place(path, names)
-        elsewhere = len(want.names) > (1 if want.path else 0) and any(map(self.source, candidates))
-        return self._inherited(want, candidates) if elsewhere else None
+        return self._inherited(want, candidates) if want.names and any(map(self.source, candidates)) else None
 
     def _candidates(self, want: Wanted) -> list[str]:
         if not want.path:
@@ -115,15 +120,22 @@ class Finder:
         return found or _shorter(want.path, self._near)
 
     def _inherited(self, want: Wanted, candidates: Iterable[str]) -> Place | None:
-        """The only function of that name in the files near by: a base class of the test may stand in any of them."""
+        """The only function near by that can be the test.
+
+        It may have the test's name: the method of a base class in another file. Or it stands within another function
+        and asserts something: a program makes the tests of it.
+        """
         folders = {posixpath.dirname(path) for path in candidates}
         near = [*self._near, *(path for path in self._listing() if posixpath.dirname(path) in folders)]
-        places = set()
+        named, nested = set(), set()
         for path in dict.fromkeys(near):
             source = self.source(path)
             if source is not None:
-                places |= {Place(path, names) for names in source.functions if names[-1] == want.names[-1]}
-        return places.pop() if len(places) == 1 else None
+                if len(want.names) > 1 or not want.path:  # a function of the file itself is inherited from nowhere
+                    named |= {Place(path, names) for names in source.functions if names[-1] == want.names[-1]}
+                nested |= {Place(path, names) for names in source.nested}
+        found = named or nested
+        return found.pop() if len(found) == 1 else None
 
     def _listing(self) -> list[str]:
         """The Python files of the workspace whose path speaks of tests."""

@@ -28,7 +28,7 @@ TEXT_METHODS = frozenset({"format", "encode", "decode", "strip"})
 FIXED = re.compile(
     r"\\(?:N\{[^}]*\}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)"
     r"|%(?:\(\w*\))?[-#0 +]*[\d.*]*[a-zA-Z%]"
-    r"|\{[^{}]*\}",
+    r"|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}",
     re.DOTALL,
 )
 """Parts of a text that mean something else: escapes and placeholders."""
@@ -86,71 +86,71 @@ def _simple(node: ast.expr) -> ast.expr | None:
     return None if isinstance(found, ast.Constant) and found.value is None else found
 
 
-def other_literal(node: ast.expr, text: str, words: Sequence[str], random: Random) -> str:
+def other_literal(node: ast.expr, text: str, words: Sequence[str], rng: Random) -> str:
     """The text of a literal that differs from one that `changeable` found.
 
     Args:
         node: The literal.
         text: Its source text.
         words: What a text may be made of.
-        random: The source of chance.
+        rng: The source of chance.
     """
     if isinstance(node, ast.Constant):
         value = node.value
         if value is None or isinstance(value, bool):
-            return any_number(random) if value is None else str(not value)
+            return any_number(rng) if value is None else str(not value)
         if isinstance(value, int | float | complex):
-            return other_number(value, text, random)
-        return other_text(text, words, random)
+            return other_number(value, text, rng)
+        return other_text(text, words, rng)
     if isinstance(node, ast.JoinedStr):
-        return other_text(text, words, random)
-    return _longer(node, text, words, random)
+        return other_text(text, words, rng)
+    return _longer(node, text, words, rng)
 
 
-def any_number(random: Random) -> str:
+def any_number(rng: Random) -> str:
     """A number that no test expects: large enough to be nobody's result, small enough to look like one."""
-    return str(random.randint(10 ** random.randint(3, 4), 99_999))
+    return str(rng.randint(10 ** rng.randint(3, 4), 99_999))
 
 
-def other_number(value: int | float | complex, text: str, random: Random) -> str:
+def other_number(value: int | float | complex, text: str, rng: Random) -> str:
     """A number of the same kind, farther away than a tolerance reaches."""
     if isinstance(value, complex):
-        return other_number(abs(value), text.rstrip("jJ"), random) + "j"
+        return other_number(abs(value), text.rstrip("jJ"), rng) + "j"
     if isinstance(value, int):
-        new = value + random.randint(max(2, -(-value * 6 // 10)), max(9, 2 * value))
+        new = value + rng.randint(max(2, -(-value * 6 // 10)), max(9, 2 * value))
         bases = {"0x": "#x", "0o": "#o", "0b": "#b"}
         return format(new, bases.get(text[:2].lower(), "d"))
     if abs(value) > 1e300:
-        return repr(random.uniform(2, 9) * 1e299)
-    far = value + max(abs(value), 1.0) * random.uniform(0.7, 2.1)
+        return repr(rng.uniform(2, 9) * 1e299)
+    far = value + max(abs(value), 1.0) * rng.uniform(0.7, 2.1)
     decimals = len(text.partition(".")[2].rstrip("0")) or 1
     return f"{far:.{decimals}f}" if "e" not in text.lower() and decimals < 17 else repr(far)
 
 
-def other_text(text: str, words: Sequence[str], random: Random) -> str:
+def other_text(text: str, words: Sequence[str], rng: Random) -> str:
     """The same string with one or two letters or digits changed, or with a word at its end if it has none.
 
     Args:
         text: A string literal in source form: prefixes, quotes, several parts.
         words: What the word is taken from.
-        random: The source of chance.
+        rng: The source of chance.
     """
     places = [place for start, body in _bodies(text) for place in _letters(body, start)]
     if not places:
         start, body = _bodies(text)[-1]
         end = start + len(body)
-        return text[:end] + random.choice(words) + text[end:]
+        return text[:end] + rng.choice(words) + text[end:]
     changed = list(text)
-    for place in random.sample(places, min(len(places), random.randint(1, 2))):
+    for place in rng.sample(places, min(len(places), rng.randint(1, 2))):
         kind = next(kind for kind in CLASSES if text[place] in kind)
-        changed[place] = random.choice(kind.replace(text[place], ""))
+        changed[place] = rng.choice(kind.replace(text[place], ""))
     return "".join(changed)
 
 
-def whole_other_text(text: str, words: Sequence[str], random: Random) -> str:
+def whole_other_text(text: str, words: Sequence[str], rng: Random) -> str:
     """A string literal of some other words: for patterns, and for what must not be found in a longer text."""
     prefix = "b" if "b" in (QUOTED.match(text) or {"prefix": ""})["prefix"].lower() else ""
-    joined = (" " if " " in text else "_").join(random.choices(words, k=4))
+    joined = (" " if " " in text else "_").join(rng.choices(words, k=4))
     return f'{prefix}"{joined}"'
 
 
@@ -191,11 +191,11 @@ def _letters(body: str, start: int) -> list[int]:
     return [start + place for place, letter in enumerate(body) if letter in CHANGING and place not in fixed]
 
 
-def _longer(node: ast.expr, text: str, words: Sequence[str], random: Random) -> str:
+def _longer(node: ast.expr, text: str, words: Sequence[str], rng: Random) -> str:
     """A container without a literal, with an element more."""
-    number = any_number(random)
+    number = any_number(rng)
     if isinstance(node, ast.Dict):
-        element = f'"{random.choice(words)}": {number}'
+        element = f'"{rng.choice(words)}": {number}'
     else:
         element = number
     inner = text[:-1].rstrip()

@@ -47,18 +47,18 @@ class CounterPlan:
     uncovered: Mapping[str, str] = field(default_factory=dict)
     finder: Finder | None = None
 
-    def split(self, random: Random) -> tuple[list[Counter], list[Counter]]:
+    def split(self, rng: Random) -> tuple[list[Counter], list[Counter]]:
         """Two random halves. The first counters the smaller share of tests that must start passing."""
         first: list[Counter] = []
         second: list[Counter] = []
         for small, large, starts in ((first, second, True), (second, first, False)):
             members = [counter for counter in self.counters if counter.starts is starts]
-            random.shuffle(members)
+            rng.shuffle(members)
             small += members[: len(members) // 2]
             large += members[len(members) // 2 :]
         return first, second
 
-    def edited_files(self, counters: Iterable[Counter], random: Random) -> dict[str, bytes]:
+    def edited_files(self, counters: Iterable[Counter], rng: Random) -> dict[str, bytes]:
         """The test files with these functions changed: path -> content."""
         by_path: dict[str, list[Counter]] = defaultdict(list)
         for counter in counters:
@@ -67,7 +67,7 @@ class CounterPlan:
         for path, members in by_path.items():
             source = self.finder and self.finder.source(path)
             if source:
-                files[path] = source.edited(counter.change.edit(random) for counter in members)
+                files[path] = source.edited(counter.change.edit(rng) for counter in members)
         return files
 
     def changed_tests(self, counters: Iterable[Counter], tests: Iterable[str]) -> set[str]:
@@ -78,6 +78,8 @@ class CounterPlan:
         finder = self.finder
         if finder is None:
             return set()
+        if any(place.names in _nested(finder, place) for place in places):  # whatever the names of the tests it becomes
+            return {test for test in tests if finder.place(test) in places}
         return {test for test in tests if test in known or (_name(test) in names and finder.place(test) in places)}
 
 
@@ -85,7 +87,7 @@ def plan_counters(
     finder: Finder,
     starting: Collection[str],
     keeping: Collection[str],
-    random: Random,
+    rng: Random,
     *,
     everything: bool = False,
     unfit: Mapping[str, Collection[str]] | None = None,
@@ -96,7 +98,7 @@ def plan_counters(
         finder: Finds them.
         starting: Tests that must start passing.
         keeping: Tests that must keep passing.
-        random: The source of chance.
+        rng: The source of chance.
         everything: Counter all tests that must keep passing, too.
         unfit: Test -> kinds of changes that right work is known to survive.
     """
@@ -105,7 +107,7 @@ def plan_counters(
     counters = dict(_counters(finder, starting, unfit, uncovered))
     missing = len(keeping) if everything else max(0, FEW - len(counters))
     if missing:
-        order = random.sample(sorted(keeping), len(keeping))
+        order = rng.sample(sorted(keeping), len(keeping))
         for place, counter in _counters(finder, order if everything else order[: 4 * missing], unfit, {}):
             if place not in counters and missing:
                 counters[place] = Counter(place, counter.tests, counter.change, starts=False)
@@ -133,8 +135,13 @@ def _counters(
 
 def _best(finder: Finder, place: Place, unfit: Collection[str]) -> Change | None:
     source = finder.source(place.path)
-    found: Sequence[Change] = changes(source.functions[place.names], source) if source else ()
+    found: Sequence[Change] = changes(source.function(place.names), source) if source else ()
     return next((change for change in found if change.kind not in unfit), None)
+
+
+def _nested(finder: Finder, place: Place) -> Collection[tuple[str, ...]]:
+    source = finder.source(place.path)
+    return source.nested if source else ()
 
 
 def _name(test: str) -> str:

@@ -91,10 +91,24 @@ class Source:
         return dict(_functions(self.tree.body, ()))
 
     @functools.cached_property
+    def nested(self) -> dict[tuple[str, ...], Function]:
+        """The functions within those functions that assert something."""
+        found = {}
+        for names, function in self.functions.items():
+            for node in ast.walk(function):
+                if isinstance(node, Function) and node is not function and _asserts(node):
+                    found[(*names, node.name)] = node
+        return found
+
+    @functools.cached_property
     def classes(self) -> dict[str, list[str]]:
         """Class -> the last names of its bases, for every class of the file."""
         found = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
         return {node.name: [name_of(base) for base in node.bases] for node in found}
+
+    def function(self, names: tuple[str, ...]) -> Function:
+        """The function of these names, also one that stands within another."""
+        return self.functions.get(names) or self.nested[names]
 
     def find(self, names: tuple[str, ...]) -> tuple[str, ...] | None:
         """The names of a function, or of the one that its class inherits within the file; None if there is neither."""
@@ -137,6 +151,18 @@ def _functions(body: Iterable[ast.stmt], names: tuple[str, ...]) -> Iterator[tup
         elif isinstance(node, ast.If | ast.Try | ast.With):
             for part in ("body", "orelse", "finalbody"):
                 yield from _functions(getattr(node, part, ()), names)
+
+
+def _asserts(function: Function) -> bool:
+    """Whether a function asserts something itself, not only in a function within it."""
+    todo: list[ast.AST] = [*function.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and name_of(node).startswith("assert")):
+            return True
+        if not isinstance(node, Function):
+            todo += ast.iter_child_nodes(node)
+    return False
 
 
 def name_of(node: ast.expr) -> str:

@@ -74,7 +74,7 @@ class DockerSandbox(ContainerSandbox):
     @property
     def capabilities(self) -> Capabilities:
         """See `Sandbox.capabilities`."""
-        notes = []
+        notes = self._runner_notes()
         if self._isolation == "container":
             notes.append("It shares the engine's kernel: it does not stop an exploit of the kernel.")
         if self._lends:

@@ -46,6 +46,7 @@ class E2BSandbox(ContainerSandbox):
     def capabilities(self) -> Capabilities:
         """See `Sandbox.capabilities`."""
         notes = ["Processes, CPU and memory are those of the template.", "Disk is capped per file, not in total."]
+        notes += self._runner_notes()
         given_by_tool = is_ags(self._instance.domain)
         if given_by_tool:
             notes.append("The network is the tool's: AGS does not take it for each sandbox.")

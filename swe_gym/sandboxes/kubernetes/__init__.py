@@ -58,6 +58,7 @@ class KubernetesSandbox(ContainerSandbox):
         notes = [
             "The number of processes is capped by the node (podPidsLimit), not by `pids`.",
             "Disk is capped per file; a pod that takes more in total is evicted, up to two minutes later.",
+            *self._runner_notes(),
         ]
         if self._isolation() == "container":
             notes.append("It shares the node's kernel: it does not stop an exploit of the kernel.")

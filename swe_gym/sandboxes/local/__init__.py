@@ -30,6 +30,9 @@ from .tiers import TIERS
 PYTHON_HOME = "/opt/venv"
 """Where the Python environment lies in tier "namespace": the same on every machine. See `namespace.build`."""
 
+COPIED_FILES, COPIED_BYTES = 2000, 32 << 20
+"""The largest workspace that is copied into a sandbox of tier "namespace", where it cannot be a layer with all rights.
+See `layers`."""
 
 OWN_PACKAGE = str(Path(__file__).parents[2])
 """Where swe_gym lies: installed beside the Python in use, it would show the bundled tasks' oracles."""
@@ -83,9 +86,10 @@ class LocalSandbox(RunnerSandbox):
 
     def _connect(self, deadline: float) -> ByteStream:
         self._tier = self._choose_tier()
-        workspace = (
-            prepare_workspace(self.spec.workspace, timeout=deadline - time.monotonic()) if self.spec.workspace else None
-        )
+        workspace = None
+        if self.spec.workspace:
+            timeout = deadline - time.monotonic()
+            workspace = prepare_workspace(self.spec.workspace, timeout=timeout, at=self.spec.workdir)
         self._python = self._prepare_python(deadline - time.monotonic())
         if self._tier != "namespace":
             self._root = f"{os.path.realpath(tempfile.gettempdir())}/swe-gym-{uuid.uuid4().hex}"
@@ -123,6 +127,8 @@ class LocalSandbox(RunnerSandbox):
             "root": self._root,
             "workdir": self.workdir,
             "workspace": str(workspace or ""),
+            "layer": str(workspace).removesuffix(self.spec.workdir.rstrip("/")) if workspace else "",
+            "copied": workspace is not None and _is_small(workspace, self.spec.disk_mb),
             "python": str(self._python.prefix),
             "date": DATE,
             "hidden": sorted({OWN_PACKAGE, os.path.realpath(OWN_PACKAGE), *_own_package_in(shown)}),
@@ -154,6 +160,18 @@ class LocalSandbox(RunnerSandbox):
         path = f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
         env = {"PATH": path, "HOME": f"{self._root}/root", "VIRTUAL_ENV": prefix}
         return env | {"TMPDIR": f"{self._root}/tmp"} if self._root else env
+
+
+@functools.cache
+def _is_small(workspace: Path, disk_mb: int) -> bool:
+    """Whether a prepared workspace may be copied for each sandbox: that takes memory, and about 30 us for each file."""
+    files = size = 0
+    for folder, folders, names in os.walk(workspace):
+        files += len(folders) + len(names)
+        size += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
+        if files > COPIED_FILES or size > min(COPIED_BYTES, disk_mb << 19):  # half of the sandbox's disk
+            return False
+    return True
 
 
 def _own_package_in(shown: Mapping[str, str]) -> list[str]:

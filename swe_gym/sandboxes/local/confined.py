@@ -15,6 +15,7 @@ import struct
 import runner
 from linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, libc, prctl, wait_for_end
 from seccomp import restrict_calls
+from trees import copy_tree
 
 SYS_CREATE_RULESET, SYS_ADD_RULE, SYS_RESTRICT_SELF = 444, 445, 446
 CREATE_RULESET_VERSION, RULE_PATH_BENEATH = 1, 1
@@ -58,7 +59,7 @@ def make_root(config):
         for name in ("tmp", "root"):
             os.mkdir(f"{config['root']}/{name}")
         if config["workspace"]:
-            shutil.copytree(config["workspace"], config["workdir"], symlinks=True, dirs_exist_ok=True)
+            copy_tree(config["workspace"], config["workdir"])
         os.makedirs(config["workdir"], exist_ok=True)
     except BaseException:
         remove(config["root"])
@@ -151,7 +152,8 @@ def confine(config):
     drop_privileges(kept=())
     landlock(SYS_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
-    restrict_calls([socket.AF_NETLINK, *([socket.AF_INET, socket.AF_INET6] if config["network"] else [])])
+    families = [socket.AF_NETLINK, *([socket.AF_INET, socket.AF_INET6] if config["network"] else [])]
+    restrict_calls(families, host=False, ipc=False)
 
 
 def close_abstract_sockets():

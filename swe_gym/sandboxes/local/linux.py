@@ -9,9 +9,14 @@ import struct
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 
+CLONE_NEWNS = 0x20000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
+MS_REC, MS_PRIVATE = 16384, 1 << 18
+MNT_DETACH = 2
 CAPABILITY_VERSION_3 = 0x20080522
 
 libc = ctypes.CDLL(None, use_errno=True)
+libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 
 
 def check(result, what):
@@ -25,6 +30,12 @@ def check(result, what):
 def prctl(option, value):
     """prctl(2) with one argument."""
     check(libc.prctl(option, value, 0, 0, 0), f"prctl({option}, {value})")
+
+
+def mount(source, target, kind="", flags=0, data=""):
+    """mount(2); raises OSError that names the target."""
+    arguments = [os.fsencode(text) if text else None for text in (source, target, kind)]
+    check(libc.mount(*arguments, flags, os.fsencode(data) if data else None), f"mount {kind or 'bind'} on {target}")
 
 
 def die_with_parent(parent):

@@ -1,10 +1,9 @@
 """A root file system of its own in namespaces of its own, without root and without any program but Python.
 
-Runs in a fresh, single-threaded process that becomes the sandbox; `launcher` is its caller. Everything is made on a
-tmpfs that only this mount namespace sees, so nothing of it outlives the last process in it.
+Runs in a fresh, single-threaded process that becomes the sandbox; `launcher` is its caller. `layers` makes the files
+that it may write to.
 """
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -12,15 +11,30 @@ import signal
 import socket
 import struct
 
+import layers
 from confined import close_abstract_sockets
-from linux import check, die_with_parent, drop_privileges, libc, wait_for_end
+from linux import (
+    CLONE_NEWNS,
+    MNT_DETACH,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    check,
+    die_with_parent,
+    drop_privileges,
+    libc,
+    mount,
+    wait_for_end,
+)
 from seccomp import restrict_calls
 
-CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
-MS_REC, MS_PRIVATE = 16384, 1 << 18
-MNT_DETACH = 2
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
 SYS_MOUNT_SETATTR = 442
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
@@ -38,14 +52,6 @@ ETC_FOLDERS = (
 MASKED = "sysrq-trigger kcore keys timer_list sched_debug latency_stats kmsg interrupts 1/autogroup".split()
 READ_ONLY_PROC = ("sys", "bus", "fs", "irq", "acpi", "scsi")
 
-libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
-
-
-def mount(source, target, kind="", flags=0, data=""):
-    """mount(2); raises OSError that names the target."""
-    arguments = [os.fsencode(text) if text else None for text in (source, target, kind)]
-    check(libc.mount(*arguments, flags, os.fsencode(data) if data else None), f"mount {kind or 'bind'} on {target}")
-
 
 def separate(network):
     """Enter new namespaces and map our user to root in them; the next fork is PID 1."""
@@ -61,30 +67,20 @@ def separate(network):
 
 
 class Root:
-    """The new root while it is being built, on a tmpfs over `/tmp` that only we see."""
+    """The new root while it is being built."""
 
-    def __init__(self, disk_mb):
+    def __init__(self):
         mount("", "/", flags=MS_REC | MS_PRIVATE)
         self.sources = {}
-        self.base = "/tmp"
-        self.disk_mb = disk_mb
-        self.layers = 0
+        self.root = layers.ROOT
 
     def hold(self, *paths):
         """Open folders and files before the tmpfs covers them; `source` names them from then on."""
-        for path in set(paths) - set(self.sources):
+        for path in {*paths, "/usr"} - {*self.sources, ""}:
             self.sources[path] = os.open(path, os.O_PATH | os.O_CLOEXEC)
 
     def source(self, path):
         return f"/proc/self/fd/{self.sources[path]}" if path in self.sources else path
-
-    def begin(self):
-        options = f"size={self.disk_mb}m,nr_inodes={self.disk_mb * 256},mode=755"  # empty files take memory too
-        mount("tmpfs", self.base, "tmpfs", MS_NOSUID | MS_NODEV, options)
-        self.layer_root = self.base + "/.layers"
-        self.root = self.base + "/root"
-        os.mkdir(self.layer_root)
-        os.mkdir(self.root)
 
     def folder(self, path, mode=0o755):
         target = self.root + path
@@ -104,14 +100,12 @@ class Root:
         make_read_only(target)
 
     def overlay(self, path, target=None):
-        """Show a host folder that may be written to without the host's files changing."""
-        target = self.folder(target or path)
-        self.layers += 1
-        upper, work = (f"{self.layer_root}/{self.layers}{name}" for name in ("u", "w"))
-        os.mkdir(upper)
-        os.mkdir(work)
-        options = f"lowerdir={self.source(path)},upperdir={upper},workdir={work},userxattr"
-        mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
+        """Show a host folder that is held, on a mount of its own that may be written to."""
+        layers.mount_overlay(self.sources[path], self.folder(target or path), "userxattr")
+
+    def is_covered(self, path):
+        """Whether a mount has hidden what the sandbox's own files have there."""
+        return os.stat(self.folder(path)).st_dev != os.stat(self.root).st_dev
 
     def hide(self, path):
         """Put an empty folder in the place of one, where what was shown so far holds it."""
@@ -125,7 +119,6 @@ class Root:
 
     def enter(self):
         """Make it the root of this mount namespace and let go of the host's."""
-        mount(self.root, self.root, flags=MS_BIND | MS_REC)
         os.chdir(self.root)
         number = SYS_PIVOT_ROOT.get(os.uname().machine)
         if number is None:
@@ -147,20 +140,26 @@ def make_read_only(target):
     mount("", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | flags)
 
 
-def build(config):
-    """Build the root that `config` describes, and enter it. We are PID 1 of the new namespaces."""
-    root = Root(config["disk_mb"])
-    shown = config["read_only"]
-    root.hold(config["python"], *shown, *([config["workspace"]] if config["workspace"] else []))
-    root.begin()
+def build(config, files):
+    """Build the root that `config` describes, and enter it. We are PID 1 of the new namespaces.
+
+    `files` is what `layers.make_as_root` made.
+    """
+    root = Root()
+    layer, workspace, shown = config["layer"], config["workspace"], config["read_only"]
+    root.hold(config["python"], layer, workspace, *shown)
+    if files is None:
+        layers.make(config, root.sources.get(layer), root.sources.get(workspace))
+    else:
+        layers.attach(files)
     system_folders(root)
     for path in shown:
         root.bind(path)
     root.bind(config["python"], "/opt/venv")
     for path in config["hidden"]:
         root.hide(path)
-    if config["workspace"]:
-        root.overlay(config["workspace"], config["workdir"])
+    if workspace and root.is_covered(config["workdir"]):
+        root.overlay(workspace, config["workdir"])
     os.utime(root.folder(config["workdir"]), (config["date"], config["date"]))
     etc(root, config["network"])
     devices(root)
@@ -247,10 +246,10 @@ def raise_loopback():
         fcntl.ioctl(sock, 0x8914, request)  # SIOCSIFFLAGS
 
 
-def supervise(child, host, report):
+def supervise(child, host, *unused):
     """Wait for PID 1 and so for all that it holds; SIGTERM kills it, and with it the whole namespace."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
-    for fd in (0, 1, report):
+    for fd in (0, 1, *unused):
         os.close(fd)
     wait_for_end(child, host)
     os.waitpid(child, 0)
@@ -262,15 +261,16 @@ def enter(config, report):
 
     Returns, in the new process only, how it forks on a terminal and which descriptors that takes.
     """
+    files = layers.make_as_root(config)
     separate(config["network"])
     outside = os.getpid()
     child = os.fork()
     if child:
-        supervise(child, config["host"], report)
+        supervise(child, config["host"], report, *([] if files is None else [files]))
     die_with_parent(outside)
-    build(config)
+    build(config, files)
     if config["network"]:
         close_abstract_sockets()
     drop_privileges(KEPT_CAPABILITIES)
-    restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK])
+    restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK], host=False)
     return os.forkpty, ()

@@ -45,6 +45,8 @@ TIERS = {
             "about the machine: paths of these, its kernel, its load.",
             'With network="egress" servers on the host\'s loopback can be reached, and before Linux 6.12 its abstract '
             "unix sockets too.",
+            "Where the host's user is not root, folders of a workspace of more than 2,000 files or 32 MiB can be moved "
+            "(`mv`), but not renamed (`git mv`, os.rename).",
             "Where the host's user is root, the process count is capped on Linux 6.14 and later only, "
             "and up to 300 more than `pids` are let through.",
         ),
@@ -60,9 +62,10 @@ TIERS = {
             "The workspace lies in a temporary folder of the host, not at the task's workdir.",
             "Loopback is closed with the network, and unix sockets that have a name cannot be used at all; neither can "
             "commands make terminals (`script`, pexpect).",
-            "Processes of the host can be seen, and yours be hindered: their limits lowered, their System V IPC used.",
+            "Processes of the host can be seen, and yours be hindered: their limits lowered.",
+            "System V's IPC and POSIX message queues cannot be used: what they hold would outlive the sandbox.",
             "What a sandbox leaves running is found by parentage only, and a command can kill what runs it: the "
-            "sandbox is lost then, which counts as a failure of the machine and not of the policy.",
+            "sandbox is lost then. A rollout judges that 0 when it happens again.",
             "Disk is capped per file, memory per process; process count and CPU are not capped.",
             "/tmp and /dev/shm cannot be written to; TMPDIR points to the sandbox's own folder.",
             "Modes and times of any file that your user owns can be changed, though not their content: as root do not "

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ...errors import FileError, MissingFile, NoPermission, NotAFile, UsageError
+from ...types import FolderWorkspace
 from .case import SLACK, Background, Opener, case, ok, python, run_all
 
 ODD_NAMES = [
@@ -267,3 +268,57 @@ def files_from_many_threads(make: Opener) -> None:
             assert len(set(shared)) == 1, "two writers' content in one file"
 
     run_all([partial(one, number) for number in range(16)], 28)
+
+
+_RENAME_AND_LINK = """
+import os, tempfile
+folder = tempfile.mkdtemp()
+os.rename("pkg/a.txt", folder + "/a.txt")
+os.rename(folder + "/a.txt", "a.txt")
+os.link("a.txt", folder + "/linked")
+os.link(folder + "/linked", "pkg/linked")
+with open("pkg/linked", "a") as file:
+    file.write("b")
+print(open("a.txt").read(), os.stat("a.txt").st_nlink)
+"""
+
+
+@case("files")
+def renaming_and_linking_to_the_temporary_folder(make: Opener) -> None:
+    """A file of the workspace can be renamed and hard-linked to the temporary folder and back."""
+    with tempfile.TemporaryDirectory() as name:
+        fill(name)
+        assert python(make(workspace=FolderWorkspace(path=name)), _RENAME_AND_LINK) == "ab 3\n"
+
+
+_RENAME_FOLDER = """
+import os, tempfile
+os.rename("pkg", "renamed")
+os.rename("renamed", tempfile.mkdtemp() + "/moved")
+os.mkdir("pkg")
+print(os.listdir("pkg"))
+"""
+
+
+@case("files")
+def renaming_an_original_folder(make: Opener) -> None:
+    """A folder that the workspace came with can be renamed, to the temporary folder too; its name is free then."""
+    with tempfile.TemporaryDirectory() as name:
+        fill(name)
+        assert python(make(workspace=FolderWorkspace(path=name)), _RENAME_FOLDER) == "[]\n"
+
+
+@case("files")
+def git_moves_an_original_folder(make: Opener) -> None:
+    """`git mv` renames a folder that the workspace came with."""
+    with tempfile.TemporaryDirectory() as name:
+        fill(name)
+        sandbox = make(workspace=FolderWorkspace(path=name))
+        ok(sandbox.exec("git mv pkg renamed && mv renamed moved && mv moved renamed"))
+        assert ok(sandbox.exec("git status --short")).text == "R  pkg/a.txt -> renamed/a.txt\n"
+
+
+def fill(folder: str) -> None:
+    """Make a workspace of one folder with one file in it."""
+    (Path(folder) / "pkg").mkdir()
+    (Path(folder) / "pkg" / "a.txt").write_text("a")

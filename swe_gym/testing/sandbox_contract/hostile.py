@@ -8,6 +8,25 @@ from ...errors import FileError
 from ...sandboxes.base import Sandbox
 from .case import SLACK, Opener, case, demand_isolation, loss_of, new_marker, ok, processes_inside, python
 
+HINDER = """
+import os, resource
+runner, group, user = os.getppid(), os.getpgid(os.getppid()), os.getuid()
+calls = [(resource.prlimit, runner, getattr(resource, name), (9, 9)) for name in dir(resource) if name[:7] == "RLIMIT_"]
+calls += [(os.setpriority, os.PRIO_PROCESS, runner, 19), (os.setpriority, os.PRIO_USER, user, 19)]
+calls += [(os.setpriority, os.PRIO_PGRP, group, 19)] * (group > 0)  # 0 would be our own
+calls += [(os.sched_setscheduler, runner, os.SCHED_IDLE, os.sched_param(0)), (os.sched_setaffinity, runner, {0})]
+could = []
+for call, *arguments in calls:
+    try:
+        call(*arguments)
+        could.append(call.__name__)
+    except PermissionError:
+        pass
+print("could:", *could)
+resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE, (100, 100))
+os.setpriority(os.PRIO_PROCESS, 0, 5)
+os.setpriority(os.PRIO_PGRP, 0, 6)
+"""
 OPEN_OTHERS = r"""
 import glob, os
 opened = []
@@ -97,6 +116,16 @@ def control_channel_is_out_of_reach(make: Opener) -> None:
     demand_isolation(sandbox, "it opens the descriptors of every process that it can see")
     opened = ok(sandbox.exec(["python3", "-c", OPEN_OTHERS])).text.split()
     assert not opened, f"a command can open {opened[:10]}: it could fake replies"
+
+
+@case("hostile")
+def hindering_what_runs_commands(make: Opener) -> None:
+    """A command can neither limit nor slow down the process that runs it: by its number, its group or its user."""
+    sandbox = make()
+    isolation = sandbox.capabilities.isolation
+    assert isolation != "process", f"not tried: other processes of the user would be hindered, isolation {isolation!r}"
+    assert python(sandbox, HINDER) == "could:\n"
+    assert ok(sandbox.exec("echo on")).text == "on\n"
 
 
 @case("hostile")

@@ -168,3 +168,12 @@ def test_odd_escapes_warn_nobody() -> None:
 def test_words_are_those_of_the_file() -> None:
     assert Source(b"alpha = beta.Gamma  # alpha the test_name\n").words == ("alpha", "beta")
     assert Source(b"x = 1\n").words == ("other",)
+
+
+def test_functions_within_functions_that_assert_are_found() -> None:
+    source = Source(
+        b"def load(cls):\n    def attach(n):\n        def method(self):\n            self.assertEqual(n, 1)\n"
+        b"        setattr(cls, n, method)\n    def helper():\n        return 1\n"
+    )
+    assert list(source.nested) == [("load", "method")]
+    assert source.function(("load", "method")).name == "method"

@@ -1,0 +1,50 @@
+"""What the benchmark of published logs calls explained: each kind, and what it must not explain away."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from swe_gym.types import Oracle
+
+pytest.importorskip("pyarrow")
+
+TEXT = "PASSED t.py::test_a\nPASSED t.py::test_b\nFAILED t.py::test_c\nran test_d\n"
+
+
+def load_benchmark() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks" / "eval_logs.py"
+    spec = importlib.util.spec_from_file_location("eval_logs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+eval_logs = load_benchmark()
+
+
+@pytest.mark.parametrize(
+    ("published", "resolved", "reason"),
+    [
+        ({"a": True}, True, "same tests, other lists: 1 only in the dataset's, such as 't.py::test_c'"),
+        ({"a": True, "b": True, "c": False}, False, "same tests, other lists: 1 only in the report's"),
+        ({"a": True, "c": False}, True, "the report's verdict contradicts its own tests"),
+        ({"a": False, "c": False}, False, "the log says of 1 tests that they passed, which were counted as failed"),
+        ({"a": True, "c": True}, True, "the log says of 1 tests that they failed, which were counted as passed"),
+        ({"a": True, "e": True}, True, "1 tests are missing from the log, such as 't.py::test_e'"),
+        ({"a": True, "d": True}, True, ""),  # the log has it, and we did not read it
+        ({"a": True, "c": False}, False, ""),  # nothing differs: our own verdict is wrong
+    ],
+)
+def test_a_disagreement_is_explained_by_what_report_and_log_say(
+    published: dict[str, bool], resolved: bool, reason: str
+) -> None:
+    tests = {f"t.py::test_{name}": passed for name, passed in published.items()}
+    oracle = Oracle(log_parser="pytest", fail_to_pass=("t.py::test_a",), pass_to_pass=("t.py::test_c",))
+    lists = {"fail_to_pass": tuple(tests), "pass_to_pass": ()}
+    log = eval_logs.Log("source", "name", TEXT, oracle, resolved, lists, tests)
+    found = eval_logs.explanation(log, eval_logs.different_tests(log))
+    assert found.startswith(reason) if reason else found == ""

@@ -1,0 +1,24 @@
+"""Gold is resolved with the plugins that projects use. `SWE_GYM_TEST_PLUGINS=all` plays the whole table."""
+
+import os
+from pathlib import Path
+
+import pytest
+from plugin_cases import CASES, PluginCase, task_of
+
+from swe_gym.envs.group import SandboxGroup
+from swe_gym.rollout.validate import judge_diff
+
+PLAYED = [case for case in CASES if case.in_ci or os.environ.get("SWE_GYM_TEST_PLUGINS") == "all"]
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("case", PLAYED, ids=lambda case: case.name)
+def test_gold_is_resolved_and_empty_is_not(case: PluginCase, tmp_path: Path) -> None:
+    task = task_of(case, tmp_path)
+    with SandboxGroup(task, "local", {}) as group:
+        gold, _ = judge_diff(group, task.oracle.gold_patch)
+        empty, _ = judge_diff(group, "")
+    assert gold.resolved, (gold.reason, gold.log)
+    assert not empty.resolved
+    assert dict(empty.pass_to_pass) == dict(gold.pass_to_pass), (empty.reason, empty.log)
