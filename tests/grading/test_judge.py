@@ -12,7 +12,7 @@ import pytest
 from swe_gym.errors import GradingError
 from swe_gym.grading import CounterOptions, grade
 from swe_gym.grading.diff import file_diff
-from swe_gym.grading.judge import ALARM
+from swe_gym.grading.judge import ALARM, NOT_ALL
 from swe_gym.grading.patch import REGULAR, FileChange, Patch
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.types import FilesWorkspace, Oracle, Task, TestStatus, Verdict
@@ -314,6 +314,7 @@ def test_wrong_work_takes_one_run_and_raises_no_alarm(runner: str) -> None:
     assert (verdict.resolved, verdict.counter_tests.alarms, verdict.counter_tests.runs) == (False, {}, 1)
     assert len(small.opened) == 1
     assert NOT_RUN in verdict.fail_to_pass.values()
+    assert (verdict.partial, verdict.reason) == (True, NOT_ALL)
 
 
 def test_a_complete_verdict_on_wrong_work_says_how_every_test_ends() -> None:
