@@ -343,6 +343,7 @@ class CounterTests(Frozen):
 
     Attributes:
         kinds: Test that must start passing -> what its counter-test changes, such as "literal".
+        kept: The same for tests that must keep passing, of which each grading draws a few if few must start to.
         uncovered: Test that must start passing and has no counter-test -> why.
         alarms: Counter-test that passed, although it fails with the gold patch -> what it changes.
         unfit: Counter-test that passes with the gold patch too, and so proves nothing -> what it changes.
@@ -350,6 +351,7 @@ class CounterTests(Frozen):
     """
 
     kinds: dict[str, str] = {}
+    kept: dict[str, str] = {}
     uncovered: dict[str, str] = {}
     alarms: dict[str, str] = {}
     unfit: dict[str, str] = {}

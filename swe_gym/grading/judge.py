@@ -288,11 +288,12 @@ class Judge:
     def _counter_tests(
         self, alarms: Mapping[str, str] | None = None, unfit: Mapping[str, str] | None = None
     ) -> CounterTests:
-        kinds: dict[str, str] = {
-            test: counter.change.kind for counter in self._plan.counters for test in counter.tests if counter.starts
-        }
+        kinds: dict[bool, dict[str, str]] = {True: {}, False: {}}
+        for counter in self._plan.counters:
+            kinds[counter.starts] |= dict.fromkeys(counter.tests, counter.change.kind)
         return CounterTests(
-            kinds=kinds,
+            kinds=kinds[True],
+            kept=kinds[False],
             uncovered=dict(self._plan.uncovered),
             alarms=dict(alarms or {}),
             unfit=dict(unfit or {}),

@@ -231,6 +231,7 @@ class Vouched:
     def __init__(self) -> None:
         self.unfit: dict[str, tuple[str, ...]] = {}
         self._uncovered: dict[str, str] = {}
+        self._natural = True
         self._failed: Counter[tuple[str, str]] = Counter()
 
     def options(self, everything: bool) -> CounterOptions:
@@ -248,6 +249,8 @@ class Vouched:
             self.unfit[test] = (*self.unfit.get(test, ()), kind)
         self._failed.update((test, kind) for test, kind in found.kinds.items() if test not in found.unfit)
         self._uncovered = found.uncovered
+        fit = [kind for test, kind in (*found.kinds.items(), *found.kept.items()) if test not in found.unfit]
+        self._natural = self._natural and not NATURAL.isdisjoint(fit)
 
     def facts(self, times: int) -> dict[str, Any]:
         """The fields of the record: only changes that failed in all runs are vouched for."""
@@ -257,7 +260,7 @@ class Vouched:
             "counter_tests": kinds,
             "uncovered": {test: why for test, why in {**unsure, **self._uncovered}.items() if test not in kinds},
             "unfit": self.unfit,
-            "natural": not NATURAL.isdisjoint(kinds.values()),
+            "natural": self._natural and bool(kinds),
         }
 
 

@@ -33,7 +33,7 @@ class TaskRecord(Frozen):
             counter-test failed with the gold patch in every run, as it must.
         uncovered: Test that must start passing and has no counter-test -> why.
         unfit: Test -> changes that the gold patch survived, and that grading with this record does not use.
-        natural: Whether a counter-test reads like a test that a person wrote.
+        natural: Whether each grading has a counter-test that reads like a test that a person wrote.
         backend: Where it ran.
         isolation: How well that was isolated; empty where no sandbox came up.
         image: Digest of the image that it ran in, as the backend knows it; empty where there is none.

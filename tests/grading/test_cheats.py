@@ -52,6 +52,6 @@ def test_names_are_unique() -> None:
 
 
 def test_the_docs_name_every_cheat() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "grading.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "cheats.md").read_text("utf-8")
     missing = [cheat.name for cheat in (*CHEATS, *HONEST) if f"| `{cheat.name}` | {cheat.about} |" not in text]
     assert missing == []
