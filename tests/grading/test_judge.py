@@ -12,7 +12,7 @@ import pytest
 from swe_gym.errors import GradingError
 from swe_gym.grading import CounterOptions, grade
 from swe_gym.grading.diff import file_diff
-from swe_gym.grading.judge import ALARM
+from swe_gym.grading.judge import ALARM, NOT_ALL
 from swe_gym.grading.patch import REGULAR, FileChange, Patch
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.types import FilesWorkspace, Oracle, Task, TestStatus, Verdict
@@ -279,6 +279,31 @@ def test_a_change_that_cannot_matter_is_unfit() -> None:
     assert small.judge(gold, options=known).counter_tests.kinds[small.name("test_b")] != "literal"
 
 
+def test_generated_tests_are_countered() -> None:
+    tests = """
+import unittest
+
+import m
+
+class T(unittest.TestCase):
+    pass
+
+def add(value):
+    def run(self):
+        self.assertEqual(m.f(value), value + 1)
+    setattr(T, f"test_{value}", run)
+
+for value in range(3):
+    add(value)
+"""
+    small = Small(f2(), tests, ("test_0", "test_1", "test_2"), command=UNITTEST)
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert (len(verdict.counter_tests.kinds), verdict.counter_tests.runs) == (3, 2)
+    assert_alarm(small.judge(UNITTEST_PASSES_ALL), small)
+    assert not small.judge(f2("x")).counter_tests.alarms
+
+
 # --- wrong work -----------------------------------------------------------------------------------------------
 
 
@@ -289,6 +314,7 @@ def test_wrong_work_takes_one_run_and_raises_no_alarm(runner: str) -> None:
     assert (verdict.resolved, verdict.counter_tests.alarms, verdict.counter_tests.runs) == (False, {}, 1)
     assert len(small.opened) == 1
     assert NOT_RUN in verdict.fail_to_pass.values()
+    assert (verdict.partial, verdict.reason) == (True, NOT_ALL)
 
 
 def test_a_complete_verdict_on_wrong_work_says_how_every_test_ends() -> None:

@@ -108,8 +108,7 @@ class Finder:
             names = source and _find(source, want)
             if names:
                 return Place(path, names)
-        elsewhere = len(want.names) > (1 if want.path else 0) and any(map(self.source, candidates))
-        return self._inherited(want, candidates) if elsewhere else None
+        return self._inherited(want, candidates) if want.names and any(map(self.source, candidates)) else None
 
     def _candidates(self, want: Wanted) -> list[str]:
         if not want.path:
@@ -132,7 +131,8 @@ class Finder:
         for path in dict.fromkeys(near):
             source = self.source(path)
             if source is not None:
-                named |= {Place(path, names) for names in source.functions if names[-1] == want.names[-1]}
+                if len(want.names) > 1 or not want.path:  # a function of the file itself is inherited from nowhere
+                    named |= {Place(path, names) for names in source.functions if names[-1] == want.names[-1]}
                 nested |= {Place(path, names) for names in source.nested}
         found = named or nested
         return found.pop() if len(found) == 1 else None

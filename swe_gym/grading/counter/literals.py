@@ -28,7 +28,7 @@ TEXT_METHODS = frozenset({"format", "encode", "decode", "strip"})
 FIXED = re.compile(
     r"\\(?:N\{[^}]*\}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)"
     r"|%(?:\(\w*\))?[-#0 +]*[\d.*]*[a-zA-Z%]"
-    r"|\{[^{}]*\}",
+    r"|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}",
     re.DOTALL,
 )
 """Parts of a text that mean something else: escapes and placeholders."""

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import math
 import numbers
+import sys
 import unittest
 import warnings
 from collections import OrderedDict, deque
@@ -374,6 +375,10 @@ ASSERTIONS = [
     ("m = mock.Mock()\nm('a')\nm.assert_called_once()", "comparison"),
     ("m = mock.Mock()\nm.assert_not_called()", "comparison"),
 ]
+
+
+if sys.version_info >= (3, 12):
+    ASSERTIONS.append(("assert f('7 a') == f'{f'{f(7)} a'}'", "literal"))
 
 
 @pytest.mark.parametrize(("body", "best"), ASSERTIONS, ids=[body for body, _ in ASSERTIONS])

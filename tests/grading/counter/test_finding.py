@@ -121,3 +121,22 @@ def test_files_of_the_test_patch_and_of_the_command_are_near() -> None:
     assert named.place("test_from_base") == Place("tests/base.py", ("Base", "test_from_base"))
     assert named.place("test_g") == Place("lib/pkg/tests/test_near.py", ("test_g",))
     assert named.place("test_d") is None
+
+
+GENERATED = """\
+def add(cls, value):
+    def run(self):
+        assert f(value) == value
+    setattr(cls, f"test_{value}", run)
+"""
+
+
+def test_generated_tests_are_those_of_the_only_function_within_another_that_asserts() -> None:
+    files = {"tests/test_gen.py": GENERATED, "tests/test_plain.py": "def test_b():\n    def inner(): return 1\n"}
+    sandbox = FakeSandbox(files=dict(files), replies=[{"match": "find", "stdout": "./tests/test_gen.py\n"}])
+    sandbox.start()
+    found = Finder(Oracle(test_files=files), sandbox)
+    place = Place("tests/test_gen.py", ("add", "run"))
+    assert found.place("tests/test_gen.py::T::test_1") == place
+    assert found.place("test_gen.T.test_1") == place
+    assert found.place("tests/test_none.py::T::test_1") is None

@@ -5,10 +5,13 @@ import warnings
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_gym.grading.counter.literals import any_number, changeable, other_literal, whole_other_text
+
+UNTIMED = settings(deadline=None)
+"""Other tests run beside these: how long an example takes says nothing."""
 
 WORDS = ("alpha", "beta", "gamma", "delta")
 SEEDS = st.integers(0, 2**32)
@@ -78,6 +81,7 @@ def prefix(text: str) -> str:
     return text[: min(text.index(quote) for quote in "'\"" if quote in text)]
 
 
+@UNTIMED
 @given(NUMBERS, SEEDS)
 def test_another_number_has_the_same_type_and_notation(text: str, seed: int) -> None:
     other = other_literal(parsed(text), text, WORDS, Random(seed))
@@ -87,6 +91,7 @@ def test_another_number_has_the_same_type_and_notation(text: str, seed: int) -> 
     assert other[:2].lower() == text[:2].lower() if based else other[:1] in "0123456789"
 
 
+@UNTIMED
 @given(TEXTS, SEEDS)
 def test_another_text_has_the_same_type_and_prefix(text: str, seed: int) -> None:
     other = other_literal(parsed(text), text, WORDS, Random(seed))
@@ -97,6 +102,7 @@ def test_another_text_has_the_same_type_and_prefix(text: str, seed: int) -> None
     assert other.count("\n") == text.count("\n")
 
 
+@UNTIMED
 @given(CONTAINERS, SEEDS)
 def test_what_is_changeable_has_another_text_that_parses(text: str, seed: int) -> None:
     tree = parsed(text)
@@ -123,6 +129,7 @@ def test_it_is_drawn(text: str) -> None:
     assert len(set(drawn)) == 1 if text == "True" else len(set(drawn)) > 3
 
 
+@UNTIMED
 @given(SEEDS, st.sampled_from(["'a b'", "'ab'", "b'a'", "rb'''a b'''", "re.escape(x)", "x"]))
 def test_a_whole_other_text_is_made_of_the_files_words_alone(seed: int, text: str) -> None:
     other = value(whole_other_text(text, WORDS, Random(seed)))
