@@ -475,6 +475,8 @@ class SweEnv(gymnasium.Env[str, str]):
         )
 
     def _grade(self, task: Task, patch: Patch, fresh: Sandbox, group: SandboxGroup, *, complete: bool) -> Verdict:
+        record = (self._records or {}).get(task.task_id)
+        complete = complete or (record is not None and record.disturbing)
         return grade(task, patch, fresh, group.fresh, complete=complete, counter=self._counter_options(task))
 
     def _open(self, task: Task) -> Episode:

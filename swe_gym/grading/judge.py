@@ -8,7 +8,7 @@ changed so that right work must fail it, where it must not pass. Nothing tells t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -152,7 +152,7 @@ class Judge:
         self._open_fresh = open_fresh
         self._complete = complete
         self._options = options
-        self._random = Random(options.seed or secrets.token_bytes(32))
+        self._rng = Random(options.seed or secrets.token_bytes(32))
         self._plan = CounterPlan()
         self._runs: list[Run] = []
         oracle = task.oracle
@@ -162,20 +162,16 @@ class Judge:
 
     def judge(self, fresh: Sandbox) -> Verdict:
         """The verdict on the work; `fresh` is used up by the first run."""
-        verdict = self._judge(fresh)
-        if self._complete or verdict.resolved or not self._plan.counters or verdict.reason == ALARM:
-            return verdict
-        return verdict.model_copy(update={"partial": True, "reason": NOT_ALL})
-
-    def _judge(self, fresh: Sandbox) -> Verdict:
         ready = self._stage.prepare(self._patch, fresh)
         self._plan = self._make_plan(fresh)
-        halves = self._plan.split(self._random)
+        halves = self._plan.split(self._rng)
         run = self._tests(ready, fresh, halves[0])
         self._runs.append(run)
         if run.broken or self._falls_short(run):
-            if not run.countered or not (run.broken or self._complete):
+            if not run.countered:
                 return self._verdict()
+            if not run.broken and not self._complete:
+                return self._partial_verdict()
             plain = self._verdict_as_it_is()
             if not plain.resolved:
                 return self._caught() or plain
@@ -186,17 +182,23 @@ class Judge:
 
     def _prove(self, halves: tuple[Sequence[Counter], Sequence[Counter]]) -> Verdict:
         """The verdict on work that the first run does not refute."""
-        more = [half for _ in range(2, self._options.runs, 2) for half in self._plan.split(self._random)]
-        for half in (halves[1], *more):
-            if not half:
-                continue
-            run = self._add(half)
-            if self._falls_short(run) and not self._complete:
-                return self._verdict()
+        doubtful = False
+        for half in (halves[1], *self._further_halves()):
+            if half and self._falls_short(self._add(half)):
+                if not self._complete:
+                    return self._partial_verdict()
+                doubtful = True
         verdict = self._verdict()
-        if not verdict.resolved and all(run.countered for run in self._runs):
+        if doubtful or (not verdict.resolved and all(run.countered for run in self._runs)):
             verdict = self._verdict_as_it_is()  # a test may only have failed because another one was changed
         return self._caught() or verdict
+
+    def _further_halves(self) -> Iterator[Sequence[Counter]]:
+        """The halves of further pairs of runs, in an order that is drawn too."""
+        for _ in range(2, self._options.runs, 2):
+            halves = list(self._plan.split(self._rng))
+            self._rng.shuffle(halves)
+            yield from halves
 
     # --- runs -------------------------------------------------------------------------------------------------
 
@@ -207,7 +209,7 @@ class Judge:
             Finder(self._task.oracle, fresh),
             sorted(self._starting),
             sorted(self._required - self._starting - self._failing_as_expected()),
-            self._random,
+            self._rng,
             everything=self._options.everything,
             unfit=self._options.unfit,
         )
@@ -238,7 +240,7 @@ class Judge:
         return self._verdict(self._runs[-1:])
 
     def _tests(self, ready: Ready, sandbox: Sandbox, countered: Sequence[Counter]) -> Run:
-        files = self._plan.edited_files(countered, self._random)
+        files = self._plan.edited_files(countered, self._rng)
         return Run(self._run_with(ready, sandbox, files), countered, files)
 
     def _run_with(self, ready: Ready, sandbox: Sandbox, files: Mapping[str, bytes]) -> Evaluation:
@@ -284,6 +286,9 @@ class Judge:
     def _verdict(self, runs: Sequence[Run] = ()) -> Verdict:
         verdict = self._grader.decide(self._task, self._merged(runs or self._runs))
         return verdict.model_copy(update={"counter_tests": self._counter_tests()})
+
+    def _partial_verdict(self) -> Verdict:
+        return self._verdict().model_copy(update={"partial": True, "reason": NOT_ALL})
 
     def _counter_tests(
         self, alarms: Mapping[str, str] | None = None, unfit: Mapping[str, str] | None = None

@@ -221,6 +221,10 @@ class _Check:
         )
 
 
+MIXED_RUNS = 2
+"""Runs of right work. One more shows that a test failed only because another one was changed."""
+
+
 class Vouched:
     """The counter-tests of one task that fail with its gold patch, run by run.
 
@@ -232,6 +236,7 @@ class Vouched:
         self.unfit: dict[str, tuple[str, ...]] = {}
         self._uncovered: dict[str, str] = {}
         self._natural = True
+        self._disturbing = False
         self._failed: Counter[tuple[str, str]] = Counter()
 
     def options(self, everything: bool) -> CounterOptions:
@@ -250,6 +255,7 @@ class Vouched:
         self._failed.update((test, kind) for test, kind in found.kinds.items() if test not in found.unfit)
         self._uncovered = found.uncovered
         fit = [kind for test, kind in (*found.kinds.items(), *found.kept.items()) if test not in found.unfit]
+        self._disturbing = self._disturbing or found.runs > MIXED_RUNS
         self._natural = self._natural and not NATURAL.isdisjoint(fit)
 
     def facts(self, times: int) -> dict[str, Any]:
@@ -260,6 +266,7 @@ class Vouched:
             "counter_tests": kinds,
             "uncovered": {test: why for test, why in {**unsure, **self._uncovered}.items() if test not in kinds},
             "unfit": self.unfit,
+            "disturbing": self._disturbing,
             "natural": self._natural and bool(kinds),
         }
 

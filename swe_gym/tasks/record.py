@@ -33,6 +33,8 @@ class TaskRecord(Frozen):
             counter-test failed with the gold patch in every run, as it must.
         uncovered: Test that must start passing and has no counter-test -> why.
         unfit: Test -> changes that the gold patch survived, and that grading with this record does not use.
+        disturbing: Whether a required test fails with right work because another test was changed. Environments with
+            this record confirm a failure by a run in which nothing is changed.
         natural: Whether each grading has a counter-test that reads like a test that a person wrote.
         backend: Where it ran.
         isolation: How well that was isolated; empty where no sandbox came up.
@@ -53,6 +55,7 @@ class TaskRecord(Frozen):
     counter_tests: dict[str, str] = {}
     uncovered: dict[str, str] = {}
     unfit: dict[str, tuple[str, ...]] = {}
+    disturbing: bool = False
     natural: bool = False
     backend: str
     isolation: str = ""
