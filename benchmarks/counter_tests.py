@@ -75,7 +75,8 @@ def reordered(source: Source, random: random.Random) -> list[Edit]:
     """Adjacent functions of the module in another order."""
     edits = []
     for group in _groups(source.tree):
-        mixed = random.sample(group, len(group))
+        first = random.randrange(1, len(group))
+        mixed = group[first:] + group[:first]
         edits += [Edit(*source.span(old), source.text_of(new)) for old, new in zip(group, mixed, strict=True)]
     return edits
 
