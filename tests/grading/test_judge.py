@@ -523,3 +523,8 @@ def test_a_grader_of_the_users_own_judges_once() -> None:
     verdict = small.judge(small.gold)
     assert (verdict.resolved, verdict.counter_tests.runs, len(small.opened)) == (True, 0, 1)
     assert judged == [small.tests]
+
+
+def test_work_that_hangs_has_the_reason_of_its_timeout_whatever_is_asked() -> None:
+    verdict = three("unittest", timeout=1.0).judge("def f(x=None):\n    while True: pass\n", complete=False)
+    assert (verdict.reason, verdict.partial) == ("the hidden tests ran into their timeout of 1 s", False)

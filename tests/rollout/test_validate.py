@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from swe_gym.errors import UsageError
-from swe_gym.rollout.validate import TaskRecord, read_records, validate
+from swe_gym.rollout.validate import TaskRecord, Vouched, read_records, validate
 from swe_gym.tasks import TaskSource, load_source
-from swe_gym.types import Task
+from swe_gym.types import CounterTests, Task, Verdict
 
 
 def test_every_kind_of_task_gets_its_status(source: TaskSource) -> None:
@@ -127,3 +127,26 @@ def test_a_reason_may_be_any_text_and_an_unknown_grader_is_the_tasks_fault(
     assert result.status == "invalid"
     assert "\u2713" in result.reason
     assert read_records(record) == [result]
+
+
+def test_a_third_run_of_right_work_shows_that_its_tests_disturb_each_other() -> None:
+    def vouched(runs: int) -> object:
+        found = Vouched()
+        found.add(Verdict(resolved=True, counter_tests=CounterTests(runs=runs, kinds={"a": "literal"})))
+        return found.facts(1)["disturbing"]
+
+    assert (vouched(2), vouched(3)) == (False, True)
+
+
+def test_only_changes_that_fail_with_gold_in_every_run_are_vouched_for() -> None:
+    found = Vouched()
+    found.add(
+        Verdict(resolved=True, counter_tests=CounterTests(kinds={"a": "literal", "b": "number"}, unfit={"b": "number"}))
+    )
+    assert found.pending(2)
+    assert found.options(everything=False).unfit == {"b": ("number",)}
+    found.add(Verdict(resolved=True, counter_tests=CounterTests(kinds={"a": "literal", "b": "negation"})))
+    facts = found.facts(2)
+    assert facts["counter_tests"] == {"a": "literal"}
+    assert set(facts["uncovered"]) == {"b"}
+    assert facts["natural"]

@@ -172,13 +172,26 @@ class _Finder:
             if isinstance(name, ast.Name)
         ]
 
+        before, after = ("", f"\n{pad}") if leaving else (f"\n{pad}", "")
+
         def appended(left: str) -> Draw:
-            before, after = ("", f"\n{pad}") if leaving else (f"\n{pad}", "")
             return lambda rng: f"{before}assert {left} == {any_number(rng)}{after}"
 
         if names:
             yield Change("local", place, place, appended(names[-1]))
-        yield Change("failure", place, place, appended("len(__name__)"))
+        yield Change("failure", place, place, lambda rng: f"{before}{self._failing(rng)}{after}")
+
+    def _failing(self, rng: Random) -> str:
+        """A statement that fails, whatever the product does."""
+        word = rng.choice(self._source.words)
+        return rng.choice(
+            (
+                f"assert len(__name__) == {any_number(rng)}",
+                f'assert __name__ == "{word} {rng.choice(self._source.words)}"',
+                f'assert "{word}" == "{word}{rng.randint(2, 9)}"',
+                f"assert len({word!r}) > {any_number(rng)}",
+            )
+        )
 
     # --- conditions -----------------------------------------------------------------------------------------
 
