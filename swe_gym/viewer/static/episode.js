@@ -191,6 +191,14 @@ function testsView(title, statuses) {
   );
 }
 
+/** How many counter-tests there were, and which of them passed although right work fails them. */
+function counterTests(found) {
+  if (!found?.runs) return "";
+  const alarms = Object.keys(found.alarms);
+  const counts = `${Object.keys(found.kinds).length} tests, ${found.runs} runs`;
+  return alarms.length ? `${counts}; passed although right work fails them: ${alarms.join(", ")}` : counts;
+}
+
 function verdictView(verdict, passedOn) {
   if (!verdict)
     return passedOn ? null : el("p", { class: "dim" }, "The verdict, test by test, was left out of this file.");
@@ -211,6 +219,7 @@ function verdictView(verdict, passedOn) {
       line("why", verdict.reason),
       line("judged by", verdict.judge.replaceAll("_", " ")),
       line("exit code", verdict.timed_out ? "none: timed out" : String(verdict.exit_code ?? "none")),
+      line("counter-tests", counterTests(verdict.counter_tests)),
       line("notes", verdict.notes.join(" ")),
       line("set back by grading", verdict.dropped.join(", ")),
       line("tests took", time(verdict.duration)),
