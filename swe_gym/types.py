@@ -365,7 +365,8 @@ class Verdict(Frozen):
         resolved: Every required test passed and nothing contradicts it.
         fail_to_pass: Status of each test that had to start passing.
         pass_to_pass: Status of each test that had to keep passing.
-        exit_code: Of the test command, None where it was killed.
+        exit_code: Exit code of the test command in the last run; None if it was killed. Not 0 in a run with
+            counter-tests, because they fail.
         timed_out: The hidden tests ran into their timeout.
         partial: The work was found unresolved before every required test was seen as it is, because the reward asks for
             no more. Which tests were seen is chance: their statuses are for the owner alone.

@@ -39,9 +39,7 @@ class CounterScope(enum.StrEnum):
 
 Counters = Annotated[
     CounterScope,
-    typer.Option(
-        "--counter", help="Counter-tests: few of the tests that must keep passing, if any are needed, or all of them."
-    ),
+    typer.Option("--counter", help="Tests that must keep passing and also run changed: few or all."),
 ]
 Backend = Annotated[str, typer.Option(help="Kind of sandbox: local, docker, kubernetes, e2b.")]
 SandboxOptions = Annotated[

@@ -106,6 +106,8 @@ def _lines(result: TaskRecord, recorded: bool) -> Text:
         line.append(f"\n         {reason}")
     if result.status == "valid":
         line.append(f"\n         {_counter_tests(result)}", style="dim")
+    if result.disturbing:
+        line.append("\n         its tests disturb each other: give environments this record (record=FILE)")
     for test, how in list(result.wrong.items())[:MOST_NAMES]:
         line.append(f"\n         {test}: {how}")
     if len(result.wrong) > MOST_NAMES:

@@ -146,7 +146,8 @@ def _prepare(task: Task, script: EvalScript, sandbox: Sandbox) -> bytes:
     hurry = OFFLINE if sandbox.capabilities.network == "none" else {}
     unset = f"unset {' '.join(hurry)}; " if hurry else ""  # the tests know nothing of it
     mark = secrets.token_hex(16)
-    path = f"{make_folder(sandbox)}/before.sh"
+    folder = make_folder(sandbox)
+    path = f"{folder}/before.sh"
     sandbox.write_file(path, FIRST_PART.format(before=script.before, unset=unset).encode())
     result = sandbox.exec(
         ["bash", path],
@@ -156,6 +157,7 @@ def _prepare(task: Task, script: EvalScript, sandbox: Sandbox) -> bytes:
         max_output=MAX_LOG,
     )
     sandbox.end_processes()
+    sandbox.exec(["rm", "-rf", "--", folder])  # it may hold the hidden tests as they are
     parts = result.stdout.split(f"{mark}\n".encode())
     if len(parts) != 3:
         raise GradingError(

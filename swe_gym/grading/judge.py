@@ -167,18 +167,29 @@ class Judge:
         halves = self._plan.split(self._rng)
         run = self._tests(ready, fresh, halves[0])
         self._runs.append(run)
-        if run.broken or self._falls_short(run):
-            if not run.countered:
-                return self._verdict()
-            if not run.broken and not self._complete:
-                return self._partial_verdict()
-            plain = self._verdict_as_it_is()
-            if not plain.resolved:
-                return self._caught() or plain
+        if not self._verdict().resolved:
+            refuted = self._refuted(run, halves[1])
+            if refuted is not None:
+                return refuted
         if run.broken:
             self._runs.remove(run)
             self._add(halves[0], tries=1)
         return self._prove(halves)
+
+    def _refuted(self, run: Run, other: Sequence[Counter]) -> Verdict | None:
+        """The verdict on work that the first run speaks against; None if its changes alone made required tests fail.
+
+        A reward for single tests is proven as well: none may pass both as it is and changed.
+        """
+        if self._falls_short(run) and not run.broken and not self._complete:
+            return self._partial_verdict()
+        if run.countered:
+            plain = self._verdict_as_it_is()
+            return None if plain.resolved else self._caught() or plain
+        plain = self._verdict()
+        if self._complete and other and not run.broken and _passed_some(plain):
+            self._add(other)
+        return self._caught() or plain
 
     def _prove(self, halves: tuple[Sequence[Counter], Sequence[Counter]]) -> Verdict:
         """The verdict on work that the first run does not refute."""
@@ -206,7 +217,7 @@ class Judge:
         if not self._grader.counted:
             return CounterPlan()
         return plan_counters(
-            Finder(self._task.oracle, fresh),
+            Finder(self._task.oracle, fresh, self._patch.paths),
             sorted(self._starting),
             sorted(self._required - self._starting - self._failing_as_expected()),
             self._rng,
@@ -288,7 +299,7 @@ class Judge:
         return verdict.model_copy(update={"counter_tests": self._counter_tests()})
 
     def _partial_verdict(self) -> Verdict:
-        return self._verdict().model_copy(update={"partial": True, "reason": NOT_ALL})
+        return self._verdict().model_copy(update={"resolved": False, "partial": True, "reason": NOT_ALL})
 
     def _counter_tests(
         self, alarms: Mapping[str, str] | None = None, unfit: Mapping[str, str] | None = None
@@ -340,8 +351,7 @@ class Judge:
         passed: dict[str, str] = {}
         for counter in countered:
             for test, status in match_tests(counter.tests, found.statuses).statuses.items():
-                silent = status is TestStatus.MISSING and self._task.oracle.fails_only
-                if silent or status not in FAILED:
+                if status not in FAILED:
                     passed[test] = counter.change.kind
         return passed
 
@@ -362,6 +372,10 @@ class Judge:
                 f"{found.reason}"
             )
         return self._passed(run.countered, found)
+
+
+def _passed_some(verdict: Verdict) -> bool:
+    return TestStatus.PASSED in verdict.fail_to_pass.values()
 
 
 def _log(number: int, run: Run) -> bytes:

@@ -528,3 +528,36 @@ def test_a_grader_of_the_users_own_judges_once() -> None:
 def test_work_that_hangs_has_the_reason_of_its_timeout_whatever_is_asked() -> None:
     verdict = three("unittest", timeout=1.0).judge("def f(x=None):\n    while True: pass\n", complete=False)
     assert (verdict.reason, verdict.partial) == ("the hidden tests ran into their timeout of 1 s", False)
+
+
+def test_when_a_test_file_was_written_does_not_tell_whether_it_was_changed() -> None:
+    """Product code that forces a pass if its own file is newer than the test file."""
+    cheat = (
+        "import os, sys\n\n\ndef f(x=None):\n    code = sys._getframe(1).f_code\n"
+        "    if os.stat(code.co_filename).st_ctime_ns < os.stat(__file__).st_ctime_ns:\n"
+        "        class Equal:\n            __eq__ = lambda self, other: True\n        return Equal()\n"
+    )
+    small = three("pytest")
+    assert not any(small.judge(cheat, seed=bytes([seed])).resolved for seed in range(1, 4))
+
+
+def test_partial_rewards_are_proven_too() -> None:
+    tests = "import m, pytest\n\n@pytest.mark.parametrize('x', range(4))\ndef test_a(x):\n    assert m.f(x) == 7\n"
+    cheat = (
+        "class Equal:\n    def __eq__(self, other):\n        return True\n\n\n"
+        "def f(x=None):\n    return Equal() if x else None\n"
+    )
+    small = Small("def f(x=None):\n    return 7\n", tests, tuple(f"test_a[{x}]" for x in range(4)))
+    verdict = small.judge(cheat)
+    assert (verdict.reason, set(verdict.fail_to_pass.values())) == (ALARM, {MISSING})
+
+
+def test_a_test_that_calls_the_one_it_overrides_is_changed_with_it() -> None:
+    tests = (
+        "import unittest\nimport m\n\n\nclass A(unittest.TestCase):\n    def test_a(self):\n"
+        "        self.assertEqual(m.f(1), 2)\n\n\nclass B(A):\n    def test_a(self):\n"
+        "        super().test_a()\n        self.assertEqual(m.f(2), 3)\n"
+    )
+    right = "def f(x=None):\n    return 1 + x\n"
+    names = ("A::test_a", "B::test_a")
+    assert all(Small(right, tests, names).judge(right, complete=False).resolved for _ in range(4))

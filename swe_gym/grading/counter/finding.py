@@ -5,18 +5,20 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from ...errors import FileError
 from ...sandboxes.base import Sandbox
 from ...types import Oracle
+from ..patch import parents
 from ..protect import touched_files
 from .source import Function, Source, parse
 
 DJANGO = re.compile(r"(?P<name>\w+) \((?P<module>[\w.]+)\)")
 DOTTED = re.compile(r"[\w.]+")
-MENTIONED = re.compile(r"[\w./-]+\.py\b")
+MENTIONED = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
 MAX_LISTING = 8 << 20
 
 
@@ -74,22 +76,26 @@ class Finder:
     Args:
         oracle: Names the files of the hidden tests.
         sandbox: Holds the hidden tests and the work. No code of the work runs in it.
+        work: Paths that the work changes. No test is looked for there: work could plant another one of its name.
     """
 
-    def __init__(self, oracle: Oracle, sandbox: Sandbox) -> None:
+    def __init__(self, oracle: Oracle, sandbox: Sandbox, work: Collection[str] = ()) -> None:
         mentioned = MENTIONED.findall(f"{oracle.eval_script} {oracle.test_cmd}")
         named = [*touched_files(oracle.test_patch), *oracle.test_files, *mentioned]
         self._near = [path for path in dict.fromkeys(map(posixpath.normpath, named)) if path.endswith(".py")]
         self._sandbox = sandbox
+        self._work = frozenset(work)
         self._sources: dict[str, Source | None] = {}
         self._places: dict[str, Place | None] = {}
         self._listed: list[str] | None = None
+        self._by_name: dict[str, list[str]] | None = None
 
     def source(self, path: str) -> Source | None:
         """A file of the workspace, parsed; None if it is missing or not Python."""
         if path not in self._sources:
             try:
-                self._sources[path] = parse(self._sandbox.read_file(path))
+                trusted = self._work.isdisjoint((path, *parents(path)))
+                self._sources[path] = parse(self._sandbox.read_file(path)) if trusted else None
             except FileError:
                 self._sources[path] = None
         return self._sources[path]
@@ -113,11 +119,12 @@ class Finder:
     def _candidates(self, want: Wanted) -> list[str]:
         if not want.path:
             return self._near
-        if self.source(want.path) is not None:
+        if want.path in self._near or self.source(want.path) is not None:
             return [want.path]
         ends = (want.path, want.path.removesuffix(".py") + "/__init__.py")
-        found = [path for path in self._near if _ends(path, ends)] or [p for p in self._listing() if _ends(p, ends)]
-        return found or _shorter(want.path, self._near)
+        near = [path for path in self._near if _ends(path, ends)]
+        listed = [path for end in ends for path in self._listed_as(posixpath.basename(end)) if _ends(path, ends)]
+        return near or sorted(listed) or _shorter(want.path, self._near)
 
     def _inherited(self, want: Wanted, candidates: Iterable[str]) -> Place | None:
         """The only function near by that can be the test.
@@ -127,15 +134,21 @@ class Finder:
         """
         folders = {posixpath.dirname(path) for path in candidates}
         near = [*self._near, *(path for path in self._listing() if posixpath.dirname(path) in folders)]
+        importing = any(source.imports(want.names[-1]) for source in map(self.source, candidates) if source)
         named, nested = set(), set()
         for path in dict.fromkeys(near):
             source = self.source(path)
             if source is not None:
-                if len(want.names) > 1 or not want.path:  # a function of the file itself is inherited from nowhere
+                if importing or len(want.names) > 1 or not want.path:  # else it would stand in the file itself
                     named |= {Place(path, names) for names in source.functions if names[-1] == want.names[-1]}
                 nested |= {Place(path, names) for names in source.nested}
         found = named or nested
         return found.pop() if len(found) == 1 else None
+
+    def _listed_as(self, name: str) -> list[str]:
+        if self._by_name is None:
+            self._by_name = _last_parts(self._listing())
+        return self._by_name.get(name, [])
 
     def _listing(self) -> list[str]:
         """The Python files of the workspace whose path speaks of tests."""
@@ -144,6 +157,13 @@ class Finder:
             found = self._sandbox.exec(command, max_output=MAX_LISTING)
             self._listed = sorted(line[2:] for line in found.text.splitlines())
         return self._listed
+
+
+def _last_parts(paths: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        found[posixpath.basename(path)].append(path)
+    return found
 
 
 def _ends(path: str, ends: Iterable[str]) -> bool:

@@ -35,6 +35,7 @@ FIXED = re.compile(
 
 QUOTED = re.compile(r"(?P<prefix>[A-Za-z]*)(?P<quote>'''|\"\"\"|'|\")(?P<body>.*)(?P=quote)", re.DOTALL)
 CLASSES = ("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789")
+LARGEST_INT = 10**300
 CHANGING = frozenset("".join(CLASSES))
 
 
@@ -116,6 +117,8 @@ def other_number(value: int | float | complex, text: str, rng: Random) -> str:
     """A number of the same kind, farther away than a tolerance reaches."""
     if isinstance(value, complex):
         return other_number(abs(value), text.rstrip("jJ"), rng) + "j"
+    if isinstance(value, int) and abs(value) > LARGEST_INT:
+        return any_number(rng)
     if isinstance(value, int):
         new = value + rng.randint(max(2, -(-value * 6 // 10)), max(9, 2 * value))
         bases = {"0x": "#x", "0o": "#o", "0b": "#b"}

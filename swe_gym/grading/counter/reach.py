@@ -8,6 +8,7 @@ over what the product returns, and nested functions. It ends where `return`, `br
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
@@ -87,14 +88,27 @@ def _whole(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, int)
 
 
-def _literal_names(function: Function, source: Source) -> set[str]:
-    """The names that are assigned filled literals, and nothing else."""
+def _stores(body: Sequence[ast.stmt]) -> tuple[Counter[str], Counter[str]]:
+    """How often each name is assigned a filled literal, and how often it is assigned at all."""
     filled, stored = Counter[str](), Counter[str]()
-    for statement in (*source.tree.body, *function.body):
+    for statement in body:
         for node in ast.walk(statement) if not isinstance(statement, NESTED) else ():
             if isinstance(node, ast.Assign) and _runs(node.value, ()):
                 filled.update(target.id for target in node.targets if isinstance(target, ast.Name))
             elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
                 stored[node.id] += 1
+    return filled, stored
+
+
+@functools.lru_cache(maxsize=8)
+def _module_stores(source: Source) -> tuple[Counter[str], Counter[str]]:
+    return _stores(source.tree.body)
+
+
+def _literal_names(function: Function, source: Source) -> set[str]:
+    """The names that are assigned filled literals, and nothing else."""
+    filled, stored = (
+        outer + inner for outer, inner in zip(_module_stores(source), _stores(function.body), strict=True)
+    )
     parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
     return {name for name in filled if filled[name] == stored[name]} - parameters

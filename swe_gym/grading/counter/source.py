@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-LARGEST = 4 << 20
+LARGEST = 1 << 20
 """Bytes of a test file beyond which it is not parsed."""
 
 WORD = re.compile(r"\b[a-z]{4,9}\b")
@@ -106,6 +106,18 @@ class Source:
         found = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
         return {node.name: [name_of(base) for base in node.bases] for node in found}
 
+    def imports(self, name: str) -> bool:
+        """Whether the module imports a name from another one, or everything that is there."""
+        found = (node for node in self.tree.body if isinstance(node, ast.ImportFrom))
+        return any(alias.name in ("*", name) for node in found for alias in node.names)
+
+    def calls_super(self, names: tuple[str, ...]) -> bool:
+        """Whether a function calls a method of a base class that has its own name."""
+        return any(
+            isinstance(node, ast.Attribute) and node.attr == names[-1] and name_of(node.value) == "super"
+            for node in ast.walk(self.function(names))
+        )
+
     def function(self, names: tuple[str, ...]) -> Function:
         """The function of these names, also one that stands within another."""
         return self.functions.get(names) or self.nested[names]
@@ -127,7 +139,7 @@ class Source:
         return None
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=8)
 def parse(data: bytes) -> Source | None:
     """The source, parsed once for all who ask; None if it cannot be parsed."""
     try:
