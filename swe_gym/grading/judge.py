@@ -319,9 +319,9 @@ class Judge:
     # --- alarms -----------------------------------------------------------------------------------------------
 
     def _caught(self) -> Verdict | None:
-        """The verdict on work with which tests pass both as they are and changed; None if there are none.
+        """The verdict on work that passes a test both as it is and changed; None if it passes no test both ways.
 
-        Wrong work may pass a changed test that it fails as it is. No work passes both, unless it changed the judge.
+        Wrong work may pass a changed test that it fails as it is. Nothing passes both ways unless it changed the judge.
         """
         verdict = self._verdict()
         ends = {**verdict.pass_to_pass, **verdict.fail_to_pass}

@@ -22,8 +22,8 @@ def lost_by_policy(record: Trajectory, earlier: Iterable[Trajectory]) -> bool:
     """Whether a try lost its sandbox at the same point of the same actions as an earlier try of the episode.
 
     Args:
-        record: Of the try.
-        earlier: Of earlier tries for which `lost_in_a_call` holds.
+        record: The record of the try.
+        earlier: The records of earlier tries for which `lost_in_a_call` holds.
     """
     return lost_in_a_call(record) and any(_actions(record) == _actions(one) for one in earlier)
 

@@ -62,7 +62,7 @@ def changeable(node: ast.expr) -> ast.expr | None:
 
 
 def _in_call(call: ast.Call) -> ast.expr | None:
-    """The literal whose change changes what a call returns. Arguments of the product are none."""
+    """The literal whose change changes what a call returns; None for calls of the product."""
     match call:
         case ast.Call(func=ast.Attribute(value=ast.Constant() as text, attr=name)) if name in TEXT_METHODS:
             return text
