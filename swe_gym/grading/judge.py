@@ -30,6 +30,9 @@ NOT_ALL = "not all required tests pass"
 """The reason of a partial verdict: how many failed in the first run is chance."""
 
 ALARM = "a counter-test passed: work that is right fails it"
+GOLD_RUNS = 2
+"""Runs of the gold patch that confirm an alarm: a test that passes by chance seldom fails in both."""
+
 SETUP_TIMEOUT = 600.0
 """Seconds that an oracle's `setup_cmd` may take."""
 
@@ -364,14 +367,17 @@ class Judge:
         gold = self._task.oracle.gold_patch
         if not gold:
             return {}
-        with self._open_fresh() as fresh:
-            found = self._run_with(self._stage.prepare(gold, fresh), fresh, run.files)
-        if found.reason:
-            raise GradingError(
-                f"task {self._task.task_id}: a counter-test passed, and the gold patch cannot be run to confirm it: "
-                f"{found.reason}"
-            )
-        return self._passed(run.countered, found)
+        passed: dict[str, str] = {}
+        for _ in range(GOLD_RUNS):
+            with self._open_fresh() as fresh:
+                found = self._run_with(self._stage.prepare(gold, fresh), fresh, run.files)
+            if found.reason:
+                raise GradingError(
+                    f"task {self._task.task_id}: a counter-test passed, and the gold patch cannot be run to confirm "
+                    f"it: {found.reason}"
+                )
+            passed |= self._passed(run.countered, found)
+        return passed
 
 
 def _passed_some(verdict: Verdict) -> bool:

@@ -250,9 +250,9 @@ class Vouched:
     def add(self, gold: Verdict) -> None:
         """Take down what one run with the gold patch showed."""
         found = gold.counter_tests
-        for test, kind in found.unfit.items():
+        for test, kind in (*found.unfit.items(), *found.alarms.items()):  # of gold: it passes and fails by chance
             self.unfit[test] = (*self.unfit.get(test, ()), kind)
-        self._failed.update((test, kind) for test, kind in found.kinds.items() if test not in found.unfit)
+        self._failed.update((test, kind) for test, kind in found.kinds.items() if kind not in self.unfit.get(test, ()))
         self._uncovered = found.uncovered
         fit = [kind for test, kind in (*found.kinds.items(), *found.kept.items()) if test not in found.unfit]
         self._disturbing = self._disturbing or found.runs > MIXED_RUNS
@@ -289,6 +289,9 @@ def _flaky(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """The required tests that did not end alike in all runs of the same work."""
     ends: dict[str, set[TestStatus]] = {}
     for verdict in verdicts:
+        if verdict.counter_tests.alarms:  # it passed as it is and changed: by chance, for this is gold
+            ends |= {test: {TestStatus.PASSED, TestStatus.FAILED} for test in verdict.counter_tests.alarms}
+            continue
         for test, status in (*verdict.fail_to_pass.items(), *verdict.pass_to_pass.items()):
             ends.setdefault(test, set()).add(status)
     return (test for test, found in ends.items() if len(found) > 1)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from swe_gym.grading.exit_code import grade_exit_code
+from swe_gym.grading.base import Ready
+from swe_gym.grading.exit_code import EXIT_CODE
 from swe_gym.sandboxes import Sandbox
 from swe_gym.sandboxes.e2b import E2BSandbox
 from swe_gym.tasks.file import write_tasks
@@ -107,7 +108,7 @@ def grade_after(task: Task, sandbox: Sandbox) -> Verdict:
     """A grader: first comes what is to happen."""
     while BEFORE_THE_TESTS:
         BEFORE_THE_TESTS.pop()()
-    return grade_exit_code(task, sandbox)
+    return EXIT_CODE.decide(task, EXIT_CODE.run(Ready(task, lambda: sandbox), sandbox))
 
 
 def tasks_file(folder: Path) -> str:

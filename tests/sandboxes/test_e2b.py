@@ -267,7 +267,7 @@ def test_gym_plays_a_bundled_task(server: E2BServer, monkeypatch: pytest.MonkeyP
         for action in solution(TASKS[0]):
             _, reward, terminated, truncated, info = env.step(action)
     assert (reward, terminated, truncated, info["reward_valid"]) == (1.0, True, False, True)
-    assert server.created == 2  # one to work in, one to judge in
+    assert server.created == 3  # one to work in, one for each run of the judge
     assert server.running == []
 
 
