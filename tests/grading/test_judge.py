@@ -31,7 +31,7 @@ class Small:
         starting: Names of the tests that must start passing.
         keeping: Names of the tests that must keep passing.
         command: The test command.
-        timeout: Of one run, in seconds.
+        timeout: Seconds that one run may take.
         opened: How often a sandbox was opened.
     """
 
