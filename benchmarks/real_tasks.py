@@ -26,12 +26,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from swe_gym.curation.new_task import compare_runs, run_both, split_difference, with_lists
+from swe_gym.curation.releases import TestLayout
+from swe_gym.curation.validate import TaskRecord, read_records, validate
 from swe_gym.errors import SweGymError
-from swe_gym.rollout.new_task import compare_runs, run_both, split_difference, with_lists
-from swe_gym.rollout.validate import TaskRecord, read_records, validate
 from swe_gym.sandboxes.workspaces import prepare_workspace
 from swe_gym.tasks.file import write_tasks
-from swe_gym.tasks.pypi import TestLayout
 from swe_gym.tasks.swebench import task_from_row
 from swe_gym.types import Oracle, PythonEnv, SdistWorkspace, Task
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from rich.console import Console
 
 from swe_gym.cli.bench_rollout import Cpu, level_table, measure
-from swe_gym.rollout.store import FAILED, TRAJECTORIES, read_index
-from swe_gym.rollout.trajectory import Trajectory
+from swe_gym.trajectories.run_folder import FAILED, TRAJECTORIES, read_index
+from swe_gym.trajectories.trajectory import Trajectory
 
 GROUPS = Path("/sys/fs/cgroup/cpuacct")
 ATTEMPTS = 10

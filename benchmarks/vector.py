@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import swe_gym  # noqa: F401  registers the ids
-from swe_gym.sandboxes.protocol import encode
+from swe_gym.guests.protocol import encode
 from swe_gym.vector import ResultsNotReady, SweVectorEnv
 
 SLOTS = 64

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from swe_gym.rollout.store import INDEX, TRAJECTORIES, RunFolder, RunInfo, index_line
-from swe_gym.rollout.trajectory import Trajectory, Turn, Usage
+from swe_gym.trajectories.run_folder import INDEX, TRAJECTORIES, RunFolder, RunInfo, index_line
+from swe_gym.trajectories.trajectory import Trajectory, Turn, Usage
 from swe_gym.viewer.index import RunIndex
 from swe_gym.viewer.server import ViewServer
 

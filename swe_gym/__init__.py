@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .envs.registration import register_families as _register_families
 
 if TYPE_CHECKING:
+    from .curation.validate import TaskRecord, validate
     from .envs.registration import register_tasks
     from .envs.swe_env import SweEnv
     from .errors import (
@@ -35,12 +36,11 @@ if TYPE_CHECKING:
     from .rollout.policies.gold import GoldPolicy
     from .rollout.policies.scripted import EmptyPolicy, ScriptedPolicy
     from .rollout.policy import Policy, PolicyFactory, PolicyReport, ReportingPolicy
-    from .rollout.trajectory import Trajectory, Turn
-    from .rollout.validate import TaskRecord, validate
     from .sandboxes import Sandbox, SandboxSpec, open_sandbox
     from .tasks import TaskSource, load_source
     from .tasks.file import write_tasks
     from .tools import Tool, ToolContext, make_tools
+    from .trajectories.trajectory import Trajectory, Turn
     from .types import (
         Action,
         ExecResult,

@@ -15,8 +15,8 @@ from ..errors import UsageError
 from ..rollout.engine import RolloutOptions, RolloutResult
 from ..rollout.engine import rollout as play_plan
 from ..rollout.plan import Plan
-from ..rollout.store import read_index
 from ..tasks import load_source
+from ..trajectories.run_folder import read_index
 from .common import Backend, SandboxOptions, open_console, plain_table
 from .common import sandbox_options as parse_sandbox_options
 

@@ -21,7 +21,7 @@ from ..rollout.episode import play
 from ..rollout.policies.gold import GoldPolicy
 from ..rollout.policies.scripted import ScriptedPolicy
 from ..rollout.policy import Policy
-from ..rollout.trajectory import Trajectory
+from ..trajectories.trajectory import Trajectory
 from ..types import Task, ToolCall
 from .common import Backend, Match, SandboxOptions, headline, matching, open_console, open_source, plain_table
 from .common import sandbox_options as parse_sandbox_options

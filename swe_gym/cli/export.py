@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from ..rollout.exports import EXPORTERS, export_trajectories
-from ..rollout.imports import IMPORTERS, import_trajectories
-from ..rollout.store import open_trajectories
-from ..rollout.trajectory import Trajectory
+from ..trajectories.exports import EXPORTERS, export_trajectories
+from ..trajectories.imports import IMPORTERS, import_trajectories
+from ..trajectories.run_folder import open_trajectories
+from ..trajectories.trajectory import Trajectory
 from .common import open_console
 
 MatchTask = Annotated[str, typer.Option("--match", "-m", help="Only tasks whose id matches this glob pattern.")]

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from ..rollout.episode import play as play_episode
 from ..rollout.policies.human import HumanPolicy
-from ..rollout.trajectory import Trajectory
 from ..tools import TOOLSETS
+from ..trajectories.trajectory import Trajectory
 from ..wrappers.record_trajectory import RecordTrajectory
 from .common import Backend, SandboxOptions, Source, SourceOptions, open_console, open_env
 from .common import sandbox_options as parse_sandbox_options

@@ -10,9 +10,9 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from ..curation.new_task import TestLists, build_commit_task, build_release_task
+from ..curation.validate import digest, read_records, validate
 from ..errors import TaskError, UsageError
-from ..rollout.new_task import TestLists, build_commit_task, build_release_task
-from ..rollout.validate import digest, read_records, validate
 from ..tasks.choice import changed_lines, split_by_repository
 from ..tasks.file import FileSource, write_tasks
 from ..tasks.training import training_row, write_rows

@@ -9,8 +9,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..rollout.validate import TaskRecord, read_records
-from ..rollout.validate import validate as validate_tasks
+from ..curation.validate import TaskRecord, read_records
+from ..curation.validate import validate as validate_tasks
 from .common import (
     SOURCE_HELP,
     Backend,

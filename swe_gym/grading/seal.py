@@ -6,11 +6,11 @@ that judges comes from the same image and keeps all of it, so nothing has to be 
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import posixpath
 
 from ..errors import TaskError
+from ..guests import bundle
 from ..sandboxes.base import Sandbox
 from ..sandboxes.container import start_command
 from ..types import Task
@@ -52,8 +52,7 @@ def seal(task: Task, sandbox: Sandbox) -> None:
         "hidden": hidden_places(task, sandbox),
         "start_patch": oracle.start_patch,
     }
-    program = importlib.resources.files(__package__).joinpath("seal_guest.py").read_text("utf-8")
-    result = sandbox.exec(start_command(program), stdin=json.dumps(order).encode(), timeout=TIMEOUT, merge=True)
+    result = sandbox.exec(start_command(bundle("seal")), stdin=json.dumps(order).encode(), timeout=TIMEOUT, merge=True)
     if not result.ok:
         said = result.text[-2000:].strip()
         raise TaskError(f"task {task.task_id}: its sandbox cannot be sealed ({result.describe()}): {said}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import importlib.resources
 import json
 import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import FileError, GradingError, SandboxError
+from ..guests import bundle
 from ..sandboxes.base import Sandbox
 from ..types import ExecResult, Frozen, Task, TestStatus, Verdict
 from .base import Evaluation, Grader, Ready
@@ -105,10 +105,10 @@ def run_reporter(command: TestCommand, sandbox: Sandbox, task: Task) -> tuple[Re
     folder = make_folder(sandbox)
     order = f"{key.hex()}\n{folder}/report\n{sandbox.workdir}\n".encode()
     sandbox.write_file(f"{folder}/order", order, mode=0o600)
-    for name in ("report.py", f"report_{command.module}.py"):
-        sandbox.write_file(f"{folder}/{name}", importlib.resources.files(__package__).joinpath(name).read_bytes())
+    program = f"report_{command.module}"
+    sandbox.write_file(f"{folder}/{program}.py", bundle(program).encode())
     result = sandbox.exec(
-        command.text(f"{folder}/report_{command.module}.py", _options(command)),
+        command.text(f"{folder}/{program}.py", _options(command)),
         timeout=task.oracle.timeout,
         env=steady_env(sandbox),
         max_output=MAX_OUTPUT,

@@ -1,1 +1,1 @@
-"""Playing episodes: policies, the loop, the record of it, and the check that tasks are usable."""
+"""Playing episodes: policies, the loop and the engine."""

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
+from ..trajectories.run_folder import EpisodeKey, LiveFile, RunInfo
+from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn
 from ..types import Verdict
 from .episode import LiveEpisode, Phase
 from .plan import Plan
 from .policy import PolicyFactory
 from .progress import Failure
-from .store import EpisodeKey, LiveFile, RunInfo
-from .trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn
 
 
 class Try:

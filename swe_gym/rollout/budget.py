@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from ..trajectories.trajectory import Usage
 from ..types import Frozen
-from .trajectory import Usage
 
 
 class Budget(Frozen):

@@ -24,6 +24,8 @@ from pydantic import Field
 
 from ..envs.sources import shared_source
 from ..errors import SweGymError, UsageError
+from ..trajectories.run_folder import EpisodeKey, RunFolder, RunInfo
+from ..trajectories.trajectory import Trajectory
 from ..types import Frozen
 from .attempt import Try, now
 from .budget import Budget
@@ -32,8 +34,6 @@ from .plan import Plan, hash_config
 from .policies import make_policies
 from .policy import PolicyFactory
 from .progress import Failure, Progress, Tally
-from .store import EpisodeKey, RunFolder, RunInfo
-from .trajectory import Trajectory
 
 TICK = 0.2
 """Seconds between two looks at what runs."""

@@ -10,10 +10,10 @@ import gymnasium
 
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, UsageError
+from ..trajectories.trajectory import Trajectory, Turn, Usage, why_ended
 from ..wrappers.record_trajectory import RecordTrajectory
 from .budget import Budget
 from .policy import Policy, PolicyReport, ReportingPolicy
-from .trajectory import Trajectory, Turn, Usage, why_ended
 
 Phase = Literal["reset", "policy", "step", "over"]
 """What an episode waits for: its sandbox, its policy, its tool or its grader."""

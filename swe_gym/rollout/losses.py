@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .trajectory import Trajectory
+from ..trajectories.trajectory import Trajectory
 
 LIMIT = "sandbox_lost"
 """The limit that ends an episode whose sandbox the policy lost twice."""

@@ -12,9 +12,9 @@ from pydantic import Field
 
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError, unknown_name
+from ..trajectories.run_folder import EpisodeKey
 from ..types import Frozen
 from .budget import Budget
-from .store import EpisodeKey
 
 _PRIVATE = re.compile(r"(.*[_-])?(key|keys|url|token|secret|password|headers|authorization)")
 _OF_A_PLAN = {"source", "source_options", "task_id", "render_mode"}  # arguments of SweEnv that a plan sets itself

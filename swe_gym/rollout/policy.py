@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 
-from .trajectory import PolicyInfo, Segment, Usage
+from ..trajectories.trajectory import PolicyInfo, Segment, Usage
 
 
 class Policy(Protocol):

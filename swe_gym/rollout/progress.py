@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from ..trajectories.run_folder import IndexLine
+from ..trajectories.trajectory import Trajectory, Usage
 from ..types import Frozen
-from .store import IndexLine
-from .trajectory import Trajectory, Usage
 
 WINDOW = 50
 """Tries that the rate of failures is taken from: the last ones."""

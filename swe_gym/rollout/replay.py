@@ -11,8 +11,8 @@ from typing import Any
 
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError
+from ..trajectories.trajectory import CUT, Trajectory, Turn, shortened_like
 from ..types import Frozen
-from .trajectory import CUT, Trajectory, Turn, shortened_like
 
 CONTEXT = 60
 """Characters before and after a difference that are shown."""

@@ -16,9 +16,9 @@ import gymnasium
 
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, UsageError
+from ..trajectories.trajectory import PolicyInfo, Segment, Usage
 from ..types import ToolSpec
 from .policy import PolicyReport
-from .trajectory import PolicyInfo, Segment, Usage
 
 _SENTINEL = "\u2402answer\u2403"
 """Stands for an answer while a template is asked what it puts behind one."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ..errors import SandboxClosed, SandboxLost, UsageError
-from .protocol import Decoder, ProtocolError, encode
+from ..guests.protocol import Decoder, ProtocolError, encode
 
 LONGEST_POLL = 2**31 - 1
 """Milliseconds that the kernel can count."""

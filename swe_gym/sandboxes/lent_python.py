@@ -7,7 +7,6 @@ library, and one that holds nothing but a shell. Nothing is downloaded.
 """
 
 import functools
-import importlib.resources
 import io
 import platform
 import subprocess
@@ -16,6 +15,7 @@ import tarfile
 import tempfile
 
 from ..errors import SandboxStartError
+from ..guests import bundle
 
 PLACE = "/opt/swe-gym-python"
 """Where it lies in the container. It is on no PATH: a command finds only what its image has."""
@@ -59,8 +59,7 @@ def archive() -> bytes:
 
 
 def _program(folder: str) -> str:
-    source = importlib.resources.files(__package__).joinpath("lend_guest.py").read_text("utf-8")
-    return f"{source}\n\nlend({folder!r}, {PLACE!r})\n"
+    return f"{bundle('lend')}\n\nlend({folder!r}, {PLACE!r})\n"
 
 
 def _readable_to_all(member: tarfile.TarInfo) -> tarfile.TarInfo:

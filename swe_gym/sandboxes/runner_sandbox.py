@@ -2,14 +2,13 @@
 
 import abc
 import contextlib
-import importlib.resources
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxClosed, SandboxLost, SandboxStartError
+from ..guests import bundle
 from ..types import ExecResult, FileEntry
 from .base import Pty, Sandbox, SandboxSpec
 from .channel import ByteStream, Channel
@@ -25,13 +24,8 @@ FILE_ERRORS: Mapping[str, type[FileError]] = {
 
 
 def runner_source() -> str:
-    """The runner as one text that any Python >= 3.6 runs: the modules that it uses, then the program."""
-    package = importlib.resources.files(__package__)
-    *modules, runner = (
-        package.joinpath(f"{name}.py").read_text("utf-8") for name in ("protocol", "gitignore", "seccomp", "runner")
-    )
-    own = re.sub(r"^from (?:protocol|gitignore) import .*\n", "", runner, flags=re.MULTILINE)
-    return "\n".join([*modules, own, "serve_standard_streams(protect=restrict_calls)\n"])
+    """The runner as one text that any Python >= 3.6 runs."""
+    return "\n".join([bundle("seccomp"), bundle("runner"), "serve_standard_streams(protect=restrict_calls)\n"])
 
 
 @contextlib.contextmanager

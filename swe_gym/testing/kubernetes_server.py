@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..sandboxes.protocol import Decoder, encode
+from ..guests.protocol import Decoder, encode
 from .loopback import Answer, Drop, Exchange, LoopbackServer
 
 Object = dict[str, Any]

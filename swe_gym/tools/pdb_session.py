@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.resources
 import json
 import secrets
 import signal
@@ -15,6 +14,7 @@ from typing import Literal
 import pydantic
 
 from ..errors import FileError, SandboxError, ToolError
+from ..guests import bundle
 from ..sandboxes.base import Pty, Sandbox
 from ..types import Frozen
 from .pdb_entrypoint import Entrypoint
@@ -153,9 +153,8 @@ class Session:
 
     def __init__(self, sandbox: Sandbox, entrypoint: Entrypoint, *, timeout: float) -> None:
         self._root = sandbox.workdir
-        source = importlib.resources.files(__package__).joinpath("pdb_guest.py").read_text("utf-8")
         token = secrets.token_hex(8)
-        command = entrypoint.shell_command(["-c", BOOT, source, token])
+        command = entrypoint.shell_command(["-c", BOOT, bundle("debugger"), token])
         try:
             self._pty: Pty = sandbox.open_pty(command, columns=COLUMNS)
         except FileError as error:  # the policy removed the shell or its own folder

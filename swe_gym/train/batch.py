@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..rollout.trajectory import Segment, Trajectory
+from ..trajectories.trajectory import Segment, Trajectory
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
-from ..rollout.trajectory import Trajectory
+from ..trajectories.trajectory import Trajectory
 
 _COMPLETE = "complete"
 

@@ -17,7 +17,7 @@ from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, SandboxError, TaskError, UsageError
 from ..rollout.episode import play
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
-from ..rollout.trajectory import Trajectory
+from ..trajectories.trajectory import Trajectory
 from .config import EnvConfig, GenerationConfig
 
 

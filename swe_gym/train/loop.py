@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ..errors import MissingDependency, SweGymError, UsageError
-from ..rollout.store import LOCK, differences, take_lock, write_whole
 from ..rollout.tokens import ChatTemplate, Conversation
+from ..trajectories.run_folder import LOCK, differences, take_lock, write_whole
 from .advantages import estimator, explained_variance, gae, informative, whiten
 from .batch import Batch, make_batch, segments_batch
 from .checkpoint import Checkpoints

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import MissingDependency, UsageError
-from ..rollout.trajectory import Segment
+from ..trajectories.trajectory import Segment
 from .batch import Pack, segments_batch
 
 MAX_PACKING_GAP = 0.1

@@ -14,9 +14,9 @@ from ..envs.swe_env import SweEnv
 from ..errors import UsageError
 from ..rollout.episode import play
 from ..rollout.policies import make_policies
-from ..rollout.store import open_trajectories
 from ..rollout.tokens import ChatTemplate, Completion, Conversation, short_prompt
-from ..rollout.trajectory import Trajectory, Turn
+from ..trajectories.run_folder import open_trajectories
+from ..trajectories.trajectory import Trajectory, Turn
 from ..types import ToolCall
 from .batch import make_batch
 from .collect import make_env

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..rollout.imports.chat import text_of
-from ..rollout.trajectory import Trajectory
+from ..trajectories.imports.chat import text_of
+from ..trajectories.trajectory import Trajectory
 
 
 def as_page(trajectory: Trajectory, *, first_turn: int = 0) -> dict[str, Any]:

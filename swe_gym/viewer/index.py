@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError
 
 from ..errors import UsageError
-from ..rollout.store import (
+from ..trajectories.run_folder import (
     FAILED,
     INDEX,
     LIVE,
@@ -32,7 +32,7 @@ from ..rollout.store import (
     read_run,
     whole_lines,
 )
-from ..rollout.trajectory import Trajectory, Usage
+from ..trajectories.trajectory import Trajectory, Usage
 
 State = Literal["resolved", "unresolved", "failed", "running", "left"]
 """Judged one way or the other, a try that does not count, being played, left behind by a process that was killed."""

@@ -12,7 +12,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError
-from ..rollout.trajectory import MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory, Turn, shortened, why_ended
+from ..trajectories.trajectory import MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory, Turn, shortened, why_ended
 
 
 class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):

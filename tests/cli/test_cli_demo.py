@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_gym.rollout.trajectory import Trajectory
+from swe_gym.trajectories.trajectory import Trajectory
 
 
 def test_the_demo_plays_each_task_twice_and_says_how_it_went(cli, tmp_path: Path) -> None:

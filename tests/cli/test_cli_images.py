@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from swe_gym.cli.images import app
+from swe_gym.curation.validate import validate
 from swe_gym.errors import MissingDependency
-from swe_gym.rollout.validate import validate
 from swe_gym.tasks.file import FileSource, write_tasks
 from swe_gym.testing.docker_proxy import DockerProxy, Fault
 from swe_gym.types import PythonEnv, Task

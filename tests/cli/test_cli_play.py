@@ -8,7 +8,7 @@ from rich.console import Console
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies.human import HumanPolicy
-from swe_gym.rollout.trajectory import Trajectory
+from swe_gym.trajectories.trajectory import Trajectory
 
 TASK = "larder-overwrite-evicts"
 REPAIR = """\

@@ -8,8 +8,8 @@ import pytest
 
 from swe_gym.cli.rollout import progress_line
 from swe_gym.rollout.progress import Progress
-from swe_gym.rollout.store import read_index, read_run
-from swe_gym.rollout.trajectory import Trajectory, Usage
+from swe_gym.trajectories.run_folder import read_index, read_run
+from swe_gym.trajectories.trajectory import Trajectory, Usage
 
 GOLD = ("--policy", "gold", "--workers", 2)
 

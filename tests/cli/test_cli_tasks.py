@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_gym.rollout.validate import TaskRecord, digest
+from swe_gym.curation.validate import TaskRecord, digest
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import FileSource
 from swe_gym.types import Task

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from swe_gym.rollout.validate import read_records
+from swe_gym.curation.validate import read_records
 from swe_gym.testing.sandbox_contract.case import eventually, new_marker, processes_here
 
 TASK = "larder-overwrite-evicts"

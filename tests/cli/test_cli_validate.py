@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from swe_gym.rollout.validate import read_records
+from swe_gym.curation.validate import read_records
 
 
 def test_bad_tasks_are_found_and_said_why(cli, task_file: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from swe_gym.rollout.store import RunFolder, RunInfo
-from swe_gym.rollout.trajectory import Trajectory
+from swe_gym.trajectories.run_folder import RunFolder, RunInfo
+from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.types import TestStatus, Verdict
 
 TRAINING_RUNS = Path(__file__).parent.parent / "viewer" / "training_runs"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from plugin_cases import CASES, PluginCase, task_of
 
+from swe_gym.curation.validate import judge_diff
 from swe_gym.envs.group import SandboxGroup
-from swe_gym.rollout.validate import judge_diff
 
 PLAYED = [case for case in CASES if case.in_ci or os.environ.get("SWE_GYM_TEST_PLUGINS") == "all"]
 

@@ -194,7 +194,7 @@ def test_the_program_runs_on_old_and_new_pythons(tmp_path: Path, version: str) -
         found = find_interpreter(version, timeout=60).executable
     except MissingInterpreter as error:
         pytest.skip(str(error))
-    program = Path(__file__).parents[2] / "swe_gym" / "grading" / "seal_guest.py"
+    program = Path(__file__).parents[2] / "swe_gym" / "guests" / "seal.py"
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     order = f'{{"workdir": "{tmp_path}", "hidden": [], "start_patch": ""}}'
     subprocess.run([found, "-I", "-S", program], input=order.encode(), check=True)

@@ -21,9 +21,9 @@ from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies.scripted import EmptyPolicy
 from swe_gym.rollout.policy import Policy, PolicyReport
 from swe_gym.rollout.progress import Progress
-from swe_gym.rollout.store import FAILED, EpisodeKey, RunFolder, RunInfo, read_index, read_live, read_run
-from swe_gym.rollout.trajectory import PolicyInfo, Trajectory, Turn, Usage
 from swe_gym.tasks.file import write_tasks
+from swe_gym.trajectories.run_folder import FAILED, EpisodeKey, RunFolder, RunInfo, read_index, read_live, read_run
+from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Turn, Usage
 from swe_gym.types import PythonEnv, Task
 from swe_gym.wrappers import ShapeReward
 

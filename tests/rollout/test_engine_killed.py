@@ -12,10 +12,10 @@ from signal import SIGINT, SIGTERM
 
 import pytest
 
-from swe_gym.rollout.store import FAILED, TRAJECTORIES, read_index, read_indexed
-from swe_gym.rollout.trajectory import Trajectory
 from swe_gym.tasks import load_source
 from swe_gym.testing.sandbox_contract.case import eventually
+from swe_gym.trajectories.run_folder import FAILED, TRAJECTORIES, read_index, read_indexed
+from swe_gym.trajectories.trajectory import Trajectory
 
 KILLS = 3
 """In CI; `benchmarks/rollout.py kill` does twenty."""

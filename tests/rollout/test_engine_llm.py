@@ -9,10 +9,10 @@ import pytest
 
 from swe_gym.rollout.engine import RolloutOptions, RolloutStopped, rollout
 from swe_gym.rollout.plan import Plan
-from swe_gym.rollout.store import FAILED, read_index
-from swe_gym.rollout.trajectory import Trajectory
 from swe_gym.tasks.file import write_tasks
 from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
+from swe_gym.trajectories.run_folder import FAILED, read_index
+from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.types import Task
 
 pytest.importorskip("openai")

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
-from swe_gym.rollout.exports import EXPORTERS, export_trajectories
-from swe_gym.rollout.exports.chat import conversation, to_preferences, to_sft
-from swe_gym.rollout.exports.parquet import write_parquet
-from swe_gym.rollout.exports.predictions import to_predictions
-from swe_gym.rollout.exports.r2e import to_r2e
-from swe_gym.rollout.exports.rows import to_rows
-from swe_gym.rollout.imports import import_trajectories
-from swe_gym.rollout.trajectory import PolicyInfo, Segment, Trajectory, Turn, Usage
+from swe_gym.trajectories.exports import EXPORTERS, export_trajectories
+from swe_gym.trajectories.exports.chat import conversation, to_preferences, to_sft
+from swe_gym.trajectories.exports.parquet import write_parquet
+from swe_gym.trajectories.exports.predictions import to_predictions
+from swe_gym.trajectories.exports.r2e import to_r2e
+from swe_gym.trajectories.exports.rows import to_rows
+from swe_gym.trajectories.imports import import_trajectories
+from swe_gym.trajectories.trajectory import PolicyInfo, Segment, Trajectory, Turn, Usage
 from swe_gym.types import ToolSpec, Verdict
 
 TOOL = ToolSpec(name="bash", description="runs it", parameters={"type": "object", "properties": {}})

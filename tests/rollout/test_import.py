@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
-from swe_gym.rollout.exports import export_trajectories
-from swe_gym.rollout.exports.chat import to_sft
-from swe_gym.rollout.imports import import_trajectories
+from swe_gym.trajectories.exports import export_trajectories
+from swe_gym.trajectories.exports.chat import to_sft
+from swe_gym.trajectories.imports import import_trajectories
 from swe_gym.viewer.episode import as_page
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "trajectories"

@@ -13,10 +13,10 @@ from swe_gym.errors import PolicyError, UsageError
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies import make_policies
 from swe_gym.rollout.policy import PolicyFactory, ReportingPolicy
-from swe_gym.rollout.trajectory import Usage
 from swe_gym.testing.loopback import Exchange
 from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply, context_length_exceeded, in_turn
 from swe_gym.tools import TOOLSETS
+from swe_gym.trajectories.trajectory import Usage
 
 pytest.importorskip("openai")
 

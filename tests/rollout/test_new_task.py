@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_gym.errors import GradingError, SandboxError, TaskError, UsageError
-from swe_gym.index import find_sdists
-from swe_gym.rollout.new_task import (
+from swe_gym.curation.new_task import (
     TestLists,
     build_commit_task,
     build_release_task,
@@ -18,9 +16,11 @@ from swe_gym.rollout.new_task import (
     split_difference,
     with_lists,
 )
-from swe_gym.rollout.validate import validate
+from swe_gym.curation.releases import TestLayout
+from swe_gym.curation.validate import validate
+from swe_gym.errors import GradingError, SandboxError, TaskError, UsageError
+from swe_gym.index import find_sdists
 from swe_gym.tasks.file import FileSource, write_tasks
-from swe_gym.tasks.pypi import TestLayout
 from swe_gym.types import Oracle, Task, TestStatus
 
 PASSED, FAILED, SKIPPED, ERROR = TestStatus.PASSED, TestStatus.FAILED, TestStatus.SKIPPED, TestStatus.ERROR

@@ -14,10 +14,10 @@ from swe_gym.errors import UsageError
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies.gold import GoldPolicy
 from swe_gym.rollout.policies.scripted import EmptyPolicy, ScriptedPolicy
-from swe_gym.rollout.trajectory import Trajectory
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import write_tasks
 from swe_gym.tools import TOOLSETS
+from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.types import Task
 from swe_gym.wrappers.record_trajectory import RecordTrajectory
 

@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
+from swe_gym.curation.validate import validate
 from swe_gym.errors import MissingInterpreter, SandboxError
 from swe_gym.index import find_sdists
-from swe_gym.rollout.validate import validate
 from swe_gym.sandboxes.pythons import find_interpreter
 
 ROOT = Path(__file__).parents[2]

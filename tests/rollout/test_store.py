@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swe_gym.errors import UsageError
-from swe_gym.rollout.store import (
+from swe_gym.trajectories.run_folder import (
     FAILED,
     INDEX,
     TRAJECTORIES,
@@ -20,7 +20,7 @@ from swe_gym.rollout.store import (
     read_live,
     read_run,
 )
-from swe_gym.rollout.trajectory import Trajectory, Turn, Usage
+from swe_gym.trajectories.trajectory import Trajectory, Turn, Usage
 
 RUN = RunInfo(experiment="run", config={"env": {"tools": "default"}}, config_hash="abc", tasks=("a", "b"), attempts=2)
 

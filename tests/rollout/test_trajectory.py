@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from swe_gym.errors import UsageError
-from swe_gym.rollout.trajectory import Segment, Trajectory, Usage, why_ended
+from swe_gym.trajectories.trajectory import Segment, Trajectory, Usage, why_ended
 
 ROW: dict[str, Any] = {
     "token_ids": (5, 6, 7),

@@ -12,11 +12,11 @@ from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import UsageError
 from swe_gym.rollout.budget import Budget
 from swe_gym.rollout.episode import play
-from swe_gym.rollout.exports.predictions import to_predictions
 from swe_gym.rollout.policies.scripted import ScriptedPolicy
 from swe_gym.rollout.replay import replay
-from swe_gym.rollout.trajectory import CUT, MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory
 from swe_gym.tasks.file import write_tasks
+from swe_gym.trajectories.exports.predictions import to_predictions
+from swe_gym.trajectories.trajectory import CUT, MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory
 from swe_gym.types import Task
 
 

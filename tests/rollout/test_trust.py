@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from swe_gym.curation.validate import TaskRecord, digest, validate
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies.scripted import ScriptedPolicy
-from swe_gym.rollout.validate import TaskRecord, digest, validate
 from swe_gym.tasks import TaskSource
 from swe_gym.types import Task
 

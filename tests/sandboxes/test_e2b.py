@@ -14,8 +14,8 @@ import pytest
 from bundled_tasks import TASKS, solution
 from e2b_boxes import CREATE, Make, count_up, making, refusal
 
+from swe_gym.curation.validate import validate
 from swe_gym.errors import SandboxLost, Unsupported, UsageError
-from swe_gym.rollout.validate import validate
 from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.e2b import E2BOptions, E2BSandbox
 from swe_gym.sandboxes.e2b.options import resolve_access

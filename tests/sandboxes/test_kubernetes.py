@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from swe_gym.curation.validate import validate
 from swe_gym.errors import SandboxLost, SandboxStartError
-from swe_gym.rollout.validate import validate
 from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.local import problem
 from swe_gym.tasks import load_source

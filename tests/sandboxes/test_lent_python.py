@@ -5,21 +5,21 @@ import io
 import subprocess
 import sys
 import tarfile
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from swe_gym.guests import bundle
 from swe_gym.sandboxes import lent_python
 from swe_gym.sandboxes.runner_sandbox import runner_source
 
-SENT_FIRST = ("local/linux.py", "kubernetes/unplug.py")
+SENT_FIRST = ("local/linux", "unplug")
 
 
 @pytest.fixture(scope="module")
 def lent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lent")
-    source = files("swe_gym.sandboxes").joinpath("lend_guest.py").read_text("utf-8")
+    source = bundle("lend")
     subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"{source}\nlend({str(folder)!r}, {str(folder)!r})"], check=True, timeout=60
     )
@@ -41,7 +41,7 @@ def test_it_finds_nothing_but_itself(lent: Path) -> None:
 
 
 def test_it_has_what_the_runner_imports(lent: Path) -> None:
-    sources = [runner_source(), *(files("swe_gym.sandboxes").joinpath(name).read_text("utf-8") for name in SENT_FIRST)]
+    sources = [runner_source(), *(bundle(name) for name in SENT_FIRST)]
     imported = {
         name.split(".")[0]
         for source in sources

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import pytest
 from image_layouts import write_files
 
+from swe_gym.curation.validate import validate
 from swe_gym.envs.group import SandboxGroup
 from swe_gym.errors import MissingInterpreter
 from swe_gym.grading.log_parsers import load_parser
 from swe_gym.grading.patch import apply_diff
-from swe_gym.rollout.validate import validate
 from swe_gym.sandboxes.pythons import find_interpreter
 from swe_gym.sandboxes.workspaces import prepare_workspace
 from swe_gym.tasks import r2e, swesmith

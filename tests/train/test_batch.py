@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from swe_gym.errors import UsageError  # noqa: E402  only where torch is there
-from swe_gym.rollout.trajectory import Segment, Trajectory  # noqa: E402
 from swe_gym.train.batch import first_fit, make_batch  # noqa: E402
 from swe_gym.train.model import PolicyModel, load_model  # noqa: E402
+from swe_gym.trajectories.trajectory import Segment, Trajectory  # noqa: E402
 
 
 def segment(mask: str, seed: int = 0, *, temperature: float = 1.0) -> Segment:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_gym.rollout.trajectory import Trajectory
 from swe_gym.train.collect import Played
 from swe_gym.train.evaluate import mean_interval, pass_at_k, summarize, wilson
+from swe_gym.trajectories.trajectory import Trajectory
 
 
 @pytest.mark.parametrize("attempts", range(1, 7))

@@ -17,13 +17,13 @@ pytest.importorskip("transformers")
 
 from swe_gym.cli import main  # noqa: E402
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402  only where torch is there
-from swe_gym.rollout.store import take_lock  # noqa: E402
 from swe_gym.rollout.tokens import Completion, Conversation  # noqa: E402
 from swe_gym.train.batch import segments_batch  # noqa: E402
 from swe_gym.train.config import GenerationConfig, TrainConfig, make_config  # noqa: E402
 from swe_gym.train.generators.scripted import ScriptedGenerator  # noqa: E402
 from swe_gym.train.log import read_log  # noqa: E402
 from swe_gym.train.loop import Trainer, TrainingStopped, train  # noqa: E402
+from swe_gym.trajectories.run_folder import take_lock  # noqa: E402
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from swe_gym.errors import UsageError  # noqa: E402
 from swe_gym.rollout.engine import rollout  # noqa: E402
 from swe_gym.rollout.plan import Plan  # noqa: E402
 from swe_gym.rollout.tokens import ChatTemplate  # noqa: E402
-from swe_gym.rollout.trajectory import Segment, Trajectory, Turn  # noqa: E402
 from swe_gym.train.config import EnvConfig  # noqa: E402
 from swe_gym.train.log import read_log  # noqa: E402
 from swe_gym.train.loop import Trainer  # noqa: E402
 from swe_gym.train.warm_start import Form, as_tokens, in_tokens, own_best  # noqa: E402
+from swe_gym.trajectories.trajectory import Segment, Trajectory, Turn  # noqa: E402
 
 FORM = Form("Be brief.", "auto", frozenset({"bash", "submit"}))
 LS = '{"name": "bash", "arguments": {"command": "ls"}}'

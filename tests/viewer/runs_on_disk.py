@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from swe_gym.rollout.store import RunFolder, RunInfo
-from swe_gym.rollout.trajectory import Trajectory, Turn, Usage
+from swe_gym.trajectories.run_folder import RunFolder, RunInfo
+from swe_gym.trajectories.trajectory import Trajectory, Turn, Usage
 from swe_gym.types import TestStatus, Verdict
 
 SECRET_TEST = "tests/test_hidden.py::test_secret"

@@ -12,7 +12,7 @@ from runs_on_disk import SECRET_TEST, failed, run_info, trajectory, turn, write_
 
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.plan import Plan
-from swe_gym.rollout.store import INDEX, TRAJECTORIES, RunFolder, index_line, open_trajectories
+from swe_gym.trajectories.run_folder import INDEX, TRAJECTORIES, RunFolder, index_line, open_trajectories
 from swe_gym.viewer.report import write_report
 from swe_gym.viewer.server import ViewServer
 

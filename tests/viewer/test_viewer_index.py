@@ -8,7 +8,7 @@ import pytest
 from runs_on_disk import failed, run_info, trajectory, turn, write_run
 
 from swe_gym.errors import UsageError
-from swe_gym.rollout.store import FAILED, INDEX, TRAJECTORIES, RunFolder
+from swe_gym.trajectories.run_folder import FAILED, INDEX, TRAJECTORIES, RunFolder
 from swe_gym.viewer.index import COLUMNS, Row, RunIndex
 
 

@@ -12,8 +12,8 @@ import pytest
 from runs_on_disk import failed, run_info, trajectory, turn, write_run
 
 from swe_gym.errors import UsageError
-from swe_gym.rollout.store import RunFolder
-from swe_gym.rollout.trajectory import Segment
+from swe_gym.trajectories.run_folder import RunFolder
+from swe_gym.trajectories.trajectory import Segment
 from swe_gym.viewer.server import STATIC, ViewServer
 
 

@@ -3,8 +3,8 @@
 import pytest
 from runs_on_disk import failed, trajectory
 
-from swe_gym.rollout.store import index_line
-from swe_gym.rollout.trajectory import Trajectory
+from swe_gym.trajectories.run_folder import index_line
+from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.viewer.index import Row, row_of
 from swe_gym.viewer.stats import MOST_BARS, PassAtK, pass_curve, resolved_by, summary, turn_bins, wall_clock
 

@@ -14,7 +14,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from swe_gym import wrappers
 from swe_gym.errors import UsageError
-from swe_gym.rollout.trajectory import Trajectory
+from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.wrappers import vector
 
 Make = Callable[..., gym.Env[str, str]]

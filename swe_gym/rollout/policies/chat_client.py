@@ -13,7 +13,7 @@ from typing import Any
 import openai
 
 from ...errors import PolicyError
-from ..trajectory import Usage
+from ...trajectories.trajectory import Usage
 
 _CONTEXT = re.compile(
     r"context.?(?:length|size|window)|prompt is too long|input is too long|too many tokens|max_new_tokens` must be",

@@ -12,9 +12,9 @@ from pydantic import Field, PrivateAttr, SecretStr
 from ...actions import describe_tools
 from ...envs.swe_env import SweEnv
 from ...errors import UsageError
+from ...trajectories.trajectory import PolicyInfo, Usage
 from ...types import Frozen
 from ..policy import PolicyReport
-from ..trajectory import PolicyInfo, Usage
 from .calls import swe_env
 from .chat_client import Answer, ChatClient, ContextExceeded
 from .history import History

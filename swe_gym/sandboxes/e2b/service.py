@@ -9,17 +9,17 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 from typing import Any
 
 from ...errors import SandboxClosed, SandboxError, SandboxStartError
+from ...guests import bundle
+from ...guests.relay import GREETING
 from ..base import SandboxSpec
 from ..container import NO_PYTHON, start_command
 from ..runner_sandbox import runner_source
 from .creation import create_sandbox
 from .options import E2BOptions, resolve_access, whole_seconds
 from .refusals import back_off, is_a, is_final, judge
-from .relay import GREETING
 from .sdk import in_time, load_sdk, supported
 from .stream import Cut, Gone
 
@@ -263,7 +263,6 @@ def wait_for_greeting() -> Callable[[str], None]:
 
 def relay_program(workdir: str, runner: str = "") -> str:
     """The relay, with the runner in it, as a short text for `python3 -c`."""
-    relay = files(__package__).joinpath("relay.py").read_text("utf-8")
-    program = f"{relay}\nserve({runner or runner_source()!r}, {workdir!r})\n"
+    program = f"{bundle('relay')}\nserve({runner or runner_source()!r}, {workdir!r})\n"
     packed = base64.b85encode(zlib.compress(program.encode(), 9)).decode()
     return f"import base64,zlib;exec(zlib.decompress(base64.b85decode({packed!r})))"

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from ...guests.relay import LINE_MARK, encode_line
 from ..jitter import jittered
-from .relay import LINE_MARK, encode_line
 
 CHUNK = 384 * 1024
 """Bytes per call at most: as JSON, twice in base64, they stay below the 1 MB that gateways commonly take."""

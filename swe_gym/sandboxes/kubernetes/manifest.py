@@ -1,7 +1,6 @@
 """The pod of a sandbox, as the API takes it, and the program that is sent to its first process. Pure."""
 
 import getpass
-import importlib.resources
 import re
 import socket
 import uuid
@@ -9,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...errors import Unsupported
+from ...guests import bundle
 from ..base import SandboxSpec
 from ..container import VENV, start_command
 from ..lent_python import PLACE, lender
@@ -111,18 +111,14 @@ def program(spec: SandboxSpec, options: KubernetesOptions) -> bytes:
         kept = [CAPABILITIES.index(name) for name in options.capabilities]
         source = "\n".join(
             [
-                _guest("local", "linux.py"),
-                _guest("kubernetes", "unplug.py"),
+                bundle("local/linux"),
+                bundle("unplug"),
                 f"unplug(); drop_privileges({kept})",
                 source,
             ]
         )
     data = source.encode()
     return b"%08d" % len(data) + data
-
-
-def _guest(folder: str, name: str) -> str:
-    return importlib.resources.files(__package__).joinpath("..", folder, name).read_text("utf-8")
 
 
 def pod(spec: SandboxSpec, options: KubernetesOptions, *, name: str, image: str, run: str, sandbox: str) -> Object:

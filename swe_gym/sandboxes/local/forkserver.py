@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+from ... import guests
 from ...errors import SandboxStartError
 from ..channel import SocketStream
 
@@ -146,8 +147,8 @@ def _start_launcher() -> socket.socket:
 
 
 def _spawn_launcher(stream: int) -> None:
-    folder = os.path.dirname(__file__)
-    code = f"import sys; sys.path[:0] = [{folder!r}, {os.path.dirname(folder)!r}]; import launcher; launcher.main()"
+    package = os.path.dirname(os.path.dirname(guests.__file__))  # behind the standard library, which has a `types` too
+    code = f"import sys; sys.path.append({package!r}); import guests.local.launcher; guests.local.launcher.main()"
     python = _python()
     null = os.open(os.devnull, os.O_RDWR)
     try:

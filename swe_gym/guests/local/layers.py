@@ -13,7 +13,7 @@ ways:
 
 import os
 
-from linux import (
+from .linux import (
     CLONE_NEWNS,
     MNT_DETACH,
     MS_BIND,
@@ -25,7 +25,7 @@ from linux import (
     libc,
     mount,
 )
-from trees import copy_tree
+from .trees import copy_tree
 
 BASE = "/tmp"
 """Where the tmpfs is mounted while the sandbox is built, for only we see it there."""

@@ -11,9 +11,10 @@ import signal
 import socket
 import struct
 
-import layers
-from confined import close_abstract_sockets
-from linux import (
+from ..seccomp import restrict_calls
+from . import layers
+from .confined import close_abstract_sockets
+from .linux import (
     CLONE_NEWNS,
     MNT_DETACH,
     MS_BIND,
@@ -31,7 +32,6 @@ from linux import (
     mount,
     wait_for_end,
 )
-from seccomp import restrict_calls
 
 CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000

@@ -37,11 +37,11 @@ KEY, REPORT, WORKDIR = take_order(os.path.dirname(os.path.abspath(sys.argv[0])))
 START_PATH = sys.path[1:]  # the first entry is this script's folder
 sys.path[:] = [path for path in START_PATH if is_installed(path)]
 
-import hashlib  # noqa: E402  the path had to be cleared first
-import hmac  # noqa: E402
-import importlib.util  # noqa: E402
-import json  # noqa: E402
-import types  # noqa: E402
+import hashlib
+import hmac
+import importlib.util
+import json
+import types
 
 
 def open_report():

@@ -1,6 +1,6 @@
 """Runs pytest as `python -m pytest` does and reports, signed, how each test ended. See `report` for the rules."""
 
-from report import WORSE, act_as_module, report_on
+from .report import WORSE, act_as_module, report_on
 
 
 def status_of(report):

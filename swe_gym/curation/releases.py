@@ -1,6 +1,6 @@
 """What a source release says of itself: where its tests are, what they need, what changed since an older one.
 
-Only reading: nothing of a release is run here. `swe_gym.rollout.new_task` makes tasks of it.
+Only reading: nothing of a release is run here. `swe_gym.curation.new_task` makes tasks of it.
 """
 
 import configparser

@@ -17,9 +17,8 @@ import socket
 import sys
 import traceback
 
-import confined
-import namespace
-import runner
+from .. import runner
+from . import confined, namespace
 
 
 def main():

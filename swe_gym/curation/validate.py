@@ -19,8 +19,8 @@ from ..grading.counter import NATURAL
 from ..grading.patch import apply_diff
 from ..tasks import TaskSource
 from ..tasks.record import TaskRecord, digest, read_records
+from ..trajectories.trajectory import append_line
 from ..types import Task, TestStatus, Verdict
-from .trajectory import append_line
 
 __all__ = ["TaskRecord", "digest", "read_records", "validate"]
 

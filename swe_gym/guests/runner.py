@@ -25,8 +25,8 @@ import tempfile
 import termios
 import time
 
-from gitignore import LONGEST_RULES, Rules
-from protocol import Decoder, encode
+from .gitignore import LONGEST_RULES, Rules
+from .protocol import Decoder, encode
 
 CHUNK = 1 << 16
 CHUNK_OF_FILE = 1 << 20

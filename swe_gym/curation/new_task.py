@@ -28,8 +28,8 @@ from ..grading.tests import STEADY_ENV, find_statuses
 from ..index import Sdist, find_sdists, normalised, version_order
 from ..sandboxes.pythons import list_installed, prepare_python
 from ..sandboxes.workspaces import git_program, prepare_workspace
-from ..tasks.pypi import TestLayout, changes_between, find_source_root, find_tests, list_files, test_requirements
 from ..types import GitWorkspace, Oracle, PythonEnv, SdistWorkspace, Task, TestStatus
+from .releases import TestLayout, changes_between, find_source_root, find_tests, list_files, test_requirements
 
 PYTEST = "python -m pytest -p no:cacheprovider -o addopts= --continue-on-collection-errors"
 

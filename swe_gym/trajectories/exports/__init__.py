@@ -23,12 +23,12 @@ Exporter = Callable[[Iterable[Trajectory]], Iterator[dict[str, Any]]]
 EXPORTERS = Registry(
     "export format",
     {
-        "swe-gym": "swe_gym.rollout.exports.rows:as_they_are",
-        "rows": "swe_gym.rollout.exports.rows:to_rows",
-        "r2e": "swe_gym.rollout.exports.r2e:to_r2e",
-        "sft": "swe_gym.rollout.exports.chat:to_sft",
-        "preferences": "swe_gym.rollout.exports.chat:to_preferences",
-        "swebench": "swe_gym.rollout.exports.predictions:to_predictions",
+        "swe-gym": "swe_gym.trajectories.exports.rows:as_they_are",
+        "rows": "swe_gym.trajectories.exports.rows:to_rows",
+        "r2e": "swe_gym.trajectories.exports.r2e:to_r2e",
+        "sft": "swe_gym.trajectories.exports.chat:to_sft",
+        "preferences": "swe_gym.trajectories.exports.chat:to_preferences",
+        "swebench": "swe_gym.trajectories.exports.predictions:to_predictions",
     },
     group="swe_gym.exporters",
 )

@@ -12,10 +12,10 @@ import signal
 import socket
 import struct
 
-import runner
-from linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, libc, prctl, wait_for_end
-from seccomp import restrict_calls
-from trees import copy_tree
+from .. import runner
+from ..seccomp import restrict_calls
+from .linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, libc, prctl, wait_for_end
+from .trees import copy_tree
 
 SYS_CREATE_RULESET, SYS_ADD_RULE, SYS_RESTRICT_SELF = 444, 445, 446
 CREATE_RULESET_VERSION, RULE_PATH_BENEATH = 1, 1

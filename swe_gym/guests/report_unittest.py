@@ -8,7 +8,7 @@ import os
 import runpy
 import sys
 
-from report import WORSE, act_as_module, report_on
+from .report import WORSE, act_as_module, report_on
 
 SCRIPT = "--script="
 

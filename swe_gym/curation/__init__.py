@@ -1,0 +1,1 @@
+"""Making tasks and vouching for them."""

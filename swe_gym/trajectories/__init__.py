@@ -1,0 +1,1 @@
+"""The record of episodes: trajectories, run folders, exporters and importers."""
