@@ -4,12 +4,16 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from swe_gym.errors import SweGymError
 from swe_gym.index import find_sdists
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.types import FolderWorkspace
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # no test measures time
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -630,7 +630,7 @@ any_message = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 @given(any_action | any_message, st.sampled_from(["auto", *FORMATS]), st.sampled_from(["first", "last", "error"]))
 def test_any_action_gives_a_call_or_a_lesson(action: Any, format: str, several: Any) -> None:
     try:
@@ -642,7 +642,7 @@ def test_any_action_gives_a_call_or_a_lesson(action: Any, format: str, several: 
         assert Action.model_validate_json(found.model_dump_json()) == found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(json_values)
 def test_json_text_and_mapping_are_read_alike(value: Any) -> None:
     message = {"tool_calls": [{"function": {"name": "anything", "arguments": value}}]}
@@ -734,7 +734,7 @@ calls = st.fixed_dictionaries(
 words = st.text(string.ascii_letters + " .,\n", max_size=20)
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=700)
 @given(calls, st.sampled_from([name for name in FORMATS if name != "bash"]), words, words)
 def test_a_call_that_was_written_is_read_again(call: ToolCall, format: str, before: str, after: str) -> None:
     try:
@@ -753,7 +753,7 @@ def test_a_call_that_was_written_is_read_again(call: ToolCall, format: str, befo
         assert action.thought == "\n".join(part for part in (before.strip(), after.strip()) if part)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(plain_text)
 def test_a_command_that_was_written_in_a_fence_is_read_again(command: str) -> None:
     assume(command.strip() and not any(line.strip() == "```" for line in command.split("\n")))

@@ -531,7 +531,7 @@ ODD = (" ", "  ", "\n", "\r", "\t", "\x1b[31m", "\x1b", " - ", "::", "[", "]", "
 WORDS = st.sampled_from([*ODD, *" ".join((PYTEST, VERBOSE, DJANGO, KARMA, SYMPY, P5JS, DOCTEST)).split()])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.one_of(st.text(), st.lists(WORDS).map(" ".join), st.lists(WORDS).map("".join)))
 def test_no_text_makes_a_parser_raise(log: str) -> None:
     for name in PARSERS:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_gym.sandboxes.channel import SocketStream
@@ -30,7 +30,6 @@ def frame(opcode: int, payload: bytes, *, final: bool = True) -> bytes:
     return struct.pack(">BBQ", head, 127, len(payload)) + payload
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.binary(max_size=300) | st.sampled_from([b"x" * 126, b"y" * 65536, b""]), max_size=6),
     st.integers(1, 1000),

@@ -145,7 +145,7 @@ def requests(sock: socket.socket) -> Iterator[dict[str, Any]]:
             yield message
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.binary(min_size=1, max_size=100))
 def test_a_runner_that_sends_garbage_loses_the_sandbox_and_hangs_nobody(garbage: bytes) -> None:
     def answer(sock: socket.socket) -> None:
@@ -282,7 +282,7 @@ NAMES = ("exit_code", "signal", "timed_out", "stdout", "stdout_dropped", "stderr
 STRANGE = st.dictionaries(st.sampled_from(NAMES), JSON)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(STRANGE)
 def test_a_reply_that_makes_no_sense_is_never_anything_but_a_sandbox_error(reply: dict[str, Any]) -> None:
     for index in range(7):

@@ -156,14 +156,21 @@ def play(cheats: list[Cheat], task: Task, backend: str, workers: int) -> list[st
         return [problem for problem in threads.map(one, cheats) if problem]
 
 
+SLOW = {"many-files", "sparse-file"}
+"""Up to a minute each in an engine; the grading tests play them on the local backend."""
+
+IN_CONTAINERS = [cheat for cheat in CHEATS if cheat.name not in SLOW]
+
+
 def test_only_honest_work_counts_in_a_container(rows: Callable[[str], Row]) -> None:
-    assert play([*CHEATS, *HONEST], task_of(rows("swebench")), "docker", workers=4) == []
+    assert play([*IN_CONTAINERS, *HONEST], task_of(rows("swebench")), "docker", workers=4) == []
 
 
 @pytest.mark.usefixtures("kubernetes")
 def test_only_honest_work_counts_in_a_pod(rows: Callable[[str], Row]) -> None:
     pytest.importorskip("kubernetes")
-    assert play([*CHEATS, *HONEST], task_of(rows("swebench")), "kubernetes", workers=6) == []
+    sample = IN_CONTAINERS[::4]  # a pod runs the containers of the test above: a sample shows that the backend is right
+    assert play([*sample, *HONEST], task_of(rows("swebench")), "kubernetes", workers=6) == []
 
 
 def test_the_required_engines_work(docker_problem: str, kubernetes_problem: str) -> None:

@@ -56,7 +56,7 @@ def small(task_id: str = "one", **fields: object) -> Task:
 
 
 @given(st.lists(tasks, min_size=1, max_size=3, unique_by=lambda task: task.task_id))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_tasks_survive_a_round_trip_in_every_format(tmp_path: Path, written: list[Task]) -> None:
     for name in FORMATS:
         write_tasks(written, tmp_path / name)

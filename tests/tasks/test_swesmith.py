@@ -150,7 +150,7 @@ texts = st.none() | st.tuples(lines, st.booleans()).map(lambda pair: "\n".join(p
 @given(
     old=st.dictionaries(st.sampled_from(["f", "g h"]), texts), new=st.dictionaries(st.sampled_from(["f", "g h"]), texts)
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_reversed_diff_undoes_what_git_says(tmp_path_factory, old: dict[str, Any], new: dict[str, Any]) -> None:
     root = tmp_path_factory.mktemp("trees")
     for name, files in (("old", old), ("new", new)):

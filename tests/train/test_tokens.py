@@ -39,7 +39,7 @@ def completion(tokenizer: Any, ids: Sequence[int], *, ended: bool, number: int) 
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=TURNS)
 def test_every_sampled_token_stands_in_one_segment_with_its_logprob(tokenizer: Any, name: str, turns: Any) -> None:
     template = using(tokenizer, name)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import VectorEnv
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_gym.vector.infos import InfoBatcher
@@ -36,7 +36,6 @@ typed = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(typed, min_size=1, max_size=5))
 def test_infos_of_steady_types_are_batched_as_gymnasium_does(infos: list[dict[str, Any]]) -> None:
     assert data_equivalence(InfoBatcher().batch(infos), gymnasiums(infos))
@@ -53,7 +52,6 @@ anything = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.dictionaries(st.sampled_from("ab"), anything), min_size=2, max_size=2), max_size=6))
 def test_any_values_come_out_as_they_went_in(steps: list[list[dict[str, Any]]]) -> None:
     batcher = InfoBatcher()
