@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from test_architecture import LAYERS
 
 from swe_gym.cli import app
 from swe_gym.viewer.training_report import write_curves
@@ -127,6 +128,12 @@ def test_relative_links_lead_to_files(path: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2])
     assert sorted(listed) == [str(page.relative_to(ROOT / "docs")) for page in PAGES]
+
+
+def test_the_drawing_of_the_package_shows_every_layer() -> None:
+    layers = re.findall(r"subgraph L(\d).*?\n(.*?)\n    end", (ROOT / "docs/architecture.md").read_text(), re.DOTALL)
+    drawn = {f"swe_gym.{package}": int(layer) for layer, box in layers for package in re.findall(r"(\w+)\[", box)}
+    assert LAYERS.items() <= drawn.items()
 
 
 def test_the_learning_curves_are_drawn_from_the_logs_beside_the_example(tmp_path: Path) -> None:

@@ -156,10 +156,12 @@ def play(cheats: list[Cheat], task: Task, backend: str, workers: int) -> list[st
         return [problem for problem in threads.map(one, cheats) if problem]
 
 
+@pytest.mark.timeout(900)
 def test_only_honest_work_counts_in_a_container(rows: Callable[[str], Row]) -> None:
     assert play([*CHEATS, *HONEST], task_of(rows("swebench")), "docker", workers=4) == []
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("kubernetes")
 def test_only_honest_work_counts_in_a_pod(rows: Callable[[str], Row]) -> None:
     pytest.importorskip("kubernetes")
