@@ -1,4 +1,4 @@
-"""What README and docs say holds: their Python runs, their commands exist, their links lead somewhere."""
+"""Python in the README and the docs runs, commands exist, links have targets."""
 
 import contextlib
 import io
@@ -27,7 +27,7 @@ def name(path: Path) -> str:
 
 
 def blocks(path: Path, language: str) -> Iterator[str]:
-    """The code blocks of a page, files that it includes put in."""
+    """Yield the code blocks of a page, with included files."""
     pattern = rf"^( *)```{language}\n(.*?)^\1```$"
     for match in re.finditer(pattern, path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
         yield INCLUDE.sub(lambda include: (ROOT / include[1]).read_text(), textwrap.dedent(match[2]))
@@ -54,7 +54,7 @@ def test_python_compiles(path: Path) -> None:
     ],
 )
 def test_python_runs(page: str, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page run one after the other, as a reader would type them."""
+    """The blocks of a page run in order."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     output = io.StringIO()
@@ -71,7 +71,7 @@ def test_python_runs(page: str, shown: list[str], tmp_path: Path, monkeypatch: p
 
 
 def commands(path: Path) -> Iterator[list[str]]:
-    """Every `swe-gym ...` of a page: in a block of shell commands, or in a line of text."""
+    """Yield every `swe-gym ...` of a page, in shell blocks and in text."""
     lines = [line for block in blocks(path, "bash") for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"`(swe-gym [^`]+)`", path.read_text(encoding="utf-8"))
     for line in lines:
@@ -82,7 +82,7 @@ def commands(path: Path) -> Iterator[list[str]]:
 
 
 def check_command(words: list[str]) -> None:
-    """Follow the words through the commands, then look up each option."""
+    """Find the command of the words, and check its options."""
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):
         assert words, "a sub-command is missing"
@@ -110,7 +110,7 @@ def test_commands_are_found_and_checked() -> None:
 
 
 def test_the_test_command_of_the_readme_is_marked() -> None:
-    """`.ci/run` takes it from there."""
+    """`.ci/run` and the workflows read it."""
     assert re.search(r"<!-- tests -->\n```bash\n[^`]*pytest\n```", (ROOT / "README.md").read_text())
 
 
@@ -118,7 +118,7 @@ def test_the_test_command_of_the_readme_is_marked() -> None:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=name)
-def test_relative_links_lead_to_files(path: Path) -> None:
+def test_relative_links_have_targets(path: Path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not re.match(r"[a-z]+:|#", target):
