@@ -1,8 +1,8 @@
-"""What the package itself costs: constructing, registering, importing, and the tools on a repository of 2,000 files.
+"""Measure imports, environment construction, task registration, and tools on a repository of 2,000 files.
 
     python benchmarks/core.py
 
-Prints one table. `swe-gym bench sandbox` measures the sandboxes.
+`swe-gym bench sandbox` measures sandboxes.
 """
 
 import statistics
@@ -10,14 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium
-from rich.console import Console
-from rich.table import Table
+from common import milliseconds, show
 
-import swe_gym
+import swe_gym  # noqa: F401  registers the ids
 from swe_gym.cli.bench import alternate
 from swe_gym.envs.registration import register_tasks
 from swe_gym.tasks.file import write_tasks
@@ -28,41 +26,37 @@ ROUNDS = 50
 
 
 def main() -> None:
-    """Measure, and print each figure beside the bar that it must not pass."""
-    table = Table("what", "measured", "bar", title="swe_gym")
-    table.add_row("import swe_gym, beyond gymnasium and numpy", f"{import_ms():.0f} ms", "200 ms")
-    table.add_row("a step `bash true`, beside subprocess.run(['true'])", f"{step_ratio():.1f}x", "3x")
-    table.add_row("construct 1,000 environments", f"{seconds(construct):.2f} s", "1 s")
+    """Measure, and print each figure with its upper bar."""
+    rows = [
+        ("import swe_gym, on top of gymnasium and numpy", f"{import_ms():.0f} ms", "200 ms"),
+        ("step with `bash true`, relative to subprocess.run(['true'])", f"{step_ratio():.1f}x", "3x"),
+        ("construct 1,000 environments", f"{milliseconds(construct) / 1000:.2f} s", "1 s"),
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        table.add_row("register 25,000 tasks", f"{register(Path(folder)):.2f} s", "1 s")
+        rows.append(("register 25,000 tasks", f"{register(Path(folder)):.2f} s", "1 s"))
     with tempfile.TemporaryDirectory() as folder:
-        for name, milliseconds in tools(Path(folder)).items():
-            table.add_row(f"{name}, {FILES:,} files, median", f"{milliseconds:.1f} ms", "5 ms")
-    Console().print(table)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """How long one call takes."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+        rows += [
+            (f"{name}, {FILES:,} files, median", f"{median:.1f} ms", "5 ms")
+            for name, median in tools(Path(folder)).items()
+        ]
+    show("swe_gym", ("what", "measured", "bar"), rows)
 
 
 def import_ms() -> float:
-    """Median difference of two fresh interpreters, one that imports swe_gym too."""
+    """Return the median difference of two fresh interpreters, one of which also imports swe_gym."""
 
     def run(modules: str) -> float:
-        return seconds(lambda: subprocess.run([sys.executable, "-c", f"import {modules}"], check=True))
+        return milliseconds(lambda: subprocess.run([sys.executable, "-c", f"import {modules}"], check=True))
 
     differences = []
     for _ in range(7):
         without = run("gymnasium, numpy")
         differences.append(run("gymnasium, numpy, swe_gym") - without)
-    return statistics.median(differences) * 1000
+    return statistics.median(differences)
 
 
 def step_ratio() -> float:
-    """A whole step with the bash tool, over a process without a sandbox, measured in turns."""
+    """Return the time of a step with the bash tool relative to a bare process. The two alternate."""
     action = '{"name": "bash", "arguments": {"command": "true"}}'
     with gymnasium.make("SWE/Toy-v0", max_turns=100_000) as env:
         env.reset(seed=0)
@@ -71,21 +65,21 @@ def step_ratio() -> float:
 
 
 def construct() -> None:
-    """As users do: by id, each its own. No sandbox is started."""
+    """Construct environments by id. No sandbox starts."""
     for _ in range(1_000):
         gymnasium.make("SWE/Toy-v0")
 
 
 def register(folder: Path) -> float:
-    """Ids of 25,000 tasks that a file holds; reading the file is not counted."""
+    """Return the seconds to register 25,000 tasks of a file, without reading it."""
     path = folder / "tasks.jsonl"
     write_tasks((Task(task_id=f"task-{number}", problem_statement="") for number in range(25_000)), path)
     ids = [f"task-{number}" for number in range(25_000)]
-    return seconds(lambda: register_tasks("file", ids, prefix="Bench", path=str(path)))
+    return milliseconds(lambda: register_tasks("file", ids, prefix="Bench", path=str(path))) / 1000
 
 
 def tools(folder: Path) -> dict[str, float]:
-    """Milliseconds of `env.step` for each of the tools that look at files."""
+    """Return median milliseconds of `env.step` for each tool that reads or edits files."""
     for number in range(FILES):
         path = folder / f"package{number % 40}" / f"module{number}.py"
         path.parent.mkdir(exist_ok=True)
@@ -107,12 +101,11 @@ def tools(folder: Path) -> dict[str, float]:
                 action = call.replace("ROUND", str(turn))
                 started = time.perf_counter()
                 *_, info = env.step(action)
-                times[name].append(time.perf_counter() - started)
+                times[name].append((time.perf_counter() - started) * 1000)
                 if not info["tool_ok"] and name != "grep, no match":
                     raise SystemExit(f"{name} failed")
-    return {name: statistics.median(values) * 1000 for name, values in times.items()}
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 if __name__ == "__main__":
-    assert swe_gym.__version__
     main()

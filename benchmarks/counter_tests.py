@@ -1,11 +1,20 @@
-"""What counter-tests cover, what they cost, and whether they are fair to right work.
+"""Measure what counter-tests cover and cost, and whether they are fair to correct patches.
 
-    python benchmarks/counter_tests.py TASKS.jsonl|toy|micro [--times 3] [--different 3] [--tasks 20] [--match '*']
+    python benchmarks/counter_tests.py TASKS.jsonl|toy|micro [--times 3] [--variants 3] [--tasks 20] [--match '*']
 
-A line is a task: its tests that must start passing and have a counter-test; how often the gold patch was resolved and
-empty work was not; alarms and unfit changes on the gold patch; right but different patches that were resolved; the cost
-of empty work and of the gold patch as ratios to a single plain run of the same work, in the tests / in the grading; the
-kinds of changes, with a * if they read like a person's. The runs alternate; ratios are of medians.
+Columns, one row per task:
+
+covered   tests that must start passing and have a counter-test / all of them
+correct   runs in which the gold patch was resolved and the empty patch was not / all runs
+alarms    alarms on the gold patch
+unfit     changes that the gold patch showed to be unfit
+variants  variants of the gold patch that were resolved / all variants
+empty     cost of an empty patch relative to a single plain run: in the tests / in the whole grading
+gold      the same for the gold patch
+plain     seconds of the tests in a plain run
+kinds     kinds of changes, with a * if they read like a person's
+
+The runs alternate; ratios are ratios of medians.
 """
 
 import argparse
@@ -16,9 +25,11 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+
+from common import LiveTable, open_box
 
 from swe_gym.cli.common import open_source
 from swe_gym.errors import SweGymError
@@ -30,16 +41,16 @@ from swe_gym.grading.judge import Judge, Stage
 from swe_gym.grading.patch import Patch, apply_diff, take_patch
 from swe_gym.grading.protect import Protection
 from swe_gym.grading.seal import hidden_places, seal
-from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.sandboxes import Sandbox
 from swe_gym.types import Task, Verdict
 
-# --- right but different patches ------------------------------------------------------------------------------
+# --- variants of correct patches --------------------------------------------------------------------------------
 
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 
 def renamed(source: Source, random: random.Random) -> list[Edit]:
-    """Other names for local variables of functions that hold no other function."""
+    """Rename local variables in functions without nested functions."""
     edits = []
     for function in source.functions.values():
         inner = [node for statement in function.body for node in ast.walk(statement)]
@@ -54,7 +65,7 @@ def renamed(source: Source, random: random.Random) -> list[Edit]:
 
 
 def _bound_otherwise(function: Function, inner: list[ast.AST]) -> set[str]:
-    """Names that are parameters, that a statement other than an assignment binds, or that stand in an f-string."""
+    """Return names of parameters, names in f-strings, and names bound by anything but an assignment."""
     names = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
     for node in inner:
         match node:
@@ -66,13 +77,13 @@ def _bound_otherwise(function: Function, inner: list[ast.AST]) -> set[str]:
                 names.add(node.name or "")
             case ast.MatchMapping():
                 names.add(node.rest or "")
-            case ast.JoinedStr():  # before Python 3.12, positions within it are wrong
+            case ast.JoinedStr():  # before Python 3.12, its positions are wrong
                 names |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
     return names
 
 
 def reordered(source: Source, random: random.Random) -> list[Edit]:
-    """Adjacent functions of the module in another order."""
+    """Reorder adjacent functions of the module."""
     edits = []
     for group in _groups(source.tree):
         first = random.randrange(1, len(group))
@@ -93,7 +104,7 @@ def _groups(tree: ast.Module) -> Iterator[list[ast.stmt]]:
 
 
 def logged(source: Source, random: random.Random) -> list[Edit]:
-    """A line for the log in up to three functions."""
+    """Add a log line to up to three functions."""
     functions = [known for names, known in source.functions.items() if not names[-1].startswith("__")]
     edits = []
     for function in random.sample(functions, min(len(functions), 3)):
@@ -106,7 +117,7 @@ def logged(source: Source, random: random.Random) -> list[Edit]:
 
 
 def commented(source: Source, random: random.Random) -> list[Edit]:
-    """Comments and blank lines before functions and classes, and at the end."""
+    """Add comments and blank lines before functions and classes."""
     edits = []
     for node in source.tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
@@ -118,8 +129,8 @@ def commented(source: Source, random: random.Random) -> list[Edit]:
 VARIANTS: tuple[Callable[[Source, random.Random], list[Edit]], ...] = (renamed, reordered, logged, commented)
 
 
-def different(patch: Patch, number: int) -> tuple[str, Patch | None]:
-    """The name of a variant and the patch with it; None if it changes nothing."""
+def make_variant(patch: Patch, number: int) -> tuple[str, Patch | None]:
+    """Return the name of a variant and its patch, or None if the variant changes nothing."""
     variant = VARIANTS[number % len(VARIANTS)]
     draw = random.Random(number)
     changes = []
@@ -134,7 +145,7 @@ def different(patch: Patch, number: int) -> tuple[str, Patch | None]:
     return variant.__name__, None if changed == patch else changed
 
 
-# --- judging ----------------------------------------------------------------------------------------------------
+# --- grading ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -144,7 +155,7 @@ class Judged:
     Attributes:
         verdict: The verdict.
         tests: Seconds in the runs of tests.
-        whole: Seconds of the whole grading, opening of sandboxes included.
+        whole: Seconds of the whole grading, with the opening of sandboxes.
     """
 
     verdict: Verdict
@@ -152,16 +163,8 @@ class Judged:
     whole: float
 
 
-@contextmanager
-def open_box(task: Task) -> Iterator[Sandbox]:
-    """A local sandbox of a task."""
-    files = {"image": task.image, "workspace": task.workspace, "python": task.python}
-    with open_sandbox(SandboxSpec(**files, workdir=task.workdir, env=task.env), "local") as box:
-        yield box
-
-
 def gold_patch(task: Task) -> Patch:
-    """The gold patch as a policy's work."""
+    """Return the gold patch as a policy's work."""
     with open_box(task) as fresh, open_box(task) as box:
         apply_diff(box, task.oracle.gold_patch, what="the gold patch")
         seal(task, box)
@@ -169,9 +172,9 @@ def gold_patch(task: Task) -> Patch:
 
 
 def judged(task: Task, patch: Patch, *, counted: bool = True) -> Judged:
-    """Judge work as an episode does, or by a single plain run."""
+    """Grade work as an episode does, or by a single plain run."""
     grader = GRADERS.load(task.oracle.grader)
-    assert isinstance(grader, Grader), f"the grader {task.oracle.grader} runs no counter-tests"
+    assert isinstance(grader, Grader), f"the grader {task.oracle.grader!r} does not support counter-tests"
     seconds = 0.0
 
     def timed(ready: Ready, sandbox: Sandbox) -> Evaluation:
@@ -198,53 +201,53 @@ def judged(task: Task, patch: Patch, *, counted: bool = True) -> Judged:
 
 @dataclass
 class Row:
-    """What was found about one task.
+    """The measurements of one task.
 
     Attributes:
         task: The task.
-        empty: Empty work by the judge, and by a plain run.
-        gold: The gold patch by the judge, and by a plain run.
-        different: Variant -> whether it was resolved without an alarm; None if it does not resolve the task at all.
+        empty: The empty patch, graded by the judge and by a plain run.
+        gold: The gold patch, graded by the judge and by a plain run.
+        variants: Variant -> whether it was resolved without an alarm; None if a plain run does not resolve it either.
     """
 
     task: Task
     empty: list[tuple[Judged, Judged]] = field(default_factory=list)
     gold: list[tuple[Judged, Judged]] = field(default_factory=list)
-    different: dict[str, bool | None] = field(default_factory=dict)
+    variants: dict[str, bool | None] = field(default_factory=dict)
 
     @property
     def kinds(self) -> Counter[str]:
-        """Kinds of changes in the last plan -> tests."""
+        """Kinds of changes in the last plan -> number of tests."""
         return Counter(self.gold[-1][0].verdict.counter_tests.kinds.values())
 
     @property
     def covered(self) -> tuple[int, int]:
-        """Tests that must start passing with a counter-test, and all."""
+        """Numbers of tests that must start passing: with a counter-test, and all."""
         found = self.gold[-1][0].verdict.counter_tests
         return len(found.kinds), len(found.kinds) + len(found.uncovered)
 
     @property
-    def right(self) -> int:
-        """How often the gold patch was resolved and empty work was not."""
+    def correct(self) -> int:
+        """Number of runs in which the gold patch was resolved and the empty patch was not."""
         return sum(
             gold.verdict.resolved and not empty.verdict.resolved
             for (gold, _), (empty, _) in zip(self.gold, self.empty, strict=True)
         )
 
     def found(self, name: str) -> int:
-        """Alarms, or unfit changes, on the gold patch."""
+        """Count alarms, or unfit changes, on the gold patch."""
         return sum(len(getattr(judge.verdict.counter_tests, name)) for judge, _ in self.gold)
 
 
 def ratios(pairs: list[tuple[Judged, Judged]]) -> tuple[float, float]:
-    """Median seconds by the judge over those by a plain run: in the tests, and in the whole grading."""
+    """Return median seconds by the judge relative to a plain run: in the tests, and in the whole grading."""
     tests, plain_tests = (statistics.median(pair[side].tests for pair in pairs) for side in (0, 1))
     whole, plain_whole = (statistics.median(pair[side].whole for pair in pairs) for side in (0, 1))
     return tests / plain_tests, whole / plain_whole
 
 
 def measure(task: Task, times: int, variants: int) -> Row:
-    """Judge empty work, the gold patch and patches made from it."""
+    """Grade the empty patch, the gold patch and its variants."""
     row = Row(task)
     patch = gold_patch(task)
     for turn in range(times):
@@ -253,53 +256,62 @@ def measure(task: Task, times: int, variants: int) -> Row:
             done = {counted: judged(task, work, counted=counted) for counted in order}
             pairs.append((done[True], done[False]))
     for number in range(variants):
-        name, other = different(patch, number)
+        name, other = make_variant(patch, number)
         if other is not None:
             verdict = judged(task, other).verdict
             fair = verdict.resolved and not verdict.counter_tests.alarms
             wrong = not fair and not judged(task, other, counted=False).verdict.resolved
-            row.different[name] = None if wrong else fair
+            row.variants[name] = None if wrong else fair
     return row
 
 
-# --- the table ----------------------------------------------------------------------------------------------------
+# --- table --------------------------------------------------------------------------------------------------------
 
 
-def print_row(row: Row) -> None:
-    """The line of a task."""
+def print_row(table: LiveTable, row: Row) -> None:
+    """Print the row of a task."""
     covered, all_tests = row.covered
     kinds = " ".join(f"{kind}{'*' if kind in NATURAL else ''}:{count}" for kind, count in row.kinds.most_common())
-    fair = f"{sum(done is True for done in row.different.values())}/{len(row.different)}"
+    fair = f"{sum(done is True for done in row.variants.values())}/{len(row.variants)}"
     empty, gold = ratios(row.empty), ratios(row.gold)
-    print(
-        f"{covered:4}/{all_tests:<4} {row.right:2}/{len(row.gold):<2} {row.found('alarms'):5} {row.found('unfit'):5} "
-        f"{fair:>5} {empty[0]:5.2f}/{empty[1]:4.2f} {gold[0]:5.2f}/{gold[1]:4.2f} "
-        f"{row.gold[-1][1].tests:6.2f} s  {row.task.task_id}  {kinds}",
-        flush=True,
+    table.add(
+        f"{covered}/{all_tests}",
+        f"{row.correct}/{len(row.gold)}",
+        str(row.found("alarms")),
+        str(row.found("unfit")),
+        fair,
+        f"{empty[0]:.2f}/{empty[1]:.2f}",
+        f"{gold[0]:.2f}/{gold[1]:.2f}",
+        f"{row.gold[-1][1].tests:.2f} s",
+        f"{row.task.task_id}  {kinds}",
     )
-    for name, done in row.different.items():
+    for name, done in row.variants.items():
         if not done:
-            print(f"    {name}: {'not a solution without counter-tests either' if done is None else 'NOT RESOLVED'}")
+            print(f"    {name}: {'not resolved by a plain run either' if done is None else 'NOT RESOLVED'}")
 
 
 def print_total(rows: list[Row]) -> None:
-    """The lines of all tasks together."""
+    """Print the totals of all tasks."""
     covered, tests = (sum(row.covered[side] for row in rows) for side in (0, 1))
     kinds = sum((row.kinds for row in rows), Counter())
     natural = sum(bool(NATURAL.intersection(row.kinds)) for row in rows)
-    done = [value for row in rows for value in row.different.values() if value is not None]
-    print(f"{len(rows)} tasks, {natural} with a natural counter-test; {sum(map(bool, done))} of {len(done)} different")
+    done = [value for row in rows for value in row.variants.values() if value is not None]
+    print(
+        f"{len(rows)} tasks, {natural} with a natural counter-test; "
+        f"{sum(map(bool, done))} of {len(done)} variants resolved"
+    )
     print(f"tests that must start passing with a counter-test: {covered} of {tests}: {dict(kinds.most_common())}")
     print(
-        f"on gold: {sum(row.found('alarms') for row in rows)} alarms, {sum(row.found('unfit') for row in rows)} unfit"
+        f"on the gold patch: {sum(row.found('alarms') for row in rows)} alarms, "
+        f"{sum(row.found('unfit') for row in rows)} unfit changes"
     )
     for name in ("empty", "gold"):
         found = [ratios(getattr(row, name)) for row in rows]
         middle = [statistics.median(column) for column in zip(*found, strict=True)]
         most = [max(column) for column in zip(*found, strict=True)]
         print(
-            f"{name}: {middle[0]:.2f} times the tests, {middle[1]:.2f} times the grading (median); "
-            f"at most {most[0]:.2f} and {most[1]:.2f}"
+            f"{name} patch: {middle[0]:.2f} times the tests, {middle[1]:.2f} times the grading (median); "
+            f"maximum {most[0]:.2f} and {most[1]:.2f}"
         )
 
 
@@ -308,22 +320,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="'toy', 'micro' (all difficulties), or a task file")
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--different", type=int, default=3, help="patches made from each gold patch")
-    parser.add_argument("--tasks", type=int, default=20, help="the first tasks that match")
+    parser.add_argument("--variants", type=int, default=3, help="variants of each gold patch")
+    parser.add_argument("--tasks", type=int, default=20, help="number of tasks, from the start of the matches")
     parser.add_argument("--match", default="*")
     arguments = parser.parse_args()
     options = ["difficulty=[1,2,3,4,5]", f"count={arguments.tasks}"] if arguments.source == "micro" else []
     source = open_source(arguments.source, options)
     names = [name for name in source.ids() if fnmatchcase(name, arguments.match)][: arguments.tasks]
-    print("covered  right alarm unfit other  empty     gold        plain  task  kinds")
+    columns = ("covered", "correct", "alarms", "unfit", "variants", "empty", "gold", "plain", "task  kinds")
+    table = LiveTable(*columns)
     rows = []
     for name in names:
         try:
-            rows.append(measure(source.get(name), arguments.times, arguments.different))
+            rows.append(measure(source.get(name), arguments.times, arguments.variants))
         except SweGymError as error:
             print(f"    {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
             continue
-        print_row(rows[-1])
+        print_row(table, rows[-1])
     if rows:
         print_total(rows)
 

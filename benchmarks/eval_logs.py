@@ -1,13 +1,20 @@
-"""Real evaluation logs, judged again: how often our verdict on a log is the one that was published with it.
+"""Grade published evaluation logs again, and compare the verdicts with the published ones.
 
     python benchmarks/eval_logs.py DATA
 
-DATA is a folder with `eval_logs.tar.xz` (`SOURCE/INSTANCE/{test_output.txt, report.json}` of SWE-bench Verified),
-`swebench/SWE-bench_Verified-test.parquet` (the lists), `swesmith/test_logs/run_evaluation/INSTANCE/` and `r2e/`. Prints
-a table and each disagreement with its reason, and ends with exit code 1 if more than 0.5 % have none. A disagreement is
-explained if the tests end as the report says and only the dataset's lists differ from the report's; if the report's
-verdict contradicts the report's own tests; or if for each test that ends otherwise the log has a line that says what we
-say, or no line at all.
+DATA is a folder with
+
+    eval_logs.tar.xz                            SOURCE/INSTANCE/{test_output.txt,report.json} of SWE-bench Verified
+    swebench/SWE-bench_Verified-test.parquet    its rows
+    swesmith/test_logs/run_evaluation/INSTANCE/
+    r2e/
+
+Prints a table and every disagreement. Exits with status 1 if more than 0.5 % are unexplained. A disagreement is
+explained if one of these holds:
+
+* Every test ends as in the report, and only the dataset's lists of tests differ from the report's.
+* The report's verdict contradicts its own tests.
+* For each test that ends differently, the log confirms our result or does not name the test.
 """
 
 import json
@@ -20,8 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow.parquet
-from rich.console import Console
-from rich.table import Table
+from common import show
 
 from swe_gym.grading.expected import difference
 from swe_gym.grading.log import judge_log
@@ -36,13 +42,16 @@ FAILING = re.compile(r"\bFAILED\b|\bERROR\b|\bFAIL\b|\bSKIPPED\b|\bskipped\b| [E
 
 
 class Log(NamedTuple):
-    """A log with its published report: the verdict, and the tests in its lists.
+    """A log and its published report.
 
     Attributes:
-        oracle: With the dataset's lists.
-        resolved: The report's verdict.
-        lists: The report's lists, as fields of an oracle.
-        tests: Test in the report's lists -> whether it passed.
+        source: Name of the evaluation.
+        name: Name of the instance.
+        text: The log.
+        oracle: Oracle with the dataset's lists of tests.
+        resolved: Verdict of the report.
+        lists: The report's lists of tests, as fields of an oracle.
+        tests: Test of the report -> whether it passed.
     """
 
     source: str
@@ -55,7 +64,7 @@ class Log(NamedTuple):
 
 
 def main() -> None:
-    """Judge every log, and print what came of it."""
+    """Grade every log and print the comparison."""
     data = Path(sys.argv[1])
     judged, agreed, tests = Counter[str](), Counter[str](), Counter[str]()
     disagreements: list[tuple[str, str, str]] = []
@@ -74,24 +83,24 @@ def main() -> None:
         judged[source] += 1
         agreed[source] += same
         if not same:
-            disagreements.append((f"{source}/{name}", "not as the map says", ""))
+            disagreements.append((f"{source}/{name}", "differs from the expected map", ""))
     report(judged, agreed, tests, different, disagreements)
 
 
 def words(resolved: bool) -> str:
-    """A verdict in words."""
+    """Name a verdict."""
     return "resolved" if resolved else "not resolved"
 
 
 def different_tests(log: Log) -> dict[str, TestStatus]:
-    """The tests in the report's lists that end otherwise than the report says -> how we say they end."""
+    """Return the tests of the report that end differently here, with their status."""
     verdict = judge_log(log.oracle.model_copy(update=log.lists), log.text)
     found = {**verdict.fail_to_pass, **verdict.pass_to_pass}
     return {test: found[test] for test, passed in log.tests.items() if (found[test] is TestStatus.PASSED) is not passed}
 
 
 def explanation(log: Log, other: Mapping[str, TestStatus]) -> str:
-    """Why a published verdict is not ours, as far as report and log prove it; empty where they do not."""
+    """Explain a disagreement from the report and the log; empty if they do not prove it."""
     if all(log.tests.values()) is not log.resolved:
         return "the report's verdict contradicts its own tests"
     if not other:
@@ -103,28 +112,28 @@ def explanation(log: Log, other: Mapping[str, TestStatus]) -> str:
         return ""
     parts = [f"{len(missing)} tests are missing from the log, such as {missing[0]!r}"] if missing else []
     if proofs:
-        says = "failed, which were counted as passed" if log.resolved else "passed, which were counted as failed"
-        parts.append(f"the log says of {len(proofs)} tests that they {says}: {proofs[0]!r}")
+        says = "failed and were published as passed" if log.resolved else "passed and were published as failed"
+        parts.append(f"by the log, {len(proofs)} tests {says}: {proofs[0]!r}")
     return "; ".join(parts)
 
 
 def list_difference(log: Log) -> str:
-    """The tests in only one of the report's lists and the dataset's; empty where the lists are equal."""
+    """Describe how the report's lists differ from the dataset's; empty if they are equal."""
     required = {*log.oracle.fail_to_pass, *log.oracle.pass_to_pass}
     sides = {"report": log.tests.keys() - required, "dataset": required - log.tests.keys()}
-    parts = [f"{len(tests)} only in the {side}'s, such as {min(tests)!r}" for side, tests in sides.items() if tests]
-    return f"same tests, other lists: {', '.join(parts)}" if parts else ""
+    parts = [f"{len(tests)} only in the {side}, such as {min(tests)!r}" for side, tests in sides.items() if tests]
+    return f"the lists of tests differ: {', '.join(parts)}" if parts else ""
 
 
 def named(lines: list[str], test: str) -> bool:
-    """Whether any line holds the test's own name, whatever stands around it."""
+    """Return whether a line contains the test's own name."""
     name = test.rpartition("::")[2]
     own = name if "[" in name else name.split()[0]
     return any(own in line for line in lines)
 
 
 def proof(lines: list[str], test: str, word: re.Pattern[str]) -> str:
-    """The line that says how a test ended."""
+    """Return the line that reports how a test ended."""
     return next((line for line in lines if test in line and word.search(line.rstrip())), "")
 
 
@@ -135,21 +144,19 @@ def report(
     different: int,
     disagreements: list[tuple[str, str, str]],
 ) -> None:
-    """Print the table and the list; end with 1 if too much is unexplained."""
-    table = Table("logs of", "logs", "same verdict", "tests in them", title="published evaluation logs")
-    for source, number in judged.items():
-        table.add_row(
-            source, str(number), f"{agreed[source]} ({agreed[source] / number:.1%})", str(tests[source] or "-")
-        )
-    console = Console(width=160)
-    console.print(table)
+    """Print the table and the disagreements; exit with status 1 if too many are unexplained."""
+    rows = [
+        (source, str(number), f"{agreed[source]} ({agreed[source] / number:.1%})", str(tests[source] or "-"))
+        for source, number in judged.items()
+    ]
+    show("published evaluation logs", ("source", "logs", "same verdict", "tests"), rows)
     for name, what, why in disagreements:
-        console.print(f"{name}: {what}: {why or 'UNEXPLAINED'}", markup=False)
+        print(f"{name}: {what}: {why or 'UNEXPLAINED'}")
     total, unexplained = judged.total(), sum(not why for *_, why in disagreements)
-    console.print(
-        f"{agreed.total()} of {total} verdicts are the published ones; of {len(disagreements)} disagreements "
-        f"{unexplained} are unexplained ({unexplained / total:.2%}). "
-        f"Of {tests.total()} required tests, {different} end otherwise than published."
+    print(
+        f"{agreed.total()} of {total} verdicts agree. {unexplained} of {len(disagreements)} disagreements are "
+        f"unexplained ({unexplained / total:.2%} of all logs). "
+        f"{different} of {tests.total()} required tests end differently."
     )
     if unexplained > ALLOWED * total:
         raise SystemExit(1)
@@ -159,7 +166,7 @@ def report(
 
 
 def swebench_logs(data: Path) -> Iterator[Log]:
-    """The logs of two evaluations of SWE-bench Verified, by two generations of its harness."""
+    """Read two evaluations of SWE-bench Verified, by two generations of its harness."""
     rows = pyarrow.parquet.read_table(data / "swebench" / "SWE-bench_Verified-test.parquet").to_pylist()
     oracles = {row["instance_id"]: task_from_row(row).oracle for row in rows}
     files: dict[tuple[str, str], dict[str, str]] = {}
@@ -171,14 +178,14 @@ def swebench_logs(data: Path) -> Iterator[Log]:
                 assert content is not None
                 files.setdefault((parts[0], parts[1]), {})[parts[2]] = content.read().decode("utf-8", "replace")
     for (source, name), found in sorted(files.items()):
-        if len(found) == 2:  # some evaluations never came to a report
+        if len(found) == 2:  # some evaluations have no report
             instance = name.partition(".")[0]
             published = next(iter(json.loads(found["report.json"]).values()))
             yield _log(source, name, found["test_output.txt"], oracles[instance], published)
 
 
 def swesmith_logs(data: Path) -> Iterator[Log]:
-    """The logs that SWE-smith publishes with their reports."""
+    """Read the logs that SWE-smith publishes with reports."""
     for folder in sorted((data / "swesmith" / "test_logs" / "run_evaluation").glob("*/")):
         published = json.loads((folder / "report.json").read_text())
         lists = {kind: tuple(test for part in ends.values() for test in part) for kind, ends in _statuses(published)}
@@ -200,7 +207,7 @@ def _log(source: str, name: str, text: str, oracle: Oracle, published: dict) -> 
 
 
 def r2e_logs(data: Path) -> Iterator[tuple[str, str, bool]]:
-    """R2E-Gym's logs: those after the fix must be as their maps, those before it must not."""
+    """Compare R2E-Gym's logs with their maps: logs after the fix must match, logs before it must not."""
     parse = load_parser("r2e")
     for line in (data / "r2e" / "rows_rebuilt.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -219,7 +226,7 @@ def r2e_logs(data: Path) -> Iterator[tuple[str, str, bool]]:
 
 
 def expected_map(text: str) -> dict[str, TestStatus]:
-    """A map of R2E-Gym's, its names cut where a reason begins."""
+    """Parse a map of R2E-Gym, without the reasons that follow test names."""
     return {name.partition(" - ")[0]: TestStatus[status] for name, status in json.loads(text).items()}
 
 

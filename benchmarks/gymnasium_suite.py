@@ -1,10 +1,10 @@
-"""Gymnasium's own tests of vector environments, with `SweVectorEnv` in the place of `AsyncVectorEnv`.
+"""Run Gymnasium's own tests of vector environments with `SweVectorEnv` in place of `AsyncVectorEnv`.
 
     git clone --depth 1 https://github.com/Farama-Foundation/Gymnasium
     python benchmarks/gymnasium_suite.py Gymnasium [options of pytest]
 
-The tests are copied to a temporary folder and run there against the installed Gymnasium. Those that need Box2D, MuJoCo,
-MoviePy or a display are left out.
+The tests run in a temporary copy, against the installed Gymnasium. Tests that need Box2D,
+MuJoCo, MoviePy or a display are omitted.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from swe_gym.vector import SweVectorEnv
 
 
 class Substitute(SweVectorEnv):
-    """Takes the arguments of AsyncVectorEnv that say how its processes work, of which there are none here."""
+    """Accepts the process arguments of AsyncVectorEnv and ignores them."""
 
     def __init__(self, env_fns, shared_memory=True, copy=True, context=None, daemon=True, worker=None,
                  observation_mode="same", autoreset_mode="NextStep", max_concurrency=None):
@@ -54,7 +54,7 @@ FILES = (
 
 
 def main() -> int:
-    """Run them, file by file, and return how many files did not pass whole."""
+    """Run the tests file by file. Return the number of files with a failure."""
     checkout = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(checkout / "tests", Path(folder, "tests"))

@@ -1,4 +1,4 @@
-"""CPU time of the LLM policy beside the model: conversations of 50 turns with a scripted server in another process.
+"""Measure the CPU time of the LLM policy without the model, over 50 turns with a scripted server in another process.
 
 python benchmarks/llm_client.py
 """
@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+
+from common import show
 
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.rollout.policies import make_policies
@@ -22,8 +24,8 @@ with OpenAIServer(lambda request: Reply("So.", [("bash", '{"command": "ls"}')]))
 
 
 def main() -> None:
-    """Print a line for each length of observations."""
-    command = [sys.executable, "-c", SERVER]
+    """Measure several lengths of observations."""
+    command, rows = [sys.executable, "-c", SERVER], []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None
@@ -37,8 +39,9 @@ def main() -> None:
                 for _ in range(TURNS):
                     policy.act("x" * characters)
                 used = time.process_time() - used
-                print(f"observations of {characters:6} characters: {1000 * used / TURNS:.1f} ms of CPU per turn")
+                rows.append((f"{characters:,}", f"{1000 * used / TURNS:.1f} ms"))
         server.stdin.close()
+    show("LLM policy", ("characters per observation", "CPU time per turn"), rows)
 
 
 if __name__ == "__main__":

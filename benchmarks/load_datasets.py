@@ -1,13 +1,12 @@
-"""Do the public datasets load, how fast, and in how much memory?
+"""Load published datasets: count the tasks, and measure time and memory.
 
     python benchmarks/load_datasets.py [FOLDER] [--rows 50000]
 
-FOLDER holds rows as they were published, by default `../shared/data`. Three tables are printed:
+FOLDER holds published rows (default: `../shared/data`). Three tables are printed:
 
-* every file of rows: how many there are, how many make a task, and why others do not;
-* what opening SWE-bench Verified costs a fresh process that has imported swe_gym, and the first task after that;
-* the same for a made dataset of `--rows` rows of SWE-smith's size, where one task is picked: how much of the file is
-  read tells that the others are not.
+* rows per file, rows that load as tasks, and why others do not;
+* time and memory of opening SWE-bench Verified in a fresh process, and of its first tasks;
+* the same for a generated dataset of `--rows` rows of SWE-smith's size. The bytes read show that other rows are not.
 """
 
 import argparse
@@ -20,6 +19,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+
+from common import show
 
 from swe_gym.errors import SweGymError, TaskError
 from swe_gym.grading.log_parsers import load_parser
@@ -36,7 +37,7 @@ FILES = {
     "swe_bench_pro": ("swe_bench_pro", "swe_bench_pro/rows.jsonl"),
     "swe_bench_live": ("swe_bench_live", "swe_bench_live/*.jsonl"),
 }
-"""Task source -> which files of the folder are its rows."""
+"""Task source -> its files in the folder."""
 
 PROBE = """
 import json, sys, time
@@ -73,13 +74,13 @@ def main() -> None:
         print_loading(folder)
         print_costs("SWE-bench Verified, 500 rows", "swebench", folder / "swebench/SWE-bench_Verified-test.parquet")
     else:
-        print(f"no rows in {folder}: only the made dataset is measured\n")
+        print(f"{folder} does not exist: only the generated dataset is measured\n")
     print_large(arguments.rows)
 
 
 def print_loading(folder: Path) -> None:
-    """How many rows of each file make a task."""
-    print("| file | rows | tasks | F2P + P2P or expected | parser unknown |\n|---|---|---|---|---|")
+    """Count the rows of each file that load as tasks."""
+    rows: list[tuple[str, ...]] = []
     reasons: list[str] = []
     for source, pattern in FILES.values():
         for file in sorted(folder.glob(pattern)):
@@ -88,7 +89,7 @@ def print_loading(folder: Path) -> None:
                 tasks = load_source(source, path=str(file))
             except SweGymError as error:
                 reasons.append(str(error))
-                print(f"| {name} | - | 0 | | |")
+                rows.append((name, "-", "0"))
                 continue
             loaded: list[Task] = []
             for task_id in tasks.ids():
@@ -100,7 +101,8 @@ def print_loading(folder: Path) -> None:
                 len(t.oracle.fail_to_pass) + len(t.oracle.pass_to_pass) + len(t.oracle.expected) for t in loaded
             )
             unknown = Counter(t.oracle.log_parser for t in loaded if not parser_known(t.oracle.log_parser))
-            print(f"| {name} | {len(tasks.ids())} | {len(loaded)} | {tests} | {', '.join(unknown) or 'none'} |")
+            rows.append((name, str(len(tasks.ids())), str(len(loaded)), str(tests), ", ".join(unknown) or "none"))
+    show("datasets", ("file", "rows", "tasks", "required tests", "unknown parsers"), rows)
     print("\nNot loaded:\n")
     alike = Counter(re.sub(r"(line|row) \d+", r"\1 ...", reason.replace(f"{folder}/", "")) for reason in reasons)
     for reason, count in alike.items():
@@ -109,13 +111,13 @@ def print_loading(folder: Path) -> None:
 
 
 def round_trip(task: Task) -> Task:
-    """The task, once it was written as JSON and read again without loss."""
+    """Return the task after a lossless round trip through JSON."""
     assert Task.model_validate_json(task.model_dump_json()) == task
     return task
 
 
 def parser_known(name: str) -> bool:
-    """Whether a log parser has a name that is known, or is a program of the row's own."""
+    """Return whether a log parser is known by name, or is a program in the row."""
     try:
         return "\n" in name or load_parser(name) is not None
     except SweGymError:
@@ -123,18 +125,25 @@ def parser_known(name: str) -> bool:
 
 
 def print_costs(title: str, source: str, path: Path, number: int = -1) -> None:
-    """What a fresh process pays."""
+    """Measure a fresh process."""
     probe = [sys.executable, "-c", PROBE, source, str(path), str(number)]
     runs = [json.loads(subprocess.run(probe, capture_output=True, check=True, timeout=600).stdout) for _ in range(3)]
     count, opened, memory, first, memory_after, second, read = min(runs, key=lambda run: run[1])
     size = path.stat().st_size / 1e6
-    print(f"{title} ({count} ids, {size:.1f} MB on disk):")
-    print(f"  open {opened:.3f} s and {memory:.0f} MB; first task {first * 1000:.1f} ms, {memory_after:.0f} MB in all, "
-          f"{read / 1e6:.3f} MB read; second task {second * 1000:.1f} ms\n")  # fmt: skip
+    columns = ("open", "memory", "first task", "bytes read for it", "memory after it", "second task")
+    row = (
+        f"{opened:.3f} s",
+        f"{memory:.0f} MB",
+        f"{first * 1000:.1f} ms",
+        f"{read / 1e6:.3f} MB",
+        f"{memory_after:.0f} MB",
+        f"{second * 1000:.1f} ms",
+    )
+    show(f"{title}: {count} ids, {size:.1f} MB on disk", columns, [row])
 
 
 def print_large(rows: int) -> None:
-    """One task of many."""
+    """Measure one task of a large generated dataset."""
     tests = [f"tests/test_module_{number // 20}.py::TestClass::test_number_{number}" for number in range(200)]
     patch = "diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n"
     row = {"patch": patch, "PASS_TO_PASS": tests, "FAIL_TO_PASS": tests[:2], "problem_statement": "An issue. " * 150}
@@ -144,7 +153,7 @@ def print_large(rows: int) -> None:
             started = time.perf_counter()
             write(path, [{"instance_id": f"a__b.c.{number}", "repo": "swesmith/a__b.c", "image_name": "x", **row}
                          for number in range(rows)])  # fmt: skip
-            print(f"({rows} rows written as {name} in {time.perf_counter() - started:.1f} s)")
+            print(f"\nwrote {rows} rows as {name} in {time.perf_counter() - started:.1f} s")
             print_costs(f"{rows} rows as {name}", "swesmith", path, rows - 7)
 
 

@@ -1,16 +1,15 @@
-"""The E2B backend beside the calls of E2B's SDK, against the server of the tests on this machine.
+"""Compare the E2B backend with E2B's SDK, on a test server.
 
     python benchmarks/on_e2b.py
 
-It measures our part and the SDK's, not the service's: that server's sandboxes are folders of this machine.
+The server's sandboxes are local folders, so the figures exclude the service.
 """
 
 import tempfile
 from contextlib import ExitStack
 
 import e2b
-from rich.console import Console
-from rich.table import Table
+from common import show
 
 from swe_gym.cli.bench import alternate, start_and_close, throughput
 from swe_gym.sandboxes import SandboxSpec, open_sandbox
@@ -19,7 +18,6 @@ from swe_gym.testing.e2b_server import E2BServer
 
 def main() -> None:
     """Measure and print the table."""
-    table = Table("what", "swe_gym", "the SDK alone")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         server = stack.enter_context(E2BServer(folder))
         spec = SandboxSpec(**server.sandbox_options())
@@ -28,12 +26,14 @@ def main() -> None:
         bare = e2b.Sandbox.create("base", **there)
         stack.callback(bare.kill)
         ours, theirs = alternate(lambda: box.exec(["true"]), lambda: bare.commands.run("true"), 200)
-        table.add_row("a command, median", f"{ours:.1f} ms", f"{theirs:.1f} ms")
         start, close = start_and_close(spec, "e2b", 20)
-        table.add_row("open and first command, median", f"{start:.0f} ms")
-        table.add_row("close, median", f"{close:.0f} ms")
-        table.add_row("sixteen sandboxes together", f"{throughput(spec, 'e2b')[0]:.0f} commands/s")
-    Console().print(table)
+        rows = [
+            ("a command, median", f"{ours:.1f} ms", f"{theirs:.1f} ms"),
+            ("open and first command, median", f"{start:.0f} ms"),
+            ("close, median", f"{close:.0f} ms"),
+            ("sixteen sandboxes together", f"{throughput(spec, 'e2b')[0]:.0f} commands/s"),
+        ]
+    show("E2B, test server", ("what", "swe_gym", "SDK"), rows)
 
 
 if __name__ == "__main__":

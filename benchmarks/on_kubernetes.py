@@ -1,18 +1,19 @@
-"""Sandboxes on Kubernetes, side by side with what the official SDK gives, in one run on one cluster.
+"""Measure sandboxes on Kubernetes, and compare them with the official SDK on the same cluster.
 
     KUBECONFIG=... SWE_GYM_TEST_IMAGE=... python benchmarks/on_kubernetes.py [command start pool stress kill cycles]
 
-`command`: one command, against an exec by the SDK's `stream()` in the same pod. `start`: many pods to their first
-command, against creating the same pods and watching them until they run. `pool`: taking pods that were started ahead,
-and a command in each. `stress`: 64 threads that create, execute and
-list. `kill`: clients that are killed at a random moment. `cycles`: 1,000 sandboxes on a server that fails on command.
+command  One command, compared with the SDK's `stream()` in the same pod.
+start    Many pods to their first command, compared with creating and watching the same pods.
+pool     Warm pods to their first command.
+stress   64 threads that create, execute and list.
+kill     Clients that are killed at random moments.
+cycles   Sandboxes on a server that fails on command. Needs no cluster.
 """
 
+import argparse
 import contextlib
-import json
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,14 +21,13 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from common import milliseconds, process_size, show, wait_until
 from kubernetes import client, config, watch
 from kubernetes.stream import stream
-from rich.console import Console
-from rich.table import Table
 
 from swe_gym.errors import SandboxError, SandboxStartError
 from swe_gym.sandboxes import SandboxSpec
@@ -38,42 +38,48 @@ from swe_gym.sandboxes.pool import WarmPool
 from swe_gym.testing.kubernetes_server import KubernetesServer
 
 COMMANDS, TURN = 200, 20
-PODS = int(os.environ.get("SWE_GYM_BENCH_PODS", "32"))
-SETTLE_SECONDS = 15.0  # a node is busy for some time after pods were deleted
-ROUNDS = int(os.environ.get("SWE_GYM_BENCH_ROUNDS", "3"))
+SETTLE_SECONDS = 15.0  # a node stays busy for a while after pods are deleted
 THREADS = 64
-STRESS_SECONDS = float(os.environ.get("SWE_GYM_BENCH_SECONDS", "60"))
-KILLS = int(os.environ.get("SWE_GYM_BENCH_KILLS", "50"))
-CYCLES = int(os.environ.get("SWE_GYM_BENCH_CYCLES", "1000"))
-
-console = Console()
+PARTS = 5
+OURS, THEIRS = "swe_gym", "SDK"
 
 
 def main() -> None:
-    """Run what the command line names."""
-    for name in sys.argv[1:] or ["command", "start"]:
-        BENCHMARKS[name]()
+    """Run the benchmarks that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (default: command start)")
+    parser.add_argument("--pods", type=int, default=32, help="pods of `start`; `pool` takes half (default: 32)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of `start` (default: 3)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of `stress` (default: 60)")
+    parser.add_argument("--kills", type=int, default=50, help="clients to kill (default: 50)")
+    parser.add_argument("--cycles", type=int, default=1000, help="sandboxes of `cycles` (default: 1000)")
+    given = parser.parse_args()
+    benchmarks = {
+        "command": command,
+        "start": lambda: start(given.pods, given.rounds),
+        "pool": lambda: pool(given.pods // 2),
+        "stress": lambda: stress(given.seconds),
+        "kill": lambda: kill(given.kills),
+        "cycles": lambda: cycles(given.cycles),
+    }
+    if unknown := set(given.names) - benchmarks.keys():
+        parser.error(f"unknown benchmark {min(unknown)!r}: choose from {', '.join(benchmarks)}")
+    for name in given.names or ["command", "start"]:
+        benchmarks[name]()
 
 
 def options(**more: object) -> dict[str, object]:
-    """The backend's own options."""
+    """Return the backend's options."""
     return {"default_image": os.environ["SWE_GYM_TEST_IMAGE"], "image_pull_policy": "IfNotPresent", **more}
 
 
 def open_one(**more: object) -> KubernetesSandbox:
-    """A sandbox in the cluster of KUBECONFIG."""
+    """Start a sandbox in the cluster of KUBECONFIG."""
     return KubernetesSandbox(SandboxSpec(options=options(**more), start_timeout=300.0)).start()
 
 
-def milliseconds(work: Callable[[], object]) -> float:
-    """How long a call takes."""
-    started = time.perf_counter()
-    work()
-    return (time.perf_counter() - started) * 1000
-
-
 def namespace() -> str:
-    """The namespace of the current context."""
+    """Return the namespace of the current context."""
     return Api(kubeconfig=None, context=None).namespace
 
 
@@ -81,7 +87,7 @@ def namespace() -> str:
 
 
 def command() -> None:
-    """In turns of a few, so that what the machine does besides hits both alike."""
+    """Time one command, in alternating batches."""
     config.load_kube_config()
     core = client.CoreV1Api(client.ApiClient())
     with open_one() as sandbox:
@@ -95,52 +101,45 @@ def command() -> None:
             assert sandbox.exec(["echo", "x"]).stdout == b"x\n"
 
         namespace_ = namespace()
-        times: dict[str, list[float]] = {"sandbox.exec": [], "stream(exec) of the SDK": []}
+        times: dict[str, list[float]] = {OURS: [], THEIRS: []}
         for _ in range(COMMANDS // TURN):
-            for name, work in (("sandbox.exec", by_us), ("stream(exec) of the SDK", by_sdk)):
+            for name, work in ((OURS, by_us), (THEIRS, by_sdk)):
                 times[name] += [milliseconds(work) for _ in range(TURN)]
                 time.sleep(0.5)  # the node tidies up after an exec
-    table = Table(
-        "one command", "min ms", "median ms", "p95 ms", title=f"{COMMANDS} of each, {TURN} by {TURN}, in one pod"
-    )
+    rows = []
     for name, values in times.items():
         values.sort()
-        row = (values[0], statistics.median(values), values[int(len(values) * 0.95)])
-        table.add_row(name, *(f"{value:.2f}" for value in row))
-    ratio = statistics.median(times["stream(exec) of the SDK"]) / statistics.median(times["sandbox.exec"])
-    table.caption = f"the SDK's median is {ratio:.0f} times ours (bar: 20)"
-    console.print(table)
+        figures = (values[0], statistics.median(values), values[int(len(values) * 0.95)])
+        rows.append((name, *(f"{value:.2f} ms" for value in figures)))
+    ratio = statistics.median(times[THEIRS]) / statistics.median(times[OURS])
+    title = f"a command in a pod, {COMMANDS} times, in batches of {TURN}"
+    show(title, ("by", "minimum", "median", "p95"), rows, f"the SDK takes {ratio:.0f} times as long (bar: 20)")
 
 
 # --- many pods ----------------------------------------------------------------------------------------------------
 
 
-def start() -> None:
-    """Rounds alternate, so that what else the machine does hits both alike."""
-    times: dict[str, list[float]] = {"sandboxes, to the first command of all": [], "create and watch of the SDK": []}
+def start(pods: int, rounds: int) -> None:
+    """Time the start of many pods, in alternating rounds."""
+    times: dict[str, list[float]] = {OURS: [], THEIRS: []}
     one: list[float] = []
-    for _ in range(ROUNDS):
-        for name, work in (
-            ("sandboxes, to the first command of all", sandboxes),
-            ("create and watch of the SDK", raw_pods),
-        ):
-            times[name].append(work())
+    for _ in range(rounds):
+        for name, work in ((OURS, sandboxes), (THEIRS, raw_pods)):
+            times[name].append(work(pods))
             time.sleep(SETTLE_SECONDS)
         one.append(milliseconds(lambda: open_one().close()))
-    table = Table("what", "median s", "all s", title=f"{PODS} pods at once, {ROUNDS} rounds, alternating")
-    for name, values in times.items():
-        table.add_row(name, f"{statistics.median(values):.2f}", " ".join(f"{value:.2f}" for value in values))
-    ratio = statistics.median(times["sandboxes, to the first command of all"]) / statistics.median(
-        times["create and watch of the SDK"]
-    )
-    table.caption = (
-        f"ours is {ratio:.2f} times raw (bar: 1.2); one sandbox opened and closed: {min(one):.0f} ms at best"
-    )
-    console.print(table)
+    rows = [
+        (name, f"{statistics.median(values):.2f} s", " ".join(f"{value:.2f}" for value in values))
+        for name, values in times.items()
+    ]
+    ratio = statistics.median(times[OURS]) / statistics.median(times[THEIRS])
+    caption = f"ratio {ratio:.2f} (bar: 1.2); opening and closing one sandbox: {min(one):.0f} ms at best"
+    title = f"{pods} pods at once: every first command done (swe_gym), every pod running (SDK)"
+    show(title, ("by", "median", "rounds"), rows, caption)
 
 
-def sandboxes() -> float:
-    """Seconds until every sandbox has answered its first command."""
+def sandboxes(pods: int) -> float:
+    """Return the seconds until every sandbox has run its first command."""
     started = time.perf_counter()
 
     def one(_: int) -> KubernetesSandbox:
@@ -148,15 +147,15 @@ def sandboxes() -> float:
         assert sandbox.exec(["echo", "x"]).stdout == b"x\n"
         return sandbox
 
-    with ThreadPoolExecutor(PODS) as threads:
-        opened = list(threads.map(one, range(PODS)))
+    with ThreadPoolExecutor(pods) as threads:
+        opened = list(threads.map(one, range(pods)))
         took = time.perf_counter() - started
         list(threads.map(lambda sandbox: sandbox.close(), opened))
     return took
 
 
-def raw_pods() -> float:
-    """The same pods, as a program with the SDK would make them; nobody attaches."""
+def raw_pods(pods: int) -> float:
+    """Return the seconds until the same pods run, created by the SDK and never attached to."""
     config.load_kube_config()
     core, run, where = client.CoreV1Api(client.ApiClient()), uuid.uuid4().hex, namespace()
     spec, given = SandboxSpec(), KubernetesOptions.model_validate(options())
@@ -169,10 +168,10 @@ def raw_pods() -> float:
             run=run,
             sandbox=str(number),
         )
-        for number in range(PODS)
+        for number in range(pods)
     ]
     started = time.perf_counter()
-    with ThreadPoolExecutor(PODS) as threads:
+    with ThreadPoolExecutor(pods) as threads:
         list(threads.map(lambda body: core.create_namespaced_pod(where, body), bodies))
     running: set[str] = set()
     watching = watch.Watch()
@@ -180,7 +179,7 @@ def raw_pods() -> float:
     for event in watching.stream(core.list_namespaced_pod, where, label_selector=selector, timeout_seconds=300):
         if event["object"].status.phase == "Running":
             running.add(event["object"].metadata.name)
-        if len(running) == PODS:
+        if len(running) == pods:
             break
     took = time.perf_counter() - started
     watching.stop()
@@ -190,32 +189,32 @@ def raw_pods() -> float:
     return took
 
 
-# --- started ahead ------------------------------------------------------------------------------------------------
+# --- warm pool ----------------------------------------------------------------------------------------------------
 
 
-def pool() -> None:
-    """Taking sandboxes that were started ahead, to the end of a first command."""
+def pool(pods: int) -> None:
+    """Take warm sandboxes and run a command in each."""
     spec, times = SandboxSpec(options=options(), start_timeout=300.0), []
-    with WarmPool("kubernetes", ready=PODS // 2) as warm, contextlib.ExitStack() as stack:
-        warm.want(spec, PODS // 2)
+    with WarmPool("kubernetes", ready=pods) as warm, contextlib.ExitStack() as stack:
+        warm.want(spec, pods)
         time.sleep(2 * SETTLE_SECONDS)
-        for _ in range(PODS // 2):
+        for _ in range(pods):
             started = time.perf_counter()
             sandbox = warm.take(spec)
             assert sandbox.exec(["echo", "x"]).stdout == b"x\n"
             times.append((time.perf_counter() - started) * 1000)
             stack.callback(sandbox.close)
-    text = f"median {statistics.median(times):.1f} ms, at most {max(times):.1f} ms (bar: 50 ms)"
-    console.print(f"from the warm pool to the first command, {len(times)} pods: {text}")
+    row = (str(pods), f"{statistics.median(times):.1f} ms", f"{max(times):.1f} ms", "50 ms")
+    show("warm pool to first command", ("pods", "median", "maximum", "bar"), [row])
 
 
 # --- 64 threads ---------------------------------------------------------------------------------------------------
 
 
-def stress() -> None:
-    """Threads that create, execute and list on one client. Every error is counted."""
-    end = time.monotonic() + STRESS_SECONDS
-    counts, errors, lock = {"sandboxes": 0, "commands": 0, "lists": 0}, [], threading.Lock()
+def stress(seconds: float) -> None:
+    """Create, execute and list from many threads, and count every error."""
+    end = time.monotonic() + seconds
+    counts, errors, lock = {"sandboxes": 0, "commands": 0, "lists": 0}, Counter[str](), threading.Lock()
     api, where = Api(kubeconfig=None, context=None), namespace()
 
     def count(what: str) -> None:
@@ -235,16 +234,17 @@ def stress() -> None:
                         text = f"{number} {turn}"
                         assert sandbox.exec(["echo", text]).text == text + "\n"
                         count("commands")
-            except Exception as error:  # noqa: BLE001  counting all of them is the point
+            except Exception as error:  # noqa: BLE001  every error counts
                 with lock:
-                    errors.append(repr(error)[:300])
+                    errors[repr(error)[:300]] += 1
 
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(play, range(THREADS)))
     left = len(list(list_pods(api, where, {manifest.MANAGED_BY: manifest.MANAGER})))
-    console.print(f"{THREADS} threads, {STRESS_SECONDS:g} s: {counts}; errors: {len(errors)}; pods left: {left}")
-    for error in sorted(set(errors)):
-        console.print(f"  {errors.count(error)} x {error}")
+    row = [str(number) for number in (*counts.values(), errors.total(), left)]
+    show(f"{THREADS} threads, {seconds:g} s", (*counts, "errors", "pods left"), [row])
+    if errors:
+        show("errors", ("error", "times"), [(error, str(number)) for error, number in errors.most_common()])
 
 
 # --- killed clients -----------------------------------------------------------------------------------------------
@@ -262,13 +262,13 @@ for _ in range(4):
 """
 
 
-def kill() -> None:
-    """Clients with four busy sandboxes, killed at a random moment; then: what runs, and what a sweep leaves."""
+def kill(times: int) -> None:
+    """Kill clients that use four sandboxes each; time what keeps running, and count what a sweep leaves."""
     api = Api(kubeconfig=None, context=None)
     where = f"swe-gym-kill-{uuid.uuid4().hex[:8]}"
     api.request("POST", "/api/v1/namespaces", body={"metadata": {"name": where}})
     try:
-        for _ in range(KILLS):
+        for _ in range(times):
             process = subprocess.Popen(
                 [sys.executable, "-c", CLIENT, os.path.dirname(__file__), where], stderr=subprocess.DEVNULL
             )
@@ -276,19 +276,16 @@ def kill() -> None:
             process.kill()
             process.wait()
         killed = time.monotonic()
-        while [pod for pod in list_pods(api, where, {}) if pod["status"]["phase"] == "Running"]:
-            time.sleep(0.1)
+        wait_until(lambda: not [pod for pod in list_pods(api, where, {}) if pod["status"]["phase"] == "Running"])
         stopped = time.monotonic() - killed
         ended = len(list(list_pods(api, where, {})))
         pending = sum(pod["status"]["phase"] == "Pending" for pod in list_pods(api, where, {}))
-        while time.monotonic() < killed + 5.0:
-            time.sleep(0.1)
+        time.sleep(max(0.0, killed + 5.0 - time.monotonic()))
         sweep({"namespace": where}, older_than=1.0)
-        left = [pod["status"]["phase"] for pod in list_pods(api, where, {})]
-        console.print(
-            f"{KILLS} clients killed: nothing runs {stopped:.1f} s after the last; {ended} ended pods were left "
-            f"({pending} that never started); after a sweep: {left or 'none'}"
-        )
+        left = len(list(list_pods(api, where, {})))
+        columns = ("clients killed", "running for", "ended pods left", "never started", "left after a sweep")
+        row = (str(times), f"{stopped:.1f} s", str(ended), str(pending), str(left))
+        show("pods after their clients were killed", columns, [row])
     finally:
         api.request("DELETE", f"/api/v1/namespaces/{where}")
 
@@ -297,14 +294,14 @@ def kill() -> None:
 
 
 FAULTS = [("POST", "*/pods", 0.1), ("GET", "*watch=*", 0.01), ("GET", "*/attach", 0.1), ("DELETE", "*/pods/*", 0.1)]
-"""Method, path, share of the cycles."""
+"""Method, path, share of the cycles that fail."""
 
 
-def cycles() -> None:
-    """On a server of our own that fails one request in ten, in every way. Nothing may be left, nothing may grow."""
+def cycles(times: int) -> None:
+    """Open and close sandboxes on a server that fails one request in ten. Nothing may be left or grow."""
     chance = random.Random(7)
-    outcomes: dict[str, int] = {}
-    sizes: list[tuple[int, int, int]] = []
+    outcomes = Counter[str]()
+    sizes: list[tuple[str, ...]] = []
     lock = threading.Lock()
     with tempfile.TemporaryDirectory() as folder, KubernetesServer() as server:
         given = {"kubeconfig": server.kubeconfig(Path(folder)), "backoff": (0.02, 0.1), "create_rate": 1000.0}
@@ -326,24 +323,19 @@ def cycles() -> None:
             except (SandboxStartError, SandboxError) as error:
                 outcome = type(error).__name__
             with lock:
-                outcomes[outcome] = outcomes.get(outcome, 0) + 1
-                if sum(outcomes.values()) % (CYCLES // 5) == 0:
-                    memory = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
-                    sizes.append((len(os.listdir("/proc/self/fd")), threading.active_count(), memory))
+                outcomes[outcome] += 1
+                if outcomes.total() % (times // PARTS) == 0:
+                    sizes.append((str(outcomes.total()), *process_size()))
                     server.requests.clear()
-                    server.compact()  # its memory of what happened, and one more fault
+                    server.compact()  # the server's history would grow; this also adds a fault
 
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(one, range(CYCLES)))
-        deadline = time.monotonic() + 90
-        while server.pods and time.monotonic() < deadline:
-            time.sleep(0.1)
-        console.print(f"{CYCLES} cycles: {json.dumps(outcomes)}; pods left: {len(server.pods)}")
-        console.print("file descriptors, threads, memory in MiB (server and client are one process) at each fifth:")
-        console.print(f"  {sizes}")
+            list(threads.map(one, range(times)))
+        wait_until(lambda: not server.pods)
+        caption = f"client and server in one process; pods left: {len(server.pods)}"
+        show(f"{times} sandboxes", ("cycles", "descriptors", "threads", "memory"), sizes, caption)
+        show("outcomes", ("outcome", "sandboxes"), [(name, str(count)) for name, count in outcomes.most_common()])
 
-
-BENCHMARKS = {"command": command, "start": start, "pool": pool, "stress": stress, "kill": kill, "cycles": cycles}
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):

@@ -1,18 +1,19 @@
-"""Real tasks that need nothing but the package index: the gold patch must score 1 and doing nothing 0, every time.
+"""Validate real tasks that need only the package index: the gold patch must earn 1 and an empty patch 0, every time.
 
     python benchmarks/real_tasks.py LINES --rows ROWS [--backend docker --base IMAGE] [--record FILE] [--seconds 280]
                                     [--seed 1] [--slice 0:20]
 
-LINES is a JSONL file, or a folder that holds `release_pairs.jsonl` and `swebench_on_pypi.jsonl`; ROWS holds the parquet
-files of SWE-bench. A line with `old` and `new` is a pair of releases of a package, graded test by test. If it has no
-FAIL_TO_PASS, its lists are measured as `swe-gym tasks new` measures them. A line with `instance_id` is a SWE-bench
-instance on the source release nearest to its base commit: the source `swebench` makes the task of the published row,
-the line says what stands in for the image. It is graded as published, by the log of the row's parser and the published
-lists; a line with lists of its own leaves out what nobody could reproduce.
+LINES is a JSONL file, or a folder with `release_pairs.jsonl` and `swebench_on_pypi.jsonl`. ROWS holds the parquet
+files of SWE-bench. There are two kinds of lines:
 
-On a backend with images, the image of each task is built first. With a record file, finished tasks are not run again,
-and with --seconds no task begins after that time: the same command goes on. --seed shuffles the tasks, --slice then
-takes a part of them.
+old, new       Two releases of a package. If FAIL_TO_PASS is missing, the lists of tests are measured as in
+               `swe-gym tasks new`.
+instance_id    A SWE-bench instance on the release nearest to its base commit. The line replaces the image. The instance
+               is graded as published; a line with its own lists omits tests that cannot be reproduced.
+
+Backends with images build the image of each task first. With --record, finished tasks are not run again. With
+--seconds, no task starts after that time; repeat the command to resume. --seed shuffles the tasks, and --slice
+selects from them.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from common import LiveTable
 
 from swe_gym.curation.new_task import compare_runs, run_both, split_difference, with_lists
 from swe_gym.curation.releases import TestLayout
@@ -39,13 +42,13 @@ FILES = ("release_pairs.jsonl", "swebench_on_pypi.jsonl")
 BUILD_TIMEOUT = 1800.0
 TEST_TIMEOUT = 600.0
 SCRIPT = "cd {workdir}\n: '>>>>> Start Test Output'\n%s\n: '>>>>> End Test Output'\n"
-"""What of a SWE-bench evaluation is left where no conda has to be activated and nothing to be built."""
+"""A SWE-bench evaluation script without conda and builds."""
 UNSEEDED, SEEDED = "subprocess=False)", "subprocess=False, seed=1)"
-"""sympy's runner draws a seed, and what sympy assumes depends on it: without one, some of its tests are flaky."""
+"""sympy's runner draws a random seed, which makes some tests flaky."""
 
 
 def pair_task(line: dict[str, Any]) -> Task:
-    """The task of a pair of releases: what differs, parted by the line's `test_paths`."""
+    """Make a task from two releases; `test_paths` splits their difference into tests and gold patch."""
     old, new = (SdistWorkspace(name=line["package"], **line[side]) for side in ("old", "new"))
     trees = [prepare_workspace(side, timeout=BUILD_TIMEOUT) for side in (old, new)]
     layout = TestLayout(tuple(line["test_paths"]), ())
@@ -75,12 +78,12 @@ def pair_task(line: dict[str, Any]) -> Task:
 
 
 def published_lists(line: dict[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The lists of a line, as fields of an oracle; none where the line has none."""
+    """Return the lists of tests in a line, as fields of an oracle."""
     return {name.lower(): tuple(line[name]) for name in ("FAIL_TO_PASS", "PASS_TO_PASS") if name in line}
 
 
 def instance_task(line: dict[str, Any], row: dict[str, Any]) -> Task:
-    """The task that the source `swebench` makes of a row, in the workspace and environment of the line."""
+    """Make the task of a SWE-bench row, in the workspace and environment of the line."""
     task = task_from_row(row)
     oracle = task.oracle.model_copy(
         update={
@@ -102,7 +105,7 @@ def instance_task(line: dict[str, Any], row: dict[str, Any]) -> Task:
 
 
 def read_row(folder: Path, line: dict[str, Any]) -> dict[str, Any]:
-    """The published row of an instance."""
+    """Read the published row of an instance."""
     import pyarrow.parquet
 
     file = folder / f"{line['dataset']}.parquet"
@@ -111,14 +114,14 @@ def read_row(folder: Path, line: dict[str, Any]) -> dict[str, Any]:
 
 
 class RealTasks:
-    """Lines as a task source. A task, its image and its lists are made when it is asked for, once.
+    """A task source over lines. A task, its image and its lists are made once, on first use.
 
     Args:
         lines: A file, or a folder with the files of `FILES`.
-        rows: Folder of SWE-bench's parquet files.
-        base: The image that images are built from; None builds none.
-        backend: Where the lists of lines without lists are measured.
-        runs: How often the tests run in each state for that.
+        rows: Folder with SWE-bench's parquet files.
+        base: Base image for images to build; None builds none.
+        backend: Backend that measures missing lists of tests.
+        runs: Test runs per state for these measurements.
     """
 
     def __init__(
@@ -134,11 +137,11 @@ class RealTasks:
         self._made: dict[str, Task] = {}
 
     def ids(self) -> Sequence[str]:
-        """All of them, in the order of the files."""
+        """Return the ids in the order of the files."""
         return tuple(self._lines)
 
     def get(self, task_id: str) -> Task:
-        """The task of a line, with its image where images are built."""
+        """Return the task of a line, with its image if images are built."""
         if task_id not in self._made:
             self._made[task_id] = self._make(self._lines[task_id])
         return self._made[task_id]
@@ -155,7 +158,7 @@ class RealTasks:
 
 
 def part(text: str) -> slice:
-    """`0:20`, `20:` or `:20` as a slice."""
+    """Parse `0:20`, `20:` or `:20` as a slice."""
     first, colon, end = text.partition(":")
     if not colon:
         raise ValueError(text)
@@ -163,7 +166,7 @@ def part(text: str) -> slice:
 
 
 def check(tasks: RealTasks, name: str, arguments: argparse.Namespace) -> TaskRecord:
-    """Validate one task, unless the record file holds it; what it is in trouble with becomes a record."""
+    """Validate a task unless the record file holds it. Errors become records."""
     known = {old.task_id: old for old in read_records(arguments.record)} if arguments.record else {}
     if (old := known.get(name)) and (old.status, len(old.gold)) == ("valid", arguments.times):
         return old
@@ -183,36 +186,36 @@ def check(tasks: RealTasks, name: str, arguments: argparse.Namespace) -> TaskRec
     return record
 
 
-def print_record(record: TaskRecord) -> None:
-    """One line of the table, and the reason where there is one."""
+def print_record(table: LiveTable, record: TaskRecord) -> None:
+    """Print the row of a task, and the reason if it has one."""
     gold, empty = (f"{sum(runs)}/{len(runs)}" for runs in (record.gold, record.empty))
     longest = max(record.seconds, default=0.0)
-    print(f"{record.status:8} {gold:>5} {empty:>5} {longest:7.1f} s  {record.task_id}", flush=True)
+    table.add(record.status, gold, empty, f"{longest:.1f} s", record.task_id)
     for reason in record.reason.splitlines():
         print(f"         {reason}", flush=True)
 
 
 def print_totals(backend: str, records: Sequence[TaskRecord | None]) -> None:
-    """How many tasks there are of each status; None is a task that was not begun."""
-    counts = Counter(record.status if record else "not begun" for record in records)
+    """Count the tasks of each status. None is a task that was not started."""
+    counts = Counter(record.status if record else "not started" for record in records)
     print(f"{backend}, {len(records)} tasks: {', '.join(f'{n} {status}' for status, n in counts.items())}")
 
 
 def main() -> int:
-    """Validate, and print a table and totals."""
+    """Validate the tasks, and print a table and totals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lines", type=Path, help="a JSONL file, or a folder of both")
-    parser.add_argument("--rows", type=Path, help="folder of SWE-bench's parquet files")
+    parser.add_argument("lines", type=Path, help="JSONL file, or folder with both files")
+    parser.add_argument("--rows", type=Path, help="folder with SWE-bench's parquet files")
     parser.add_argument("--only", nargs="*", default=[], metavar="ID")
     parser.add_argument("--seed", type=int, help="shuffle the tasks")
-    parser.add_argument("--slice", type=part, default=slice(None), metavar="0:20", help="only this part of them")
+    parser.add_argument("--slice", type=part, default=slice(None), metavar="0:20", help="select from the tasks")
     parser.add_argument("--backend", default="local", choices=["local", "docker", "kubernetes"])
-    parser.add_argument("--base", help="the image to build images from, on backends that run them")
+    parser.add_argument("--base", help="base image for images to build")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--record", type=Path)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no task after this time")
-    parser.add_argument("--write", type=Path, help="only write the tasks to this file")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no task after this time")
+    parser.add_argument("--write", type=Path, help="write the tasks to this file and exit")
     arguments = parser.parse_args()
     base = arguments.base if arguments.backend != "local" else None
     tasks = RealTasks(arguments.lines, arguments.rows, base, arguments.backend, arguments.times)
@@ -225,7 +228,7 @@ def main() -> int:
         return 0
     end = time.monotonic() + arguments.seconds
     records: list[TaskRecord | None] = []
-    print("status    gold empty   longest  task")
+    table = LiveTable("status", "gold", "empty", "longest", "task")
     with concurrent.futures.ThreadPoolExecutor(arguments.workers) as threads:
         futures = [
             threads.submit(lambda name=name: check(tasks, name, arguments) if time.monotonic() < end else None)
@@ -234,7 +237,7 @@ def main() -> int:
         for future in futures:
             records.append(record := future.result())
             if record:
-                print_record(record)
+                print_record(table, record)
     print_totals(arguments.backend, records)
     return int(any(record is None or record.status != "valid" for record in records))
 

@@ -1,15 +1,15 @@
-"""What rollouts cost, and what they survive.
+"""Measure the cost of rollouts, and whether they survive kills.
 
     python benchmarks/rollout.py throughput [local|docker] [1,4,16,64]
     python benchmarks/rollout.py kill [20]
 
-`throughput` plays the bundled tasks with the baseline of rules, as `swe-gym bench rollout` does, and counts
-processor time by control groups (version 1, as root): that of this process and its sandboxes only, whatever else the
-machine does. For Docker, set SWE_GYM_TEST_IMAGE to an image with Python and git; the time of all containers and of the
-engine's two daemons is counted, so nothing else may use the engine.
+`throughput` plays the bundled tasks with the rule-based baseline, like `swe-gym bench rollout`. It counts the CPU
+time of this process and its sandboxes by control groups (version 1, as root), so other load does not count. For
+Docker, set SWE_GYM_TEST_IMAGE to an image with Python and git. The CPU time of all containers and of the engine's
+daemons counts, so nothing else may use the engine.
 
-`kill` starts a rollout of 140 episodes over and over, kills it with SIGKILL at random moments, and checks the folder
-after each kill and the whole at the end.
+`kill` starts a rollout of 140 episodes, kills it with SIGKILL at random moments, checks the folder after each kill,
+resumes it, and checks the result.
 """
 
 import collections
@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from common import LiveTable
 from rich.console import Console
 
 from swe_gym.cli.bench_rollout import Cpu, level_table, measure
@@ -42,7 +43,7 @@ rollout(Plan(source="toy", policy="baseline", attempts=int(sys.argv[2])), sys.ar
 
 
 def throughput(backend: str = "local", workers: str = "1,4,16,64") -> None:
-    """Print episodes an hour, processor time and where the time goes, for several numbers of workers."""
+    """Print episodes per hour, CPU time and its parts, for several numbers of workers."""
     options = {"image": os.environ["SWE_GYM_TEST_IMAGE"]} if backend == "docker" else {}
     env = {"backend": backend, "sandbox_options": options}
     with own_group() as group:
@@ -54,12 +55,12 @@ def throughput(backend: str = "local", workers: str = "1,4,16,64") -> None:
 
         measure(1, 1, "baseline", env, meter)  # images and caches
         levels = [measure(int(count), 28, "baseline", env, meter) for count in workers.split(",")]
-    print(f"baseline of rules, {backend}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n")
+    print(f"rule-based baseline, {backend}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
     Console(width=160).print(level_table(levels))
 
 
 def engine_seconds() -> float:
-    """Processor time of the Docker engine's daemons and of what they have waited for."""
+    """Return the CPU seconds of the Docker engine's daemons and their children."""
     ticks = 0
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -70,36 +71,36 @@ def engine_seconds() -> float:
 
 @contextlib.contextmanager
 def own_group() -> Iterator[Path]:
-    """A control group that this process is in, and all that it starts."""
+    """Put this process and its children into a new control group."""
     group = GROUPS / f"swe-gym-bench-{os.getpid()}"
     group.mkdir()
     (group / "cgroup.procs").write_text(str(os.getpid()))
     try:
         yield group
     finally:
-        for pid in (group / "cgroup.procs").read_text().split():  # the launcher of local sandboxes lives on too
+        for pid in (group / "cgroup.procs").read_text().split():  # the launcher of local sandboxes is still alive
             (GROUPS / "cgroup.procs").write_text(pid)
         group.rmdir()
 
 
 def kill(times: str = "20") -> None:
-    """Kill a rollout again and again, then let it end, and check that everything was played exactly once."""
+    """Kill a rollout repeatedly, let it finish, and check that each episode was played exactly once."""
     with tempfile.TemporaryDirectory(prefix="swe-gym-kill-") as place:
         folder = Path(place) / "run"
-        print(f"{'kill':>4} {'after s':>8} {'done':>5} {'failed tries':>13} {'gone after s':>13}")
-        for number in range(1, int(times) + 1):
-            kill_once(number, folder)
+        table = LiveTable("killed after", "failed tries", "sandboxes gone after", "episodes done")
+        for _ in range(int(times)):
+            table.add(*kill_once(folder))
         started = time.monotonic()
         subprocess.run([sys.executable, "-c", PLAY, str(folder), str(ATTEMPTS)], check=True)
         counts = collections.Counter((entry.task_id, entry.attempt) for entry in read_index(folder))
         assert len(counts) == ATTEMPTS * 14, len(counts)
         assert set(counts.values()) == {1}
         assert not list((folder / "live").iterdir())
-        print(f"{len(counts)} episodes, each exactly once; the last call took {time.monotonic() - started:.1f} s")
+        print(f"{len(counts)} episodes, each exactly once; the last run took {time.monotonic() - started:.1f} s")
 
 
-def kill_once(number: int, folder: Path) -> None:
-    """Kill a rollout some time after it began to play; the folder must be whole and the sandboxes must go."""
+def kill_once(folder: Path) -> tuple[str, ...]:
+    """Kill a rollout some time after it starts. The folder must stay valid and the sandboxes must end."""
     process = subprocess.Popen([sys.executable, "-c", PLAY, str(folder), str(ATTEMPTS)])
     lock = folder / "lock"
     while process.poll() is None and not (lock.exists() and str(process.pid) in lock.read_text()):
@@ -117,11 +118,11 @@ def kill_once(number: int, folder: Path) -> None:
     done = [(one.task_id, one.attempt) for one in Trajectory.read(folder / TRAJECTORIES)]
     failed = list(Trajectory.read(folder / FAILED))
     assert len(set(done)) == len(done)
-    print(f"{number:4} {delay:8.2f} {len(done):5} {len(failed):13} {gone:13.2f}")
+    return f"{delay:.2f} s", str(len(failed)), f"{gone:.2f} s", str(len(done))
 
 
 def below(pid: int) -> list[int]:
-    """Processes that a process has started, and theirs."""
+    """Return the descendants of a process."""
     parents = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):

@@ -1,11 +1,9 @@
-"""Many environments at once: how busy slots are kept, what a live sandbox costs the client, that no result is lost.
+"""Measure vector environments: utilization of slots, cost of live sandboxes, lost results, reset times.
 
-    python benchmarks/vector.py busy            # 64 slots, latencies as bash has them, a fortieth as long
-    python benchmarks/vector.py live            # 64 and 512 local sandboxes in one process
-    python benchmarks/vector.py tickets         # 100,000 sends with kills, timeouts and closes
-    python benchmarks/vector.py warm            # what a reset takes with and without sandboxes started ahead
-
-Each prints one table.
+python benchmarks/vector.py busy     # 64 slots, with the latencies of bash scaled down by 40
+python benchmarks/vector.py live     # 64 and 512 local sandboxes in one process
+python benchmarks/vector.py tickets  # 100,000 sends with kills, timeouts and closes
+python benchmarks/vector.py warm     # reset times with and without a warm pool
 """
 
 import heapq
@@ -21,9 +19,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import typer
+from common import show
 from gymnasium.vector import AsyncVectorEnv
-from rich.console import Console
-from rich.table import Table
 
 import swe_gym  # noqa: F401  registers the ids
 from swe_gym.guests.protocol import encode
@@ -40,20 +37,20 @@ app = typer.Typer(add_completion=False)
 
 
 class Sleeper(gymnasium.Env[Any, Any]):
-    """Takes as long as commands do, and counts how long that was; it never ends."""
+    """An environment that sleeps as long as commands run, sums that time, and never ends."""
 
     observation_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
     metadata = {"render_modes": []}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # noqa: ARG002  Gymnasium's signature
-        """Begin to count."""
+        """Reset the sum."""
         super().reset(seed=seed)
         self.worked = 0.0
         return np.zeros(1), {}
 
     def step(self, action: Any) -> Any:  # noqa: ARG002  Gymnasium's signature
-        """Take as long as a command."""
+        """Sleep as long as a command runs."""
         seconds = self.np_random.choice(LATENCIES, p=SHARES) / SCALE
         time.sleep(seconds)
         self.worked += seconds
@@ -62,23 +59,24 @@ class Sleeper(gymnasium.Env[Any, Any]):
 
 @app.command()
 def busy(seconds: float = 15.0) -> None:
-    """Share of the time that slots work, and what it would be if sending and receiving took no time."""
-    table = Table("how", "steps", "steps/s", "slots busy", "at best", title=f"{SLOTS} slots, {seconds:g} s each")
+    """Measure the share of time that slots are busy, and simulate it without overhead (upper bound)."""
+    rows = []
     actions = np.zeros(SLOTS, dtype=np.int64)
     with SweVectorEnv([Sleeper] * SLOTS) as envs:
-        table.add_row("SweVectorEnv.step", *lockstep(envs, actions, seconds), at_best(SLOTS))
+        rows.append(("SweVectorEnv.step", *lockstep(envs, actions, seconds), at_best(SLOTS)))
     stock = AsyncVectorEnv([Sleeper] * SLOTS, context="fork")
-    table.add_row("AsyncVectorEnv.step", *lockstep(stock, actions, seconds), at_best(SLOTS))
+    rows.append(("AsyncVectorEnv.step", *lockstep(stock, actions, seconds), at_best(SLOTS)))
     stock.close()
     for ready, timeout in ((32, None), (16, None), (8, None), (16, 0.5), (16, 0.25)):
         with SweVectorEnv([Sleeper] * SLOTS) as envs:
             name = f"recv({ready})" if timeout is None else f"recv({ready}, timeout={timeout})"
-            table.add_row(name, *out_of_order(envs, actions, ready, timeout, seconds), at_best(ready, timeout))
-    Console().print(table)
+            rows.append((name, *out_of_order(envs, actions, ready, timeout, seconds), at_best(ready, timeout)))
+    columns = ("method", "steps", "steps/s", "slots busy", "upper bound")
+    show(f"{SLOTS} slots, {seconds:g} s each", columns, rows)
 
 
 def at_best(ready: int, timeout: float | None = None, steps: int = 50_000) -> str:
-    """The share where everything but the commands takes no time, by simulation."""
+    """Simulate the share of busy time if only commands took time."""
     chance = random.Random(0)
     ends = [(latency, latency) for latency in chance.choices(LATENCIES, SHARES, k=SLOTS)]
     heapq.heapify(ends)
@@ -95,7 +93,7 @@ def at_best(ready: int, timeout: float | None = None, steps: int = 50_000) -> st
 
 
 def lockstep(envs: Any, actions: Any, seconds: float) -> tuple[str, str, str]:
-    """Step all until the time is over."""
+    """Step all slots together until the time is over."""
     envs.reset(seed=0)
     started, steps = time.monotonic(), 0
     while time.monotonic() < started + seconds:
@@ -107,7 +105,7 @@ def lockstep(envs: Any, actions: Any, seconds: float) -> tuple[str, str, str]:
 def out_of_order(
     envs: SweVectorEnv, actions: Any, ready: int, timeout: float | None, seconds: float
 ) -> tuple[str, str, str]:
-    """Send to whoever is free. Of the work that is not finished at the end, what was done by then counts."""
+    """Send to every free slot until the time is over. Unfinished commands count up to that moment."""
     envs.reset(seed=0)
     worked, steps = np.zeros(SLOTS), 0
     started = time.monotonic()
@@ -128,22 +126,33 @@ def out_of_order(
 
 
 def row(steps: int, worked: float, wall: float) -> tuple[str, str, str]:
-    """Cells of the table."""
+    """Return the cells of a row."""
     return f"{steps:,}", f"{steps / wall:,.0f}", f"{100 * worked / (wall * SLOTS):.1f} %"
 
 
 @app.command()
 def live(counts: str = "64,512,64,512", steps: int = 8_000) -> None:
-    """Memory and speed of local sandboxes. The bars: 1 MB each, and at 512 at least 90 % of the steps/s of 64."""
-    columns = ("sandboxes", "make", "reset all", "memory each", "steps/s", "CPU a step", "at best", "close", "load")
-    table = Table(*columns, title="bash true; memory and CPU are the client's")
-    for count in map(int, counts.split(",")):
-        table.add_row(str(count), *live_row(count, max(1, steps // count)), f"{os.getloadavg()[0]:.0f}")
-    Console(width=120).print(table)
+    """Measure memory and speed of local sandboxes. Bars: 1 MB each; 512 sandboxes reach 90 % of the steps/s of 64."""
+    columns = (
+        "sandboxes",
+        "make",
+        "reset all",
+        "memory each",
+        "steps/s",
+        "CPU per step",
+        "upper bound",
+        "close",
+        "load",
+    )
+    rows = [
+        (str(count), *live_row(count, max(1, steps // count)), f"{os.getloadavg()[0]:.0f}")
+        for count in map(int, counts.split(","))
+    ]
+    show("bash true; memory and CPU time of the client", columns, rows)
 
 
 def live_row(count: int, rounds: int) -> tuple[str, ...]:
-    """So many sandboxes, made, reset, stepped and closed."""
+    """Make, reset, step and close `count` sandboxes."""
     before = memory()
     envs, making = timed(lambda: gymnasium.make_vec("SWE/Toy-v0", num_envs=count, max_turns=10**9, time_limit=3600.0))
     _, resetting = timed(lambda: envs.reset(seed=0))
@@ -167,7 +176,7 @@ def live_row(count: int, rounds: int) -> tuple[str, ...]:
 
 
 def run_true(envs: SweVectorEnv, rounds: int) -> None:
-    """The same commands in the same sandboxes, from one thread that writes and reads bytes: the least a client does."""
+    """Run the same commands from one thread that only writes and reads bytes, as an upper bound."""
     boxes = [env.unwrapped.sandbox for env in envs.envs]
     streams = {box._channel._stream._socket.fileno(): box._channel._stream._socket for box in boxes}
     fields = {"argv": ["bash", "-c", "true"], "limit": 60.0, "grace": 1.0, "max_output": 1 << 16, "merge": True}
@@ -188,13 +197,13 @@ def run_true(envs: SweVectorEnv, rounds: int) -> None:
 
 
 def memory() -> float:
-    """Resident megabytes of this process."""
+    """Return the resident memory of this process in MB."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096 / 1e6
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What it returned, and how long it took."""
+    """Return the result of a call and its seconds."""
     started = time.monotonic()
     result = work()
     return result, time.monotonic() - started
@@ -202,7 +211,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 @app.command()
 def tickets(sends: int = 100_000, slots: int = 16, backend: str = "fake", seed: int = 0) -> None:
-    """Send, kill sandboxes, give up waiting and close at random. The bar: every ticket answered exactly once."""
+    """Send, kill sandboxes, time out and close at random. Bar: every ticket is answered exactly once."""
     chance = random.Random(seed)
     counts = {"sent": 0, "received": 0, "infra_failed": 0, "timeouts": 0, "kills": 0, "closes": 0}
     started = time.monotonic()
@@ -214,15 +223,14 @@ def tickets(sends: int = 100_000, slots: int = 16, backend: str = "fake", seed: 
         counts["sent"] += len(sent)
         counts["received"] += len(received)
         counts["closes"] += 1
-    table = Table(*counts, "seconds", title=f"{slots} slots, backend {backend}")
-    table.add_row(*(f"{count:,}" for count in counts.values()), f"{time.monotonic() - started:.0f}")
-    Console().print(table)
+    row = (*(f"{count:,}" for count in counts.values()), f"{time.monotonic() - started:.0f}")
+    show(f"{slots} slots, backend {backend}", (*counts, "seconds"), [row])
 
 
 def disturbed(
     envs: SweVectorEnv, sends: int, chance: random.Random, counts: dict[str, int]
 ) -> tuple[list[int], list[int]]:
-    """The tickets sent and those received, over one life of a vector environment."""
+    """Use a vector environment until it is closed. Return the tickets sent and received."""
     sent: list[int] = []
     received: list[int] = []
     free = set(range(envs.num_envs))
@@ -254,15 +262,15 @@ def disturbed(
 
 
 def kill(envs: SweVectorEnv, slot: int) -> None:
-    """End the sandbox of a slot, whatever it does just now."""
+    """Close the sandbox of a slot while it works."""
     sandbox = envs.envs[slot].unwrapped.sandbox
     threading.Thread(target=sandbox.close).start()
 
 
 @app.command()
 def warm(backend: str = "local", slots: int = 8, episodes: int = 12, think: float = 0.5) -> None:
-    """Milliseconds that the step of a slot's own reset takes. The bar: median below 50 ms with a warm pool."""
-    table = Table("warm", "median", "slowest", title=f"{slots} slots, backend {backend}, {think:g} s between steps")
+    """Measure the step in which slots reset. Bar: a median below 50 ms with a warm pool."""
+    rows = []
     for count in (0, slots):
         with gymnasium.make_vec("SWE/Toy-v0", num_envs=slots, backend=backend, warm=count) as envs:
             envs.reset(seed=0)
@@ -272,8 +280,9 @@ def warm(backend: str = "local", slots: int = 8, episodes: int = 12, think: floa
                 envs.step((SUBMIT,) * slots)
                 time.sleep(think)
                 times.append(timed(lambda: envs.step((TRUE,) * slots))[1] * 1000)
-        table.add_row(str(count), f"{statistics.median(times):.0f} ms", f"{max(times):.0f} ms")
-    Console().print(table)
+        rows.append((str(count), f"{statistics.median(times):.0f} ms", f"{max(times):.0f} ms"))
+    title = f"reset of {slots} slots, backend {backend}, {think:g} s between steps"
+    show(title, ("warm sandboxes", "median", "maximum"), rows)
 
 
 if __name__ == "__main__":

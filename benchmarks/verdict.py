@@ -1,8 +1,8 @@
-"""What a verdict costs beside the test run: from the call of `submit` to its reward, without the seconds of the tests.
+"""Measure the overhead of a verdict: the time from `submit` to the reward, minus the time of the tests.
 
     python benchmarks/verdict.py [--backend local] [--image IMAGE] [--source toy] [--match '*'] [--times 5]
 
-The gold patch is put into each episode's sandbox first, so that there is work to read, to apply and to judge.
+Each episode's sandbox contains the gold patch, so that there is a patch to grade.
 """
 
 import argparse
@@ -12,6 +12,8 @@ import time
 from fnmatch import fnmatchcase
 from typing import Any
 
+from common import LiveTable
+
 from swe_gym.cli.common import open_source
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.grading.patch import apply_diff
@@ -20,7 +22,7 @@ SUBMIT = '{"name": "submit", "arguments": {}}'
 
 
 def measure(env: SweEnv, task_id: str) -> tuple[float, float]:
-    """Seconds of the last step, and of the tests in it."""
+    """Return the seconds of the last step and of its tests."""
     env.reset(options={"task_id": task_id})
     apply_diff(env.sandbox, env.task.oracle.gold_patch)
     started = time.monotonic()
@@ -32,15 +34,15 @@ def measure(env: SweEnv, task_id: str) -> tuple[float, float]:
 
 
 def sandbox_options(backend: str, image: str | None) -> dict[str, Any]:
-    """The image, where the backend runs one."""
+    """Return the options that set an image, if the backend runs images."""
     return {"options": {"default_image": image}} if image and backend != "local" else {}
 
 
 def main() -> None:
-    """Measure some tasks, and print a line for each and the median over all."""
+    """Measure tasks, and print a row for each and the median of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="local")
-    parser.add_argument("--image", help="of tasks that bring none")
+    parser.add_argument("--image", help="image of tasks without one")
     parser.add_argument("--source", default="toy", help="'toy' or a task file")
     parser.add_argument("--match", default="*")
     parser.add_argument("--times", type=int, default=5)
@@ -51,7 +53,7 @@ def main() -> None:
         source, options, backend=arguments.backend, sandbox_options=sandbox_options(arguments.backend, arguments.image)
     )
     extra: list[float] = []
-    print(f"{'tests':>8} {'verdict':>8} {'extra':>8}   share   task")
+    table = LiveTable("tests", "verdict", "overhead", "relative", "task")
     with contextlib.closing(env):
         for task_id in ids:
             runs = [measure(env, task_id) for _ in range(arguments.times)]
@@ -59,10 +61,8 @@ def main() -> None:
             beside = [seconds - duration for seconds, duration in runs]
             extra += beside
             cost = statistics.median(beside)
-            print(f"{tests:6.3f} s {total:6.3f} s {cost:6.3f} s {cost / tests:6.0%}   {task_id}", flush=True)
-    print(
-        f"beside the tests: median {statistics.median(extra):.3f} s, largest {max(extra):.3f} s, {len(extra)} verdicts"
-    )
+            table.add(f"{tests:.3f} s", f"{total:.3f} s", f"{cost:.3f} s", f"{cost / tests:.0%}", task_id)
+    print(f"overhead: median {statistics.median(extra):.3f} s, maximum {max(extra):.3f} s, {len(extra)} verdicts")
 
 
 if __name__ == "__main__":

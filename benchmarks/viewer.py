@@ -1,11 +1,10 @@
-"""How quick the page of a run is.
+"""Measure the server and the page of `swe-gym view`.
 
     python benchmarks/viewer.py [10000]
 
-Writes a run folder of so many episodes (20 turns of 2 kB each) to a temporary folder, and measures the server: the
-first look at the folder, a look when nothing and when one episode is new, one episode, the numbers of the plots, the
-memory of the index. Where Chromium and Playwright are installed, then the page: until rows are seen, a search, a sort,
-the last row, an episode.
+Writes a run folder with that many episodes (20 turns of 2 kB each). Measures the server: the first request, a request
+without and with a new episode, an episode, the plots, and the memory of the index. If Chromium and Playwright are
+installed, measures the page: the first rows, a search, a sort, the last row, an episode.
 """
 
 import json
@@ -18,6 +17,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from common import LiveTable
 
 from swe_gym.trajectories.run_folder import INDEX, TRAJECTORIES, RunFolder, RunInfo, index_line
 from swe_gym.trajectories.trajectory import Trajectory, Turn, Usage
@@ -52,7 +53,7 @@ RUN = RunInfo(experiment="benchmark", config={}, config_hash="benchmark", tasks=
 
 
 def episode(number: int) -> Trajectory:
-    """Attempt number % 4 at a task of one of 40 repositories."""
+    """Return one of four attempts at a task, over 40 repositories."""
     task, attempt = divmod(number, 4)
     return EPISODE.model_copy(
         update={
@@ -66,7 +67,7 @@ def episode(number: int) -> Trajectory:
 
 
 def write(folder: Path, episodes: int) -> None:
-    """A run folder as a rollout leaves it, without the work of one."""
+    """Write a run folder directly."""
     RunFolder(folder, RUN).close()
     turns = json.dumps([TURN.model_dump()] * len(EPISODE.turns))
     offset = 0
@@ -81,51 +82,51 @@ def write(folder: Path, episodes: int) -> None:
     print(f"{episodes:,} episodes, {offset / 1e6:,.0f} MB of trajectories\n")
 
 
-def timed(what: str, call: Callable[[], Any], times: int = 1) -> Any:
-    """Print the median time of a call; its last result comes back."""
+def timed(table: LiveTable, what: str, call: Callable[[], Any], times: int = 1) -> Any:
+    """Print the median time of a call and return its last result."""
     taken = []
     for _ in range(times):
         start = time.perf_counter()
         result = call()
         taken.append(time.perf_counter() - start)
-    print(f"{what:<36}{1000 * sorted(taken)[times // 2]:>9,.1f} ms")
+    table.add(f"{1000 * sorted(taken)[times // 2]:,.1f} ms", what)
     return result
 
 
-def measure_server(folder: Path, server: ViewServer, episodes: int) -> None:
-    """Ask what a page asks, over HTTP."""
+def measure_server(table: LiveTable, folder: Path, server: ViewServer, episodes: int) -> None:
+    """Send the requests of the page."""
 
     def ask(what: str) -> Any:
         with urllib.request.urlopen(server.url + "api/" + what, timeout=60) as reply:
             return json.load(reply)
 
-    def first_look() -> Any:
+    def first_request() -> Any:
         news = ask("rows")
         while news["behind"]:
             news = ask("rows")
         return news
 
-    news = timed("first look", first_look)
+    news = timed(table, "first request", first_request)
     known = f"rows?generation={news['generation']}&known={{}}"
-    timed("look, nothing new", lambda: ask(known.format(episodes)), 21)
+    timed(table, "request, nothing new", lambda: ask(known.format(episodes)), 21)
     with RunFolder(folder, RUN) as run:
         run.add(episode(episodes))
-    timed("look, one episode new", lambda: ask(known.format(episodes)))
-    timed("one episode", lambda: ask(f"episode?id={news['rows'][episodes // 2][0]}"), 21)
-    timed("numbers of the plots", lambda: ask("stats"), 5)
+    timed(table, "request, one new episode", lambda: ask(known.format(episodes)))
+    timed(table, "an episode", lambda: ask(f"episode?id={news['rows'][episodes // 2][0]}"), 21)
+    timed(table, "the plots", lambda: ask("stats"), 5)
 
 
-def measure_memory(folder: Path) -> None:
-    """What the index keeps of the whole run."""
+def measure_memory(table: LiveTable, folder: Path) -> None:
+    """Measure the memory of the index."""
     tracemalloc.start()
     index = RunIndex(folder)
     index.read_all()
-    print(f"{'memory of the index':<36}{tracemalloc.get_traced_memory()[0] / 1e6:>9,.1f} MB\n")
+    table.add(f"{tracemalloc.get_traced_memory()[0] / 1e6:,.1f} MB", "memory of the index")
     tracemalloc.stop()
 
 
-def measure_page(url: str) -> None:
-    """What a reader waits for.
+def measure_page(table: LiveTable, url: str) -> None:
+    """Measure the page in a browser.
 
     Raises:
         ImportError: Playwright is not installed.
@@ -149,27 +150,28 @@ def measure_page(url: str) -> None:
             page.locator("tr[data-id]").first.click()
             page.wait_for_selector("article.turn")
 
-        timed("page: until rows are seen", opened)
-        timed("page: search", lambda: shown("table.words = 'repository-7 resolved'; changeView()"), 5)
-        timed("page: sort", lambda: shown("table.words = ''; table.sort = 'task'; changeView()"), 5)
-        timed("page: to the last row", lambda: shown("table.scroll.scrollTop = 1e9"))
-        timed("page: open an episode", read)
+        timed(table, "page: first rows", opened)
+        timed(table, "page: search", lambda: shown("table.words = 'repository-7 resolved'; changeView()"), 5)
+        timed(table, "page: sort", lambda: shown("table.words = ''; table.sort = 'task'; changeView()"), 5)
+        timed(table, "page: last row", lambda: shown("table.scroll.scrollTop = 1e9"))
+        timed(table, "page: an episode", read)
         browser.close()
 
 
 def main() -> None:
-    """Measure all of it."""
+    """Measure the server, the index and the page."""
     episodes = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     folder = Path(tempfile.mkdtemp(prefix="swe-gym-viewer-"))
     try:
         write(folder, episodes)
+        table = LiveTable("median", "what")
         with ViewServer(folder) as server:
-            measure_server(folder, server, episodes)
-            measure_memory(folder)
+            measure_server(table, folder, server, episodes)
+            measure_memory(table, folder)
             try:
-                measure_page(server.url)
+                measure_page(table, server.url)
             except ImportError:
-                print("page: not measured (pip install playwright)")
+                print("The page was not measured: pip install playwright")
     finally:
         shutil.rmtree(folder)
 

@@ -1,4 +1,4 @@
-"""A task of your own: a folder with a bug, hidden tests, and a gold patch, in a file that SWE/Tasks-v0 reads."""
+"""Write a task: a folder with a bug, hidden tests and a gold patch, in a file that SWE/Tasks-v0 reads."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The shortest real episode: read the issue, look, repair, submit.
+"""Run an episode: read the issue, view the code, fix it, submit.
 
 python examples/hello.py
 """
@@ -7,11 +7,11 @@ import json
 
 import gymnasium as gym
 
-import swe_gym  # noqa: F401  makes the ids known to Gymnasium
+import swe_gym  # noqa: F401  registers the environments
 
 
 def call(tool: str, **arguments: object) -> str:
-    """An action is text. This is the simplest form of it; see the docs for those that models write."""
+    """Write an action as JSON, the simplest of the action formats."""
     return json.dumps({"name": tool, "arguments": arguments})
 
 
@@ -32,7 +32,7 @@ ACTIONS = [
         new_str="Entry(value, self._deadline(ttl))\n        self._entries.move_to_end(key)\n",
     ),
     call("eval"),
-    "All tests pass, so I hand it in.\n" + call("submit"),
+    "All tests pass, so I submit.\n" + call("submit"),
 ]
 
 with gym.make("SWE/Toy-v0", task_id="larder-overwrite-evicts") as env:
@@ -42,4 +42,4 @@ with gym.make("SWE/Toy-v0", task_id="larder-overwrite-evicts") as env:
         observation, reward, terminated, truncated, info = env.step(action)
         print(f">>> {action}\n{observation}\n")
 
-print(f"reward {reward}: {info['fail_to_pass_passed']} of {info['fail_to_pass_total']} failing tests were repaired")
+print(f"reward {reward}: {info['fail_to_pass_passed']} of {info['fail_to_pass_total']} failing tests now pass")

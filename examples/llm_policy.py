@@ -1,4 +1,4 @@
-"""A model plays a task. Here a script stands in for it, so that this runs anywhere; a real one is asked the same way.
+"""Play a task with a language model, or with a scripted server in its place.
 
 pip install 'swe-gym[llm]'
 python examples/llm_policy.py
@@ -18,9 +18,9 @@ REPAIR = r"""sed -i -e 's/if len(self._entries) >=/if key not in self._entries a
   -e '/self._entries\[key\] = Entry/a\        self._entries.move_to_end(key)' larder/cache.py"""
 
 SCRIPT = [
-    Reply("I look at the code first.", [("view", '{"path": "larder/cache.py"}')]),
-    Reply("An update needs no room, and counts as a use.", [("bash", json.dumps({"command": REPAIR}))]),
-    Reply("Do the tests still pass?", [("eval", "{}")]),
+    Reply("I read the code first.", [("view", '{"path": "larder/cache.py"}')]),
+    Reply("An update must not evict, and counts as a use.", [("bash", json.dumps({"command": REPAIR}))]),
+    Reply("Do the tests pass?", [("eval", "{}")]),
     Reply("They do.", [("submit", "{}")]),
 ]
 
@@ -30,7 +30,7 @@ def play_with(policies: PolicyFactory) -> None:
         trajectory = play(env, policies(env, seed=0))
     for turn in trajectory.turns:
         print(f"{turn.thought[:60]:60} {turn.tool} {turn.usage.tokens} tokens")
-    print(f"{trajectory.reason}, reward {trajectory.reward}, {trajectory.usage.calls} calls of the model")
+    print(f"{trajectory.reason}, reward {trajectory.reward}, {trajectory.usage.calls} model calls")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What README and docs say holds: their Python runs, their commands exist, their links lead somewhere."""
+"""Python in the README and the docs runs, commands exist, links have targets."""
 
 import contextlib
 import io
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from test_architecture import LAYERS
 
 from swe_gym.cli import app
 from swe_gym.viewer.training_report import write_curves
@@ -26,7 +27,7 @@ def name(path: Path) -> str:
 
 
 def blocks(path: Path, language: str) -> Iterator[str]:
-    """The code blocks of a page, files that it includes put in."""
+    """Yield the code blocks of a page, with included files."""
     pattern = rf"^( *)```{language}\n(.*?)^\1```$"
     for match in re.finditer(pattern, path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
         yield INCLUDE.sub(lambda include: (ROOT / include[1]).read_text(), textwrap.dedent(match[2]))
@@ -53,7 +54,7 @@ def test_python_compiles(path: Path) -> None:
     ],
 )
 def test_python_runs(page: str, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page run one after the other, as a reader would type them."""
+    """The blocks of a page run in order."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     output = io.StringIO()
@@ -70,7 +71,7 @@ def test_python_runs(page: str, shown: list[str], tmp_path: Path, monkeypatch: p
 
 
 def commands(path: Path) -> Iterator[list[str]]:
-    """Every `swe-gym ...` of a page: in a block of shell commands, or in a line of text."""
+    """Yield every `swe-gym ...` of a page, in shell blocks and in text."""
     lines = [line for block in blocks(path, "bash") for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"`(swe-gym [^`]+)`", path.read_text(encoding="utf-8"))
     for line in lines:
@@ -81,7 +82,7 @@ def commands(path: Path) -> Iterator[list[str]]:
 
 
 def check_command(words: list[str]) -> None:
-    """Follow the words through the commands, then look up each option."""
+    """Find the command of the words, and check its options."""
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):
         assert words, "a sub-command is missing"
@@ -109,7 +110,7 @@ def test_commands_are_found_and_checked() -> None:
 
 
 def test_the_test_command_of_the_readme_is_marked() -> None:
-    """`.ci/run` takes it from there."""
+    """`.ci/run` and the workflows read it."""
     assert re.search(r"<!-- tests -->\n```bash\n[^`]*pytest\n```", (ROOT / "README.md").read_text())
 
 
@@ -117,7 +118,7 @@ def test_the_test_command_of_the_readme_is_marked() -> None:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=name)
-def test_relative_links_lead_to_files(path: Path) -> None:
+def test_relative_links_have_targets(path: Path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not re.match(r"[a-z]+:|#", target):
@@ -127,6 +128,14 @@ def test_relative_links_lead_to_files(path: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2])
     assert sorted(listed) == [str(page.relative_to(ROOT / "docs")) for page in PAGES]
+
+
+def test_the_drawing_of_the_package_shows_every_layer() -> None:
+    boxes = re.findall(r"subgraph .*?\n(.*?)\n    end", (ROOT / "docs/architecture.md").read_text(), re.DOTALL)
+    drawn = [{package for package in re.findall(r"(\w+)\[", box) if f"swe_gym.{package}" in LAYERS} for box in boxes]
+    layers = sorted(set(LAYERS.values()), reverse=True)
+    expected = [{name.removeprefix("swe_gym.") for name, at in LAYERS.items() if at == layer} for layer in layers]
+    assert [box for box in drawn if box] == expected
 
 
 def test_the_learning_curves_are_drawn_from_the_logs_beside_the_example(tmp_path: Path) -> None:

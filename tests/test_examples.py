@@ -1,4 +1,4 @@
-"""Every example runs as its readers run it, and shows what they are told."""
+"""Every example runs as a script and prints its result."""
 
 import subprocess
 import sys
@@ -12,17 +12,17 @@ SHOWN = {
     "custom_policy.py": "['bash', 'bash', 'submit'] submitted 1.0",
     "custom_task.py": "mean-of-nothing submitted 1.0",
     "custom_tool.py": "README.md has ",
-    "hello.py": "reward 1.0: 5 of 5 failing tests were repaired",
-    "llm_policy.py": "submit, reward 1.0, 4 calls of the model",
+    "hello.py": "reward 1.0: 5 of 5 failing tests now pass",
+    "llm_policy.py": "submit, reward 1.0, 4 model calls",
 }
 
 
-def test_every_example_is_run() -> None:
+def test_every_example_is_tested() -> None:
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SHOWN)
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
+def test_an_example_prints_its_result(name: str, tmp_path: Path) -> None:
     if name.startswith("llm"):
         pytest.importorskip("openai")
     done = subprocess.run(

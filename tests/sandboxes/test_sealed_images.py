@@ -162,10 +162,12 @@ SLOW = {"many-files", "sparse-file"}
 IN_CONTAINERS = [cheat for cheat in CHEATS if cheat.name not in SLOW]
 
 
+@pytest.mark.timeout(900)
 def test_only_honest_work_counts_in_a_container(rows: Callable[[str], Row]) -> None:
     assert play([*IN_CONTAINERS, *HONEST], task_of(rows("swebench")), "docker", workers=4) == []
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("kubernetes")
 def test_only_honest_work_counts_in_a_pod(rows: Callable[[str], Row]) -> None:
     pytest.importorskip("kubernetes")

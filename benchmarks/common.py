@@ -1,0 +1,68 @@
+"""Functions that several benchmarks share: tables, timing, and local sandboxes of tasks."""
+
+import gc
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.types import Task
+
+
+def show(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], caption: str | None = None) -> None:
+    """Print a table."""
+    table = Table(*columns, title=title, caption=caption)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=120).print(table)
+
+
+class LiveTable:
+    """A table that prints each row at once. Columns are right-aligned, except the last.
+
+    Args:
+        columns: Names of the columns.
+    """
+
+    def __init__(self, *columns: str) -> None:
+        self._widths = [max(len(column), 9) for column in columns[:-1]]
+        self.add(*columns)
+
+    def add(self, *cells: str) -> None:
+        """Print a row."""
+        aligned = [cell.rjust(width) for cell, width in zip(cells, self._widths, strict=False)]
+        print("  ".join([*aligned, *cells[len(aligned) :]]), flush=True)
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    """Return the duration of one call in milliseconds."""
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1000
+
+
+def process_size() -> tuple[str, str, str]:
+    """Return the numbers of open descriptors and threads of this process, and its memory."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    memory = f"{pages * resource.getpagesize() >> 20} MiB"
+    return str(len(os.listdir("/proc/self/fd"))), str(threading.active_count()), memory
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    """Wait until the condition holds or the time is over."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def open_box(task: Task) -> Sandbox:
+    """Open a local sandbox for a task."""
+    files = {"image": task.image, "workspace": task.workspace, "python": task.python}
+    return open_sandbox(SandboxSpec(**files, workdir=task.workdir, env=task.env), "local")
