@@ -28,7 +28,9 @@ from rich.table import Table
 
 from swe_gym.errors import SandboxError
 from swe_gym.sandboxes import SandboxSpec, open_sandbox
-from swe_gym.testing.docker_proxy import DockerProxy, Fault
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # where the servers are
+from servers.docker_proxy import DockerProxy, Fault
 
 THREADS = 16
 PARTS = 5

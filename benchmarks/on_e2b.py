@@ -5,8 +5,10 @@
 It measures our part and the SDK's, not the service's: that server's sandboxes are folders of this machine.
 """
 
+import sys
 import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 
 import e2b
 from rich.console import Console
@@ -14,7 +16,9 @@ from rich.table import Table
 
 from swe_gym.cli.bench import alternate, start_and_close, throughput
 from swe_gym.sandboxes import SandboxSpec, open_sandbox
-from swe_gym.testing.e2b_server import E2BServer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # where the servers are
+from servers.e2b_server import E2BServer
 
 
 def main() -> None:

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from servers.kubernetes_server import KubernetesServer
 from typer.testing import CliRunner
 
 from swe_gym.cli import app
 from swe_gym.errors import UsageError
-from swe_gym.testing.kubernetes_server import KubernetesServer
 
 
 def clean(*arguments: str) -> subprocess.CompletedProcess[str]:

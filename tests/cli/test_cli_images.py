@@ -8,13 +8,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from servers.docker_proxy import DockerProxy, Fault
 from typer.testing import CliRunner, Result
 
 from swe_gym.cli.images import app
 from swe_gym.curation.validate import validate
 from swe_gym.errors import MissingDependency
 from swe_gym.tasks.file import FileSource, write_tasks
-from swe_gym.testing.docker_proxy import DockerProxy, Fault
 from swe_gym.types import PythonEnv, Task
 
 docker = pytest.importorskip("docker")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from servers.e2b_server import E2BServer
 
 from swe_gym.errors import SandboxStartError
 from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.e2b import E2BSandbox
-from swe_gym.testing.e2b_server import E2BServer
 
 CREATE = "*/sandboxes"
 START = "/process.Process/Start"

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.docker_proxy import DockerProxy
+from servers.e2b_server import E2BServer
+from servers.kubernetes_server import KubernetesServer
 
 from swe_gym.grading.base import Ready
 from swe_gym.grading.exit_code import EXIT_CODE
 from swe_gym.sandboxes import Sandbox
 from swe_gym.sandboxes.e2b import E2BSandbox
 from swe_gym.tasks.file import write_tasks
-from swe_gym.testing.docker_proxy import DockerProxy
-from swe_gym.testing.e2b_server import E2BServer
-from swe_gym.testing.kubernetes_server import KubernetesServer
 from swe_gym.testing.sandbox_contract.case import eventually
 from swe_gym.types import Oracle, Task, Verdict
 

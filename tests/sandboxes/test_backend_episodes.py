@@ -17,12 +17,12 @@ pytest.importorskip("e2b")
 pytest.importorskip("kubernetes")
 
 from failing_backends import BACKENDS, BEFORE_THE_TESTS, Failing, tasks_file
+from servers.docker_proxy import Fault
+from servers.kubernetes_server import CREATING, SCHEDULED
 
 from swe_gym.envs.registration import register_families
 from swe_gym.envs.swe_env import SANDBOX_FAILED
 from swe_gym.errors import SandboxStartError
-from swe_gym.testing.docker_proxy import Fault
-from swe_gym.testing.kubernetes_server import CREATING, SCHEDULED
 from swe_gym.testing.sandbox_contract.case import eventually
 
 register_families()

@@ -5,11 +5,11 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from servers.e2b_server import E2BServer
 
 from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.e2b import E2BSandbox
 from swe_gym.testing import sandbox_contract
-from swe_gym.testing.e2b_server import E2BServer
 from swe_gym.testing.sandbox_contract import Case
 
 pytest.importorskip("e2b")

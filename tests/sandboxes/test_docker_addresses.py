@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from servers.docker_proxy import DockerProxy
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.testing import sandbox_contract
-from swe_gym.testing.docker_proxy import DockerProxy
 from swe_gym.testing.sandbox_contract import Case
 
 pytest.importorskip("docker")

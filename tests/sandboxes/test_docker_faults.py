@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
+from servers.docker_proxy import DockerProxy, Fault
 
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxClosed, SandboxLost, SandboxStartError
 from swe_gym.sandboxes import Sandbox, SandboxSpec
-from swe_gym.testing.docker_proxy import DockerProxy, Fault
 from swe_gym.testing.sandbox_contract.case import Background, eventually
 
 docker = pytest.importorskip("docker")

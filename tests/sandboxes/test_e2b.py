@@ -13,6 +13,7 @@ import gymnasium
 import pytest
 from bundled_tasks import TASKS, solution
 from e2b_boxes import CREATE, Make, count_up, making, refusal
+from servers.e2b_server import E2BServer
 
 from swe_gym.curation.validate import validate
 from swe_gym.errors import SandboxLost, Unsupported, UsageError
@@ -20,7 +21,6 @@ from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.e2b import E2BOptions, E2BSandbox
 from swe_gym.sandboxes.e2b.options import resolve_access
 from swe_gym.tasks import load_source
-from swe_gym.testing.e2b_server import E2BServer
 from swe_gym.types import PythonEnv
 
 pytest.importorskip("e2b")

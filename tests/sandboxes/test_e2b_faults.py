@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from e2b_boxes import CREATE, LISTEN, SEND, START, Make, count_up, eventually, making, refusal
+from servers.e2b_server import E2BServer
 
 from swe_gym.errors import SandboxClosed, SandboxLost, SweGymError
-from swe_gym.testing.e2b_server import E2BServer
 
 pytest.importorskip("e2b")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.kubernetes_server import CREATING, RUNNING, SCHEDULED, KubernetesServer
 
 from swe_gym.errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError, UsageError
 from swe_gym.sandboxes import SandboxSpec
-from swe_gym.testing.kubernetes_server import CREATING, RUNNING, SCHEDULED, KubernetesServer
 
 pytest.importorskip("kubernetes")
 

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from swe_gym.testing.loopback import Answer, Drop, Exchange, LoopbackServer
+
 from .e2b_machine import Event, Machine, Process
-from .loopback import Answer, Drop, Exchange, LoopbackServer
 
 ENVELOPE = struct.Struct(">BI")
 LAST = 0x02

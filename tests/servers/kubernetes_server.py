@@ -25,8 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..guests.protocol import Decoder, encode
-from .loopback import Answer, Drop, Exchange, LoopbackServer
+from swe_gym.guests.protocol import Decoder, encode
+from swe_gym.testing.loopback import Answer, Drop, Exchange, LoopbackServer
 
 Object = dict[str, Any]
 
