@@ -51,9 +51,13 @@ class SocketStream:
 
     def read(self, timeout: float) -> bytes:
         """See `ByteStream.read`."""
+        deadline = time.monotonic() + timeout
         with self._use():
-            self._wait(select.POLLIN, timeout)
-            return self._socket.recv(1 << 20)
+            while True:
+                try:
+                    return self._socket.recv(1 << 20)  # before waiting: TLS may hold data that no poll shows
+                except BlockingIOError:
+                    self._wait(select.POLLIN, deadline - time.monotonic())
 
     def write(self, data: bytes, timeout: float) -> None:
         """See `ByteStream.write`."""
