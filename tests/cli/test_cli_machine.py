@@ -56,7 +56,7 @@ def test_doctor_checks_the_cluster(cli) -> None:
     pytest.importorskip("kubernetes")
     result = cli("doctor", "--cluster", "--backend-option", "kubeconfig=/nowhere/config")
     assert result.status == 1
-    assert re.search(r"^no  configuration .*no Kubernetes cluster to use", result.out, re.MULTILINE)
+    assert re.search(r"^no  configuration .*no Kubernetes cluster is configured", result.out, re.MULTILINE)
     assert "did you mean 'namespace'" in cli("doctor", "--cluster", "--backend-option", "namespce=x").err.lower()
     assert "requires --cluster" in cli("doctor", "--backend-option", "namespace=x").err
 

@@ -3,7 +3,7 @@
 import ssl
 import struct
 import time
-from typing import Any, cast
+from typing import Any
 
 from ..channel import SocketStream
 from ..tls import TlsSocket
@@ -29,7 +29,7 @@ class DockerStream(SocketStream):
         self._attached = attached
         connection = getattr(attached, "_sock", attached)  # docker-py wraps it in a file, except for TLS
         if isinstance(connection, ssl.SSLSocket):
-            connection = cast(Any, TlsSocket(connection))
+            connection = TlsSocket(connection)
         super().__init__(connection)
         self._buffer = bytearray()
         self.errors = b""
