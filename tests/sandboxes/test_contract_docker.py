@@ -13,7 +13,7 @@ from swe_gym.testing.sandbox_contract import Case
 from swe_gym.testing.sandbox_contract.case import eventually
 
 DEVIATIONS = {
-    "disk_limit_of_many_files": "the engine's storage driver does not limit the disk; only the size of each file is limited",
+    "disk_limit_of_many_files": "the engine's storage driver limits only the size of each file",
 }
 
 LENT = {"PATH": f"{PLACE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
