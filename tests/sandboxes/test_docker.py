@@ -225,12 +225,15 @@ def test_running_limits_concurrent_commands(make: Callable[..., Sandbox]) -> Non
     assert waiting.result(10).text == "then\n"
 
 
-def test_a_killed_container_is_reported(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
+def test_a_killed_container_is_reported(
+    make: Callable[..., Sandbox], engine: docker.APIClient, caplog: pytest.LogCaptureFixture
+) -> None:
     box = make()
     engine.remove_container(f"swe-gym-{box.id}", force=True)
     with pytest.raises(SandboxLost, match="its container was killed") as error:
         box.exec("true")
     assert error.value.reason == "killed"
+    assert f"sandbox {box.id} was lost during exec (killed)" in caplog.text
 
 
 def test_running_out_of_memory_is_reported(make: Callable[..., Sandbox]) -> None:

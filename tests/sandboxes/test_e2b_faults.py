@@ -99,6 +99,15 @@ def test_retry_after_is_honoured(server: E2BServer, make: Make) -> None:
         assert sandbox.exec("true").ok
 
 
+def test_a_retry_is_logged(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    with E2BServer(tmp_path / "full", most=0) as server:
+        sandbox = make(server, start_timeout=4.0)
+        assert refusal(sandbox).reason == "capacity"
+    (first, *_) = [record.getMessage() for record in caplog.records]
+    assert first.startswith(f"sandbox {sandbox.id}: the service at")
+    assert "retrying in" in first
+
+
 def test_a_later_timeout_is_not_blamed_on_an_earlier_rate_limit(server: E2BServer, make: Make) -> None:
     server.inject(CREATE, method="POST", status=429, headers={"Retry-After": "0"})
     server.inject(START, method="POST", hang=True, times=None)

@@ -1,5 +1,6 @@
 """The Kubernetes backend against a server with faults: each fault is the right error in time."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -448,6 +449,32 @@ def test_many_threads_and_many_faults(server: KubernetesServer, make: Make) -> N
         thread.join(60)
     assert len(done) == 8
     pause_until(lambda: not server.pods, 30.0)
+
+
+# --- logging ------------------------------------------------------------------------------------------------
+
+
+def test_retries_and_losses_are_logged(server: KubernetesServer, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    server.inject("*/pods", method="POST", status=503)
+    server.inject("*/attach", status=500)
+    sandbox = make()
+    server.end(f"swe-gym-{sandbox.id}", "OOMKilled")
+    with pytest.raises(SandboxLost):
+        sandbox.exec(["x"])
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert all(sandbox.id in text for text in told)
+    for words in ("was not created; retrying", "attaching to pod", "was lost during exec (oom)"):
+        assert any(words in text for text in told), told
+
+
+def test_an_error_of_the_watching_thread_is_logged(
+    server: KubernetesServer, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.inject("*labelSelector*", status=200, body={"items": []})  # without the version that the thread needs
+    assert make().exec(["x"]).ok
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "the watching thread of namespace tests failed; retrying" in record.getMessage()
+    assert record.exc_info is not None
 
 
 # --- the sweep ----------------------------------------------------------------------------------------------
