@@ -161,6 +161,7 @@ class _Builder:
                 write_context(context, "\n".join([f"FROM {below}", *copies, instruction, ""]), layers)
                 context.seek(0)
                 self._build(image, context)
+            log.info("built image %s", image)
         return image
 
     def _build(self, image: str, context: IO[bytes]) -> None:

@@ -123,6 +123,7 @@ class Instance:
                 if self._killed.wait(pause):
                     raise SandboxClosed("closed while it waited for the service") from None
                 continue
+            log.debug("sandbox %s was created in %.1f s", self._name, time.monotonic() - before)
             self.trouble = None
             self._expires = before + self._options.timeout
             with self._lock:

@@ -258,6 +258,7 @@ class Cluster:
             sleep(pause, cancelled)
         with self._lock:
             self._streams.add(stream)
+        log.debug("attached to pod %s", view.name)
         return stream
 
     # --- deletion ---------------------------------------------------------------------------------------------
