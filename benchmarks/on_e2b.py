@@ -5,15 +5,19 @@
 The server's sandboxes are local folders, so the figures exclude the service.
 """
 
+import sys
 import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 
 import e2b
 from common import show
 
 from swe_gym.cli.bench import alternate, start_and_close, throughput
 from swe_gym.sandboxes import SandboxSpec, open_sandbox
-from swe_gym.testing.e2b_server import E2BServer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # where the servers are
+from servers.e2b_server import E2BServer
 
 
 def main() -> None:

@@ -35,7 +35,9 @@ from swe_gym.sandboxes.kubernetes import KubernetesOptions, KubernetesSandbox, m
 from swe_gym.sandboxes.kubernetes.api import Api
 from swe_gym.sandboxes.kubernetes.pods import delete_pod, list_pods
 from swe_gym.sandboxes.pool import WarmPool
-from swe_gym.testing.kubernetes_server import KubernetesServer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # where the servers are
+from servers.kubernetes_server import KubernetesServer
 
 COMMANDS, TURN = 200, 20
 SETTLE_SECONDS = 15.0  # a node stays busy for a while after pods are deleted

@@ -1,4 +1,4 @@
-"""`swe-gym clean`: removes what dead clients left behind, and nothing that is not ours."""
+"""`swe-gym clean`: remove sandboxes that dead clients left behind."""
 
 from typing import Annotated
 
@@ -17,24 +17,25 @@ SWEEPS = Registry(
     extras={"docker": "docker", "kubernetes": "kubernetes"},
     group="swe_gym.sweeps",
 )
-"""Backends whose sandboxes can outlive their client for a while: functions from the backend's own options to the names
-of what was removed. A local sandbox cannot, and one of E2B ends at its service's timeout: there is nothing to sweep."""
+"""Functions of a backend's options that remove abandoned sandboxes and return their names.
+
+Local sandboxes die with their client, and E2B's end at the service's timeout."""
 
 
 def clean(
-    backend: Annotated[list[str] | None, typer.Option(help="Only this kind of sandbox; may be repeated.")] = None,
+    backend: Annotated[list[str] | None, typer.Option(help="Clean only this backend; may be repeated.")] = None,
     backend_option: BackendOptions = None,
 ) -> None:
-    """Remove sandboxes whose owner is gone or whose lease is over. What carries no label of ours is never touched.
+    """Remove sandboxes whose owner has died or whose lease has expired. Nothing without swe_gym's label is touched.
 
-    Exit status 1: what --backend names could not be cleaned.
+    Exit status 1: a backend named by --backend could not be cleaned.
     """
     for name in backend or []:
         if name not in SWEEPS:
             raise unknown_name(SWEEPS.kind, name, SWEEPS)
     options = parse_pairs("--backend-option", backend_option)
     if options and len(backend or []) != 1:
-        raise UsageError("--backend-option needs one --backend: each has options of its own")
+        raise UsageError("--backend-option needs exactly one --backend: options differ between backends")
     console = open_console()
     failed = False
     for name in backend or SWEEPS:

@@ -1,4 +1,4 @@
-"""`swe-gym doctor`: what works on this machine, and the exact fix for what does not."""
+"""`swe-gym doctor`: report what works on this machine, and how to fix what does not."""
 
 import importlib.util
 import itertools
@@ -32,14 +32,14 @@ INDENT = " " * 4
 ENGINE_SECONDS = 5.0
 
 ENGINE_LIMITS = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "CPU"}
-"""What an engine says of the limits that it can keep -> what they limit."""
+"""Field of an engine's info -> the resource that it can limit."""
 
 DOCKER_GUARDS = ("seccomp", "systempaths", "apparmor")
-"""What Docker puts around a container that keeps it from making namespaces. Each may be named where it is not used."""
+"""Protections of Docker that forbid namespaces in a container. Disabling one that is not in use is harmless."""
 
 
 class Finding(NamedTuple):
-    """One line of the report. `needed` findings decide the exit status."""
+    """One line of the report. A `needed` finding that does not work sets the exit status."""
 
     what: str
     works: bool
@@ -49,16 +49,16 @@ class Finding(NamedTuple):
 
 
 def doctor(
-    cluster: Annotated[bool, typer.Option("--cluster", help="Look at the Kubernetes cluster too.")] = False,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Also check the Kubernetes cluster.")] = False,
     backend_option: BackendOptions = None,
 ) -> None:
-    """Say what works on this machine, what does not, and how to mend it.
+    """Report what works on this machine, what does not, and how to fix it.
 
-    Exit status 1: no sandbox can run; with --cluster, none in the cluster either.
+    Exit status 1: no sandbox can run on this machine or, with --cluster, in the cluster.
     """
     options = parse_pairs("--backend-option", backend_option)
     if options and not cluster:
-        raise UsageError("--backend-option goes with --cluster: which namespace, which context")
+        raise UsageError("--backend-option requires --cluster; it selects the namespace or the context")
     console = open_console()
     findings = []
     for finding in itertools.chain(_findings(), _cluster(options) if cluster else ()):
@@ -70,13 +70,13 @@ def doctor(
 
 
 def _cluster(options: dict[str, Any]) -> Iterator[Finding]:
-    """What the cluster that the options lead to grants and lacks."""
+    """Check the cluster that the options select."""
     try:
         from ..sandboxes.kubernetes.doctor import examine  # an extra, and slow to import
     except ImportError as error:
-        raise MissingDependency(f"--cluster needs the extra: pip install 'swe-gym[kubernetes]' ({error})") from error
+        raise MissingDependency(f"--cluster needs an extra: pip install 'swe-gym[kubernetes]' ({error})") from error
     for found in examine(options):
-        yield Finding(*found, needed=True)  # who asks for the cluster needs it
+        yield Finding(*found, needed=True)
 
 
 def _print_finding(console: Console, finding: Finding) -> None:
@@ -88,7 +88,7 @@ def _print_finding(console: Console, finding: Finding) -> None:
 
 
 def _print_isolation(console: Console) -> None:
-    """What each tier keeps apart and what it does not, in full: nobody should find out later."""
+    """Print what each tier isolates and what it does not, in full."""
     width = min(console.width, 120)
     for name, tier in TIERS.items():
         console.print(Text.assemble("\nWhat tier ", (name, "bold"), " isolates:"))
@@ -115,14 +115,14 @@ def _findings() -> Iterator[Finding]:
 
 def _cache() -> Finding:
     folder = Path(cache_folder())
-    fix = "set SWE_GYM_CACHE to a folder that you may write to"
+    fix = "set SWE_GYM_CACHE to a writable folder"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free >> 30
     except OSError as error:
         return Finding("cache", False, f"{folder}: {error.strerror}", fix, needed=True)
     writable = os.access(folder, os.W_OK)
-    room = "" if free >= 5 else ": real tasks need more room for their environments"
+    room = "" if free >= 5 else ": real tasks need more space for their environments"
     return Finding("cache", writable, f"{folder}, {free} GB free{room}", fix, needed=True)
 
 
@@ -131,17 +131,17 @@ def _tiers() -> Iterator[Finding]:
     for tier in TIERS:
         try:
             reason = problem(tier)
-        except SandboxError as error:  # it cannot be told now, as where the cache cannot be used
-            yield Finding(f"tier {tier}", False, f"not known: {error}".partition("\n")[0], needed=tier == "process")
+        except SandboxError as error:  # the check itself failed, for example because of the cache
+            yield Finding(f"tier {tier}", False, f"unknown: {error}".partition("\n")[0], needed=tier == "process")
             continue
         fix = _namespace_fix() if tier == "namespace" else "Linux 5.13 or newer with Landlock in its `lsm=` list"
-        works = "a command ran; taken by default" if best else "a command ran"
+        works = "a command ran; the default" if best else "a command ran"
         yield Finding(f"tier {tier}", not reason, reason or works, fix, needed=tier == "process")
         best = best and bool(reason)
 
 
 def _namespace_fix() -> str:
-    """The most likely reason why unprivileged namespaces are refused, and what lifts it."""
+    """Return the fix for the most likely reason why unprivileged namespaces are refused."""
     switches = {
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
             "1",
@@ -162,14 +162,14 @@ def _namespace_fix() -> str:
 
 
 def _engine() -> Iterator[Finding]:
-    """The Docker engine that DOCKER_HOST or a socket leads to, and whether it keeps limits: rootless ones may not."""
+    """Check the Docker engine, and whether it enforces limits; rootless engines may not."""
     try:
         from ..sandboxes.docker.engine import connect, engine_errors  # an extra
     except ImportError:
         yield Finding("docker", False, "the extra is not installed", "pip install 'swe-gym[docker]'")
         return
     try:
-        with closing(connect(None, ENGINE_SECONDS)) as client, engine_errors("say what it can do"):
+        with closing(connect(None, ENGINE_SECONDS)) as client, engine_errors("report its capabilities"):
             told = client.info()
     except SandboxError as error:
         what, _, fix = str(error).partition("\n")[0].partition(". ")
@@ -178,7 +178,7 @@ def _engine() -> Iterator[Finding]:
     yield Finding("docker", True, f"engine {told.get('ServerVersion')} on {told.get('OperatingSystem')}")
     lacking = [what for name, what in ENGINE_LIMITS.items() if told.get(name) is False]
     fix = "delegate the controllers of cgroup v2: https://rootlesscontaine.rs/getting-started/common/cgroup2/"
-    limits = f"not kept: {', '.join(lacking)}" if lacking else ", ".join(ENGINE_LIMITS.values())
+    limits = f"not enforced: {', '.join(lacking)}" if lacking else ", ".join(ENGINE_LIMITS.values())
     yield Finding("docker limits", not lacking, limits, fix)
 
 
@@ -195,6 +195,6 @@ def _index() -> Finding:
     try:
         find_sdists("pip", timeout=10.0)
     except SweGymError as error:
-        fix = "configure pip (PIP_INDEX_URL, proxy); only tasks made from packages need it"
+        fix = "configure pip (PIP_INDEX_URL, proxy); only tasks made from packages need the index"
         return Finding("package index", False, str(error).partition("\n")[0], fix)
-    return Finding("package index", True, "reached as pip is configured: real tasks can be made and set up")
+    return Finding("package index", True, "reachable with pip's configuration: tasks can be made from packages")

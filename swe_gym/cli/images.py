@@ -22,18 +22,18 @@ from .common import Match, Source, SourceOptions, matching, open_console, open_s
 if TYPE_CHECKING:
     from docker import APIClient
 
-app = typer.Typer(
-    no_args_is_help=True, help="List, pull, build, check and remove the images that tasks need in Docker."
-)
+app = typer.Typer(no_args_is_help=True, help="List, pull, build, check and remove the Docker images of tasks.")
 
 BACKEND = "swe_gym.sandboxes.docker:DockerSandbox"
 CALL_SECONDS = 60.0
 MEGABYTE = 1e6
 
 Default = Annotated[
-    str | None, typer.Option("--default-image", help="For tasks that bring none; the default is python:VERSION.")
+    str | None, typer.Option("--default-image", help="Image of tasks without one (default: python:VERSION).")
 ]
-Engine = Annotated[str | None, typer.Option("--engine", metavar="URL", help="The default is what DOCKER_HOST says.")]
+Engine = Annotated[
+    str | None, typer.Option("--engine", metavar="URL", help="Address of the engine (default: DOCKER_HOST).")
+]
 
 
 @app.command("list")
@@ -44,7 +44,7 @@ def list_images(
     default: Default = None,
     engine: Engine = None,
 ) -> None:
-    """List the images that tasks need: how many tasks, whether it is there, how large it is."""
+    """List the images that tasks need, with their size and the number of tasks."""
     console = open_console()
     needed = _needed(source, source_option, match, default)
     table = plain_table("MB", "tasks", "image")
@@ -57,10 +57,10 @@ def list_images(
             size = f"{found['Size'] / MEGABYTE:.0f}" if found else "missing"
             table.add_row(*map(Text, [size, str(tasks), image]))
     console.print(table)
-    there = len(needed) - missing
-    console.print(f"{there} images are there, with {total / MEGABYTE:.0f} MB; layers that they share count each time")
+    present = len(needed) - missing
+    console.print(f"{present} images present, {total / MEGABYTE:.0f} MB (shared layers are counted repeatedly)")
     if missing:
-        console.print(f"{missing} are missing. Pull them: swe-gym images pull, with the same options")
+        console.print(f"{missing} missing. Pull them: swe-gym images pull, with the same options")
 
 
 @app.command()
@@ -70,13 +70,13 @@ def pull(
     match: Match = "*",
     default: Default = None,
     engine: Engine = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Images at once.")] = 3,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for each image, waiting included.")] = 3600.0,
-    min_free_mb: Annotated[int, typer.Option(min=0, help="Stop when the engine's disk has less free MiB.")] = 5120,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of images at a time.")] = 3,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds per image, rate-limit pauses included.")] = 3600.0,
+    min_free_mb: Annotated[int, typer.Option(min=0, help="MiB that must stay free on the engine's disk.")] = 5120,
 ) -> None:
-    """Pull the images that tasks need and that are not there yet; the same command goes on after an interruption.
+    """Pull the missing images of tasks. Run the same command again to resume.
 
-    Where a registry asks to come back later, this waits as long as it says. Exit status 1: an image is still missing.
+    If a registry limits the rate, the command waits as long as the registry asks. Exit status 1: an image is missing.
     """
     from ..sandboxes.docker.images import progress_line, pull_image
 
@@ -116,18 +116,18 @@ def pull(
 
 @app.command()
 def build(
-    base: Annotated[str, typer.Option("--base", help="The image to start from: with a shell, git and a C library.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The task file to write, in which tasks name images.")],
+    base: Annotated[str, typer.Option("--base", help="Base image with a shell, git and a C library.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Task file to write; its tasks name the images.")],
     source: Source = "toy",
     source_option: SourceOptions = None,
     match: Match = "*",
     engine: Engine = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Images at once.")] = 2,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of images at a time.")] = 2,
 ) -> None:
-    """Build an image for each task that has a workspace, and write a task file that needs nothing but the images.
+    """Build an image for each task with a workspace, and write a task file that uses the images.
 
-    Each holds the base image, the Python that the task asks for, its requirements and its repository; tasks that ask
-    for the same share all but the last. What was built before is not built again. Exit status 1: one is missing.
+    Each image holds the base image, the task's Python, its requirements and its repository. Tasks share layers, and
+    existing images are not built again. Exit status 1: a build failed.
     """
     console = open_console()
     _connect(engine).close()
@@ -147,7 +147,7 @@ def build(
     problems = _for_each(names, one, jobs, threading.Event(), console.print)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_tasks([built[name] for name in names if name in built], output)
-    console.print(f"{len(built)} tasks with their images in {output}; {problems} without")
+    console.print(f"{len(built)} tasks written to {output}; {problems} failed")
     if problems:
         raise typer.Exit(1)
 
@@ -159,11 +159,11 @@ def check(
     match: Match = "*",
     default: Default = None,
     engine: Engine = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Images at once.")] = 2,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of images at a time.")] = 2,
 ) -> None:
-    """Open a sandbox of each image, without pulling any, and see whether tools find what they need in it.
+    """Open a sandbox of each image and check that it has the programs that tools need. Pulls nothing.
 
-    Exit status 1: an image is missing or unfit.
+    Exit status 1: an image is missing or lacks a program.
     """
     console = open_console()
     images = list(_needed(source, source_option, match, default))
@@ -173,13 +173,13 @@ def check(
     def one(image: str) -> str:
         try:
             with open_sandbox(SandboxSpec(image=image, options=options), BACKEND) as box:
-                lacking = [name for name in ("bash", "git", "python3") if not box.exec(["which", name]).ok]
+                missing = [name for name in ("bash", "git", "python3") if not box.exec(["which", name]).ok]
         except SandboxError as error:
             return str(error)
-        return f"lacks {', '.join(lacking)}" if lacking else ""
+        return f"lacks {', '.join(missing)}" if missing else ""
 
     problems = _for_each(images, one, jobs, threading.Event(), console.print)
-    console.print(f"{len(images) - problems} images are fit, {problems} are not")
+    console.print(f"{len(images) - problems} images passed, {problems} failed")
     if problems:
         raise typer.Exit(1)
 
@@ -191,16 +191,16 @@ def remove(
     match: Match = "*",
     default: Default = None,
     engine: Engine = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove the images that these tasks need from the engine, and no others. One that is in use stays."""
+    """Remove the images of these tasks from the engine. Images in use stay."""
     console = open_console()
     with closing(_connect(engine)) as client:
         images = [image for image in _needed(source, source_option, match, default) if _find(client, image)]
         for image in images:
             console.print(Text(image))
         if not images:
-            console.print("None of the images is there.")
+            console.print("None of the images is present.")
             return
         if not yes:
             typer.confirm(f"Remove these {len(images)} images?", abort=True)
@@ -222,13 +222,13 @@ def _remove(client: "APIClient", image: str) -> str:
 
 
 def _needed(source: str, options: list[str] | None, match: str, default: str | None) -> Counter[str]:
-    """Image -> how many of the tasks need it, in the order of the tasks."""
+    """Return image -> number of tasks that need it, in the order of the tasks."""
     tasks = open_source(source, options)
     found = [tasks.get(task_id) for task_id in matching(tasks, match)]
     fit = [task for task in found if task.image or not (task.python and task.python.requirements)]
     if unfit := len(found) - len(fit):
-        text = f"left out, {unfit} with requirements and no image that holds them: swe-gym images build makes one"
-        typer.echo(text, err=True)
+        text = f"skipped {unfit} of {len(found)} tasks: they have requirements and no image."
+        typer.echo(f"{text} Build one: swe-gym images build", err=True)
     return Counter(task.image or default or default_image(task.python) for task in fit)
 
 
@@ -250,7 +250,7 @@ def _find(client: "APIClient", image: str) -> dict[str, Any] | None:
 def _for_each(
     images: list[str], work: Callable[[str], str], jobs: int, stop: threading.Event, say: Callable[[Text], None]
 ) -> int:
-    """Work on images, so many at once, and say of each how it went; returns how many had a problem."""
+    """Work on images, `jobs` at a time, and print each result; return the number of problems."""
     problems = 0
     with ThreadPoolExecutor(jobs) as pool:
         try:

@@ -12,10 +12,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import SandboxClosed, SandboxLost, UsageError
 from ..guests.protocol import Decoder, ProtocolError, encode
+
+if TYPE_CHECKING:
+    from .tls import TlsSocket
 
 LONGEST_POLL = 2**31 - 1
 """Milliseconds that the kernel can count."""
@@ -42,7 +45,7 @@ class ByteStream(Protocol):
 class SocketStream:
     """A `ByteStream` over a connected stream socket, which it owns."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: "socket.socket | TlsSocket") -> None:
         sock.setblocking(False)
         self._socket = sock
         self._lock = threading.RLock()  # a handler of signals may close what its own thread is using
@@ -51,9 +54,13 @@ class SocketStream:
 
     def read(self, timeout: float) -> bytes:
         """See `ByteStream.read`."""
+        deadline = time.monotonic() + timeout
         with self._use():
-            self._wait(select.POLLIN, timeout)
-            return self._socket.recv(1 << 20)
+            while True:
+                try:
+                    return self._socket.recv(1 << 20)  # before waiting: TLS may hold data that no poll shows
+                except BlockingIOError:
+                    self._wait(select.POLLIN, deadline - time.monotonic())
 
     def write(self, data: bytes, timeout: float) -> None:
         """See `ByteStream.write`."""

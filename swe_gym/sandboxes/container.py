@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import sys
 import tarfile
 import threading
@@ -10,13 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import SandboxError, SandboxStartError, Unsupported
+from ..errors import SandboxError, SandboxLost, SandboxStartError, Unsupported
 from ..types import ExecResult, PythonEnv
 from .base import SandboxSpec
 from .gates import gate
 from .lent_python import PLACE
 from .runner_sandbox import RunnerSandbox
 from .workspaces import prepare_workspace
+
+log = logging.getLogger(__name__)
 
 PYTHONS = f"python3 python /usr/bin/python3 /usr/local/bin/python3 /opt/miniconda3/bin/python {PLACE}/python3"
 NO_PYTHON = 97
@@ -28,6 +31,9 @@ done
 echo "{NO_PYTHON_SAID}; looked for: {PYTHONS}" >&2
 exit {NO_PYTHON}
 """
+
+KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "NET_BIND_SERVICE")
+"""Linux capabilities that package managers and test suites use as root."""
 
 VENV = "/opt/venv"
 ENVIRONMENTS = (VENV, "/opt/miniconda3/envs/testbed", "{workdir}/.venv", "/root/.venv")
@@ -93,6 +99,15 @@ class ContainerSandbox(RunnerSandbox):
         return default_image(self.spec.python)
 
     def _start(self, deadline: float) -> None:
+        try:
+            self._bring_up(deadline)
+        except SandboxLost as loss:
+            reason = "timeout" if loss.reason == "unresponsive" else "setup"
+            raise SandboxStartError(
+                "the sandbox was lost while it started", reason=reason, retryable=True, detail=str(loss)
+            ) from loss
+
+    def _bring_up(self, deadline: float) -> None:
         workspace = None
         if self.spec.workspace:
             workspace = prepare_workspace(self.spec.workspace, timeout=deadline - time.monotonic())
@@ -101,6 +116,20 @@ class ContainerSandbox(RunnerSandbox):
         if workspace:
             self._request("put_tar", pack(workspace), timeout=deadline - time.monotonic(), path=self.workdir)
         self._activate(deadline)
+
+    def _request(
+        self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
+    ) -> tuple[dict[str, Any], bytes]:
+        try:
+            return super()._request(op, payload, timeout=timeout, path=path, **fields)
+        except SandboxLost as loss:
+            loss = self._explained(loss)
+            log.warning("sandbox %s was lost during %s (%s): %s", self.id, op, loss.reason, loss)
+            raise loss from None
+
+    def _explained(self, loss: SandboxLost) -> SandboxLost:
+        """Return the loss with what the backend knows about its cause."""
+        return loss
 
     def _read_environment(self, deadline: float) -> dict[str, str]:
         """What the image sets: the runner was started with it."""

@@ -79,7 +79,11 @@ class RunnerSandbox(Sandbox):
             self._unprotected = str(reply.get("unprotected", ""))
         except SandboxLost as error:
             text = f"the runner of the {self.name} sandbox did not start"
-            raise SandboxStartError(text, reason="setup", detail=self._last_words() or str(error)) from error
+            late = error.reason == "unresponsive"
+            detail = self._last_words() or str(error)
+            raise SandboxStartError(
+                text, reason="timeout" if late else "setup", retryable=late, detail=detail
+            ) from error
 
     def _close(self) -> None:
         if self._channel:

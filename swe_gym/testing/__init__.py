@@ -1,1 +1,1 @@
-"""Contract suites that users run on their own backends: `swe_gym.testing.sandbox_contract`."""
+"""Test helpers for users: the contract of sandboxes, cheats, and a scripted OpenAI server."""

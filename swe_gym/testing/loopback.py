@@ -1,6 +1,6 @@
-"""An HTTP server on the loopback interface that fails on command: what this package's servers have in common.
+"""A base class for HTTP test servers on the loopback interface that fail on command.
 
-A server subclasses `LoopbackServer` and writes `answer`. Nothing but the standard library is needed.
+Subclass `LoopbackServer` and write `answer`. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from urllib.parse import parse_qsl, urlsplit
 
 @dataclasses.dataclass
 class Fault:
-    """Something that goes wrong with requests to a path.
+    """A failure of requests to a path.
 
     Attributes:
         path: Pattern (fnmatch) of the path, or of path and query: "/v1/*", "*watch=true*".
         method: "GET", "POST", "DELETE", or "*".
-        times: How many requests it happens to; None is all from now on.
-        skip: How many requests go well before.
-        status: Answer with this HTTP status, and do nothing.
-        done: Do what is asked before that answer all the same.
-        headers: Of that answer, such as `{"Retry-After": "1"}`.
-        message: Of that answer, in the form that errors have on this server.
-        body: The whole JSON of that answer, where `message` is not enough.
-        drop: Do nothing, and close the connection without an answer.
-        hang: Take the request and never answer.
-        delay: Do what is asked so many seconds later.
-        lose_reply: Do what is asked and close the connection without an answer.
-        cut_after: Close the connection after so many bytes of the answer's body.
+        times: Number of requests that fail; None is unlimited.
+        skip: Number of matching requests that succeed before.
+        status: HTTP status of an error reply; the request is not carried out.
+        done: Whether the request is carried out before the error reply.
+        headers: Headers of the error reply, such as `{"Retry-After": "1"}`.
+        message: Message of the error reply, in the server's form of errors.
+        body: Whole JSON of the error reply, instead of `message`.
+        drop: Close the connection; the request is not carried out.
+        hang: Accept the request and never reply.
+        delay: Seconds before the request is carried out.
+        lose_reply: Carry out the request and close the connection without a reply.
+        cut_after: Number of bytes of the reply's body after which the connection is closed.
     """
 
     path: str
@@ -57,16 +57,16 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A request that came.
+    """A received request.
 
     Attributes:
-        method: As in "POST".
-        path: Without the query.
-        query: What stands behind the path.
-        key: The API key that it carried, in `X-API-Key` or as a bearer's token.
-        body: The JSON of it, where it is JSON.
-        headers: All of them, by their names in lower case.
-        raw: The bytes of the body.
+        method: HTTP method, such as "POST".
+        path: Path without the query.
+        query: Parameters of the query.
+        key: API key from `X-API-Key` or the bearer token.
+        body: Parsed JSON body; None if the body is not JSON.
+        headers: Headers by lower-case name.
+        raw: Bytes of the body.
     """
 
     method: str
@@ -79,7 +79,7 @@ class Request:
 
 
 class Answer(Exception):
-    """Ends a request with a status and a body: bytes, or something for JSON, or nothing."""
+    """Ends a request with a status and a body: bytes, an object for JSON, or None."""
 
     def __init__(self, status: int, body: Any = None, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status)
@@ -93,11 +93,11 @@ class Drop(Exception):
 
 
 class LoopbackServer(abc.ABC):
-    """The server. Start it with `with`; every request has a thread of its own.
+    """A server with a thread per request. Use it as a context manager.
 
     Attributes:
-        requests: Every request that came, in order.
-        closing: Set when the server ends.
+        requests: All received requests, in order.
+        closing: Set when the server closes.
     """
 
     def __init__(self) -> None:
@@ -110,47 +110,47 @@ class LoopbackServer(abc.ABC):
 
     @abc.abstractmethod
     def answer(self, exchange: Exchange) -> None:
-        """Do what `exchange.asked` asks for: raise `Answer` or `Drop`, or stream."""
+        """Carry out `exchange.asked`: raise `Answer` or `Drop`, or stream."""
 
     def error_body(self, status: int, message: str) -> Any:
-        """The form that errors have on this server."""
+        """Return the JSON of an error."""
         return {"code": status, "message": message}
 
     def decode(self, content_type: str, raw: bytes) -> Any:
-        """The JSON of a request's body; None where it is something else."""
+        """Parse the JSON body of a request; None if it is not JSON."""
         with contextlib.suppress(ValueError):
             return json.loads(raw) if "json" in content_type else None
         return None
 
     def refuse(self, status: int, message: str) -> Answer:
-        """An error, to be raised."""
+        """Return an error reply to raise."""
         return Answer(status, self.error_body(status, message))
 
     # --- for tests ------------------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Address of the server."""
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def paths(self) -> list[str]:
-        """Method and path of each request that came, in order."""
+        """Return method and path of each received request, in order."""
         return [f"{request.method} {request.path}" for request in self.requests]
 
     def inject(self, path: str, **fault: Any) -> Fault:
-        """Have something go wrong; see `Fault`. It is over after its `times`, or with `mend`."""
+        """Add a `Fault` with these fields. It ends after its `times`, or with `mend`."""
         made = Fault(path, **fault)
         with self._lock:
             self._faults.append(made)
         return made
 
     def mend(self) -> None:
-        """End all faults; requests that hang stay as they are."""
+        """Remove all faults; hanging requests keep hanging."""
         with self._lock:
             self._faults.clear()
 
     def close(self) -> None:
-        """End the server, with every request that hangs."""
+        """Stop the server and end hanging requests."""
         self.closing.set()
         if self._thread.is_alive():
             self._http.shutdown()
@@ -166,10 +166,10 @@ class LoopbackServer(abc.ABC):
     ) -> None:
         self.close()
 
-    # --- what exchanges use -----------------------------------------------------------------------------------
+    # --- for exchanges ---------------------------------------------------------------------------------------
 
     def fault_of(self, method: str, *paths: str) -> Fault | None:
-        """The first fault that this request meets; it has its path in several forms."""
+        """Return the first fault that matches a request, given its path in several forms."""
         with self._lock:
             for fault in self._faults:
                 if fault.method not in ("*", method) or not fnmatch.filter(paths, fault.path):
@@ -195,14 +195,14 @@ class _HTTPServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Exchange)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no error here."""
+        """Ignore clients that disconnect."""
 
 
 class Exchange(BaseHTTPRequestHandler):
-    """A connection, and the request on it that is being answered.
+    """A connection and its current request.
 
     Attributes:
-        asked: The request.
+        asked: The current request.
     """
 
     protocol_version = "HTTP/1.1"
@@ -211,35 +211,23 @@ class Exchange(BaseHTTPRequestHandler):
     asked: Request
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is logged."""
-
-    def do_GET(self) -> None:
-        """Serve."""
-        self._serve()
-
-    def do_POST(self) -> None:
-        """Serve."""
-        self._serve()
-
-    def do_DELETE(self) -> None:
-        """Serve."""
-        self._serve()
+        """Log nothing."""
 
     # --- answers ----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def stream(self, content_type: str) -> Iterator[Callable[[bytes], None]]:
-        """Answer piece by piece, with the function that is given."""
+        """Reply in chunks, written with the yielded function."""
         self._head(200, {"Content-Type": content_type, "Transfer-Encoding": "chunked"})
         yield lambda data: self._write(b"%x\r\n%s\r\n" % (len(data), data))
         self._write(b"0\r\n\r\n")
 
     def upgrade(self, headers: Mapping[str, str]) -> None:
-        """Make another protocol of the connection: `rfile` and `wfile` carry it from now on."""
+        """Switch the connection to another protocol, carried by `rfile` and `wfile`."""
         self._head(101, headers)
 
     def _reply(self, answer: Answer) -> None:
-        """A whole answer."""
+        """Send a complete reply."""
         raw = isinstance(answer.body, bytes)
         data = answer.body if raw else b"" if answer.body is None else json.dumps(answer.body).encode()
         headers = {"Content-Type": "text/plain" if raw else "application/json", **answer.headers}
@@ -257,7 +245,7 @@ class Exchange(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _write(self, data: bytes) -> None:
-        """Part of the body; as much as a fault lets through."""
+        """Write part of the body, as far as a fault allows."""
         if self._left is not None and len(data) > self._left:
             self.wfile.write(data[: self._left])
             raise Drop
@@ -281,8 +269,10 @@ class Exchange(BaseHTTPRequestHandler):
             with contextlib.suppress(OSError):
                 self.connection.shutdown(2)
 
+    do_GET = do_POST = do_DELETE = _serve
+
     def _meet(self) -> None:
-        """Read the request, note it, let a fault happen, then do what is asked."""
+        """Read and record the request, apply a fault, then carry it out."""
         owner = self.server.owner
         self.asked = asked = self._read()
         owner.requests.append(asked)

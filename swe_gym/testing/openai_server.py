@@ -1,13 +1,12 @@
-"""A server on this machine that speaks OpenAI's protocol and says what a function tells it to, with faults on demand.
+"""A local server with OpenAI's protocol whose replies come from a function, with faults on demand.
 
     with OpenAIServer(lambda request: Reply("Hello")) as server:
         server.inject(CHAT, status=429, headers={"Retry-After": "1"})
         client = openai.OpenAI(base_url=server.base_url, api_key=server.api_key)
 
-For tests and demos: no model, no network. It knows `/v1/models`, `/v1/chat/completions` (whole and streamed) and
-`/v1/completions` (a prompt as text or as token ids), with log-probabilities and, as vLLM has it, `return_token_ids`.
-Its tokenizer is the simplest that there is: a token is a byte of UTF-8, its id the byte. In a stream, what is asked of
-the tokens comes with the last piece.
+For tests and demos: no model, no network. It serves `/v1/models`, `/v1/chat/completions` (whole and streamed) and
+`/v1/completions` (a prompt as text or token ids), with log-probabilities and vLLM's `return_token_ids`. A token is a
+byte of UTF-8. In a stream, the last chunk carries the token details.
 """
 
 from __future__ import annotations
@@ -26,24 +25,23 @@ COMPLETIONS = "/v1/completions"
 MODELS = "/v1/models"
 
 PIECE = 8
-"""Characters of a streamed piece."""
+"""Characters per streamed chunk."""
 
 LOGPROB = -0.5
-"""Of every token, where a reply says nothing of it."""
+"""Default log-probability of a token."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """What the model says.
+    """A reply of the model.
 
     Attributes:
-        content: The text.
-        tool_calls: Name and arguments of each call. The arguments are text and are sent as they stand: they need not
-            be JSON.
-        reasoning: What some servers tell apart from the content, as `reasoning_content`.
-        finish_reason: None is "tool_calls" where there are any, else "stop".
-        token_ids: The tokens of the content; None is one for each byte of it.
-        logprobs: Of each token; None is `LOGPROB` for each.
+        content: Text of the reply.
+        tool_calls: Name and arguments of each call. The arguments are sent unchanged and need not be valid JSON.
+        reasoning: Value of `reasoning_content`, which some servers send.
+        finish_reason: Finish reason; None is "tool_calls" if there are any, else "stop".
+        token_ids: Tokens of the content; None is one per byte.
+        logprobs: Log-probability of each token; None is `LOGPROB` for each.
     """
 
     content: str = ""
@@ -61,15 +59,15 @@ class Reply:
 
     @property
     def reason(self) -> str:
-        """Why it ends."""
+        """Finish reason to send."""
         return self.finish_reason or ("tool_calls" if self.tool_calls else "stop")
 
 
 def in_turn(*replies: Reply) -> Callable[[dict[str, Any]], Reply]:
-    """A function for `OpenAIServer` that gives one reply after the other, and status 400 when there is none left."""
+    """Return a function for `OpenAIServer` that sends the replies in order, then status 400."""
     left, lock = iter(replies), threading.Lock()
 
-    def reply(request: dict[str, Any]) -> Reply:  # noqa: ARG001  the script does not depend on it
+    def reply(request: dict[str, Any]) -> Reply:  # noqa: ARG001  the script ignores it
         with lock:
             for said in left:
                 return said
@@ -78,28 +76,28 @@ def in_turn(*replies: Reply) -> Callable[[dict[str, Any]], Reply]:
     return reply
 
 
-def context_length_exceeded(limit: int, asked: int) -> dict[str, Any]:
-    """The body of the answer, with status 400, to a prompt that is too long."""
-    text = f"This model's maximum context length is {limit} tokens. However, your messages resulted in {asked} tokens."
+def context_length_exceeded(limit: int, prompt: int) -> dict[str, Any]:
+    """Return the body of the error with status 400 for a prompt that is too long."""
+    text = f"This model's maximum context length is {limit} tokens. However, your messages resulted in {prompt} tokens."
     return error_body(400, text, code="context_length_exceeded", param="messages")
 
 
 def error_body(status: int, message: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
-    """An error in OpenAI's form."""
+    """Return an error in OpenAI's form."""
     kinds = {401: "authentication_error", 429: "rate_limit_error"}
     kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 class OpenAIServer(LoopbackServer):
-    """The server. Start it with `with`.
+    """A scripted model behind OpenAI's protocol. Use it as a context manager.
 
     Args:
-        reply: Called with the JSON of each request, by several threads at once, once for each of its `n` choices. It
-            may raise `loopback.Answer` to refuse.
-        model: The one model that it has.
-        api_key: The only key that it takes.
-        context_length: Tokens that prompt and `max_tokens` may have together; None is any number.
+        reply: Function of a request's JSON, called once per choice (`n`), possibly by several threads at once. It may
+            raise `loopback.Answer` to refuse.
+        model: Name of the model.
+        api_key: The only accepted API key.
+        context_length: Maximum tokens of prompt and `max_tokens` together; None is unlimited.
     """
 
     def __init__(
@@ -119,7 +117,7 @@ class OpenAIServer(LoopbackServer):
 
     @property
     def base_url(self) -> str:
-        """The address as clients want it."""
+        """Address for clients, with `/v1`."""
         return f"{self.url}/v1"
 
     def error_body(self, status: int, message: str) -> Any:
@@ -135,10 +133,10 @@ class OpenAIServer(LoopbackServer):
             row = {"id": self.model, "object": "model", "created": 0, "owned_by": "swe-gym"}
             raise Answer(200, {"object": "list", "data": [{**row, "max_model_len": self.context_length}]})
         if asked.method != "POST" or asked.path not in (CHAT, COMPLETIONS):
-            raise self.refuse(404, f"no such call: {asked.method} {asked.path}")
+            raise self.refuse(404, f"unknown call: {asked.method} {asked.path}")
         request = asked.body
         if not isinstance(request, dict):
-            raise self.refuse(400, "the body is no JSON object")
+            raise self.refuse(400, "the body is not a JSON object")
         if request.get("model") != self.model:
             text = f"The model `{request.get('model')}` does not exist."
             raise Answer(404, error_body(404, text, code="model_not_found", param="model"))
@@ -166,15 +164,15 @@ class OpenAIServer(LoopbackServer):
             return self.reply(request)
         except Answer:
             raise
-        except Exception as error:  # a mistake in the script is told to whoever asked
+        except Exception as error:  # the client learns of errors in the script
             raise self.refuse(500, f"the script failed: {error!r}") from error
 
 
-# --- the forms of requests and answers --------------------------------------------------------------------------
+# --- forms of requests and replies ------------------------------------------------------------------------------
 
 
 class _Form:
-    """One kind of completion: what a request's prompt is, and how replies are written."""
+    """A kind of completion: how its prompt is read and its replies are written."""
 
     prefix: str
     kind: str
@@ -187,24 +185,24 @@ class _Form:
         self.with_ids = bool(request.get("return_token_ids"))
 
     def read_prompt(self) -> list[int]:
-        """The prompt's token ids."""
+        """Return the prompt's token ids."""
         raise NotImplementedError
 
     def choice(self, reply: Reply) -> dict[str, Any]:
-        """A whole choice, without its index."""
+        """Return a complete choice, without its index."""
         raise NotImplementedError
 
     def deltas(self, reply: Reply) -> Iterator[dict[str, Any]]:
-        """The same in pieces."""
+        """Yield the choice in chunks."""
         raise NotImplementedError
 
     def whole(self, replies: Sequence[Reply]) -> dict[str, Any]:
-        """The answer at once."""
+        """Return the complete reply."""
         choices = [{"index": index, **self.choice(reply)} for index, reply in enumerate(replies)]
         return {**self.head(self.kind), "choices": choices, "usage": self.usage(replies)}
 
     def pieces(self, replies: Sequence[Reply]) -> Iterator[dict[str, Any]]:
-        """The answer piece by piece."""
+        """Yield the reply in chunks."""
         head = self.head(self.piece_kind)
         for index, reply in enumerate(replies):
             for delta in self.deltas(reply):
@@ -213,11 +211,11 @@ class _Form:
             yield {**head, "choices": [], "usage": self.usage(replies)}
 
     def head(self, kind: str) -> dict[str, Any]:
-        """What every answer begins with."""
+        """Return the fields that every reply starts with."""
         return {"id": self.name, "object": kind, "created": 0, "model": self.request["model"]}
 
     def usage(self, replies: Iterable[Reply]) -> dict[str, int]:
-        """Tokens, counted."""
+        """Return the token counts."""
         said = sum(
             len(reply.tokens) + sum(len(name) + len(text) for name, text in reply.tool_calls) for reply in replies
         )
@@ -225,14 +223,14 @@ class _Form:
 
 
 class _Chat(_Form):
-    """`/v1/chat/completions`. Its prompt is the messages' text, one after the other: there is no chat template."""
+    """`/v1/chat/completions`. The prompt is the concatenated text of the messages; there is no chat template."""
 
     prefix, kind, piece_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def read_prompt(self) -> list[int]:
         messages = self.request.get("messages")
         if not isinstance(messages, list) or not messages:
-            raise Answer(400, error_body(400, "messages must be a list that is not empty", param="messages"))
+            raise Answer(400, error_body(400, "messages must be a non-empty list", param="messages"))
         return list("".join(_text_of(message.get("content")) for message in messages).encode())
 
     def head(self, kind: str) -> dict[str, Any]:
@@ -252,7 +250,7 @@ class _Chat(_Form):
         return {"id": f"call-{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def details(self, reply: Reply) -> dict[str, Any]:
-        """What is said of the tokens, where it was asked for."""
+        """Return the requested details of the tokens."""
         details: dict[str, Any] = {"logprobs": None}
         if self.request.get("logprobs"):
             rows = [
@@ -295,9 +293,9 @@ class _Completion(_Form):
         return {"text": reply.content, "finish_reason": reply.reason, **self.details(reply)}
 
     def details(self, reply: Reply) -> dict[str, Any]:
-        """What is said of the tokens, where it was asked for."""
+        """Return the requested details of the tokens."""
         details: dict[str, Any] = {"logprobs": None}
-        if self.request.get("logprobs") is not None:  # 0 asks for those of the sampled tokens only
+        if self.request.get("logprobs") is not None:  # 0 requests only those of the sampled tokens
             names = [self.name_of(number) for number, _ in reply.tokens]
             details["logprobs"] = {
                 "tokens": names,
@@ -312,7 +310,7 @@ class _Completion(_Form):
         return details
 
     def name_of(self, number: int) -> str:
-        """A token as it stands in `logprobs`."""
+        """Return a token's text in `logprobs`."""
         return f"token_id:{number}" if self.request.get("return_tokens_as_token_ids") else _word(number)
 
     def deltas(self, reply: Reply) -> Iterator[dict[str, Any]]:
@@ -322,14 +320,14 @@ class _Completion(_Form):
 
 
 def _text_of(content: Any) -> str:
-    """The text of a message, which may be in parts."""
+    """Return the text of a message, which may consist of parts."""
     if isinstance(content, list):
         return "".join(part.get("text", "") for part in content)
     return content or ""
 
 
 def _word(number: int) -> str:
-    """A token as text. Bytes above 127 are not whole characters."""
+    """Return a token as text. Bytes above 127 are not whole characters."""
     return chr(number) if number < 128 else f"<{number}>"
 
 

@@ -6,35 +6,35 @@ import sys
 from pathlib import Path
 
 import pytest
+from servers.kubernetes_server import KubernetesServer
 from typer.testing import CliRunner
 
 from swe_gym.cli import app
 from swe_gym.errors import UsageError
-from swe_gym.testing.kubernetes_server import KubernetesServer
 
 
 def clean(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, because docker-py leaves a socket open where there is no engine."""
+    """Runs in a process of its own, because docker-py leaks a socket without an engine."""
     code = "from swe_gym.cli import main; main()"
     nowhere = {"DOCKER_HOST": "unix:///nowhere/docker.sock", "KUBECONFIG": "/nowhere/config"}
     env = {**os.environ, **nowhere}
     return subprocess.run([sys.executable, "-c", code, "clean", *arguments], env=env, capture_output=True, text=True)
 
 
-def test_a_backend_that_needs_no_cleaning_is_an_error_that_says_which_do() -> None:
+def test_an_unknown_backend_is_an_error_that_lists_the_known() -> None:
     result = CliRunner().invoke(app, ["clean", "--backend", "local"])
     assert isinstance(result.exception, UsageError)
     assert "docker" in str(result.exception)
 
 
-def test_without_an_engine_it_says_so_and_only_who_asked_for_it_has_failed() -> None:
+def test_a_missing_engine_is_an_error_only_if_named() -> None:
     pytest.importorskip("docker")
     everything, asked = clean(), clean("--backend", "docker")
     assert [line.partition(": ")[0] for line in everything.stdout.splitlines()] == ["docker", "kubernetes"]
     assert (everything.returncode, asked.returncode) == (0, 1)
 
 
-def test_it_looks_where_the_backend_s_options_lead(tmp_path: Path) -> None:
+def test_backend_options_select_the_engine(tmp_path: Path) -> None:
     pytest.importorskip("kubernetes")
     with KubernetesServer() as server:
         where = [f"kubeconfig={server.kubeconfig(tmp_path)}", "namespace=sandboxes"]
@@ -45,4 +45,4 @@ def test_it_looks_where_the_backend_s_options_lead(tmp_path: Path) -> None:
     pytest.importorskip("docker")
     somewhere = clean("--backend", "docker", "--backend-option", "base_url=tcp://127.0.0.1:9")
     assert "no Docker engine answers at tcp://127.0.0.1:9" in somewhere.stdout
-    assert "needs one --backend" in clean("--backend-option", "namespace=x").stderr
+    assert "needs exactly one --backend" in clean("--backend-option", "namespace=x").stderr

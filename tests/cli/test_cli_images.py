@@ -8,13 +8,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from servers.docker_proxy import DockerProxy, Fault
 from typer.testing import CliRunner, Result
 
 from swe_gym.cli.images import app
 from swe_gym.curation.validate import validate
 from swe_gym.errors import MissingDependency
 from swe_gym.tasks.file import FileSource, write_tasks
-from swe_gym.testing.docker_proxy import DockerProxy, Fault
 from swe_gym.types import PythonEnv, Task
 
 docker = pytest.importorskip("docker")
@@ -52,26 +52,26 @@ def run(*arguments: object, typed: str = "") -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=typed)
 
 
-def test_tasks_whose_image_must_be_built_need_no_other(tasks: Path, toy: Task, tagged: str) -> None:
+def test_tasks_that_need_a_built_image_are_skipped(tasks: Path, toy: Task, tagged: str) -> None:
     python = PythonEnv(version="3.9", requirements=("attrs==24.2.0",))
     needy = toy.model_copy(update={"task_id": "d", "image": None, "python": python})
     write_tasks([FileSource(str(tasks)).get("a"), needy], tasks)
     result = run("list", "--source", tasks)
-    assert "left out, 1 with requirements and no image that holds them: swe-gym images build" in result.output
+    assert "skipped 1 of 2 tasks: they have requirements and no image. Build one: swe-gym images build" in result.output
     assert tagged in result.output
     assert "python:3.9" not in result.output
 
 
-def test_list_tells_what_is_there_and_what_is_missing(tasks: Path, tagged: str) -> None:
+def test_list_shows_present_and_missing_images(tasks: Path, tagged: str) -> None:
     result = run("list", "--source", tasks)
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.output.splitlines()]
     assert next(row for row in rows if row[-1] == tagged)[1] == "2"
     assert ["missing", "1", MISSING] in rows
-    assert "1 are missing. Pull them: swe-gym images pull" in result.output
+    assert "1 missing. Pull them: swe-gym images pull" in result.output
 
 
-def test_check_opens_a_sandbox_of_each(tasks: Path, tagged: str) -> None:
+def test_check_opens_a_sandbox_of_each_image(tasks: Path, tagged: str) -> None:
     result = run("check", "--source", tasks)
     assert result.exit_code == 1
     assert f"ok  {tagged}" in result.output
@@ -87,7 +87,7 @@ def remove_when_free(engine: docker.APIClient, image: str) -> None:
     engine.remove_image(image)
 
 
-def test_build_makes_images_that_are_enough(toy: Task, image: str, tmp_path: Path) -> None:
+def test_built_images_need_nothing_else(toy: Task, image: str, tmp_path: Path) -> None:
     task = toy.model_copy(update={"task_id": "Odd.Name"})
     write_tasks([task, toy.model_copy(update={"task_id": "bare", "workspace": None})], tmp_path / "tasks.jsonl")
     output = tmp_path / "built" / "tasks.jsonl"
@@ -106,13 +106,13 @@ def test_build_makes_images_that_are_enough(toy: Task, image: str, tmp_path: Pat
             engine.remove_image(built.image)
 
 
-def test_build_needs_its_base(tasks: Path, tmp_path: Path) -> None:
+def test_build_fails_without_its_base_image(tasks: Path, tmp_path: Path) -> None:
     result = run("build", "--base", MISSING, "--source", tasks, "--match", "a", "--output", tmp_path / "t.jsonl")
     assert result.exit_code == 1
-    assert "is not there: `docker pull` it first" in result.output
+    assert f"lacks the base image '{MISSING}'. Run `docker pull {MISSING}`" in result.output
 
 
-def test_pull_waits_as_long_as_the_registry_says(tasks: Path) -> None:
+def test_pull_waits_as_long_as_the_registry_asks(tasks: Path) -> None:
     busy = Fault(
         "POST", "/images/create", "error", status=429, message="toomanyrequests", headers=(("Retry-After", "1"),)
     )
@@ -122,19 +122,19 @@ def test_pull_waits_as_long_as_the_registry_says(tasks: Path) -> None:
         asked = [request.path for request in proxy.requests if request.method == "POST"]
     assert result.exit_code == 0, result.output
     assert "1 pulled, 0 failed" in result.output
-    assert len(asked) == 2, "what is there is not pulled"
+    assert len(asked) == 2, "a present image is not pulled"
 
 
 @pytest.mark.parametrize(
     ("status", "message", "told"),
     [
-        (404, "manifest unknown", "there is no image"),
-        (403, "pull access denied for x", "does not exist, or is not for you: try `docker login`"),
+        (404, "manifest unknown", "does not exist"),
+        (403, "pull access denied for x", "does not exist or is private. Try `docker login`"),
         (500, "write /layer: no space left on device", "disk is full"),
-        (429, "toomanyrequests", "kept asking to come back later"),
+        (429, "toomanyrequests", "the rate limit of the registry"),
     ],
 )
-def test_a_pull_that_fails_is_told(status: int, message: str, told: str, tasks: Path) -> None:
+def test_a_failed_pull_is_reported(status: int, message: str, told: str, tasks: Path) -> None:
     with DockerProxy(Fault("POST", "/images/create", "error", nth=0, status=status, message=message)) as proxy:
         result = run("pull", "--source", tasks, "--engine", proxy.base_url, "--timeout", "2")
     assert result.exit_code == 1
@@ -142,24 +142,24 @@ def test_a_pull_that_fails_is_told(status: int, message: str, told: str, tasks: 
     assert "0 pulled, 1 failed" in result.output
 
 
-def test_a_pull_that_stalls_ends_in_time(tasks: Path) -> None:
+def test_a_stalled_pull_times_out(tasks: Path) -> None:
     with DockerProxy(Fault("POST", "/images/create", "stall")) as proxy:
         result = run("pull", "--source", tasks, "--engine", proxy.base_url, "--timeout", "1")
     assert result.exit_code == 1
     assert "was not pulled in time" in result.output
 
 
-def test_remove_asks_and_removes_what_the_tasks_name_only(tasks: Path, tagged: str, image: str) -> None:
+def test_remove_asks_and_removes_only_images_of_the_tasks(tasks: Path, tagged: str, image: str) -> None:
     assert run("remove", "--source", tasks, typed="n\n").exit_code == 1
     result = run("remove", "--source", tasks, typed="y\n")
     assert result.exit_code == 0, result.output
     with closing(docker.APIClient(version="auto")) as engine:
         assert not engine.images(tagged)
         assert engine.images(image)
-    assert "None of the images is there." in run("remove", "--source", tasks, "--yes").output
+    assert "None of the images is present." in run("remove", "--source", tasks, "--yes").output
 
 
-def test_without_docker_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("swe_gym.sandboxes.docker")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "docker", None)

@@ -10,7 +10,7 @@ from swe_gym.testing.loopback import Answer, Exchange, LoopbackServer
 
 
 class RootlessEngine(LoopbackServer):
-    """The little that is asked of an engine to which no controllers were delegated."""
+    """An engine that has no delegated controllers."""
 
     def answer(self, exchange: Exchange) -> None:
         assert exchange.asked.path.endswith(("/version", "/info"))
@@ -27,42 +27,42 @@ def _no_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_index")
-def test_doctor_says_what_works_and_how_to_mend_what_does_not(cli) -> None:
+def test_doctor_reports_what_works_and_how_to_fix_the_rest(cli) -> None:
     result = cli("doctor")
     assert (result.status, result.err) == (0, "")
     for what in ("Python 3.11+", "git", "cache", "tier process", "extra parquet", "extra render"):
         assert f"ok  {what} " in result.out
-    assert re.search(rf"^ok  tier {best_tier()} .* taken by default$", result.out, re.MULTILINE)
+    assert re.search(rf"^ok  tier {best_tier()} .* the default$", result.out, re.MULTILINE)
     assert re.search(r"^no  package index .*\n    fix: configure pip", result.out, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("_no_index")
-def test_doctor_says_where_it_looked_for_an_engine(cli) -> None:
+def test_doctor_names_the_address_of_an_unreachable_engine(cli) -> None:
     pytest.importorskip("docker")
     assert re.search(r"^no  docker  .*no Docker engine answers.*\n    fix: Start it", cli("doctor").out, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("_no_index")
-def test_doctor_names_an_engine_that_keeps_no_limits(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_limits_that_an_engine_does_not_enforce(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     with RootlessEngine() as engine:
         monkeypatch.setenv("DOCKER_HOST", engine.url.replace("http", "tcp"))
         out = cli("doctor").out
     assert re.search(r"^ok  docker  .*engine 27.0 on Linux$", out, re.MULTILINE)
-    assert re.search(r"^no  docker limits .*not kept: memory, CPU\n    fix: delegate", out, re.MULTILINE)
+    assert re.search(r"^no  docker limits .*not enforced: memory, CPU\n    fix: delegate", out, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("_no_index")
-def test_doctor_looks_at_the_cluster_that_is_named(cli) -> None:
+def test_doctor_checks_the_cluster(cli) -> None:
     pytest.importorskip("kubernetes")
     result = cli("doctor", "--cluster", "--backend-option", "kubeconfig=/nowhere/config")
     assert result.status == 1
-    assert re.search(r"^no  configuration .*no Kubernetes cluster to use", result.out, re.MULTILINE)
+    assert re.search(r"^no  configuration .*no Kubernetes cluster is configured", result.out, re.MULTILINE)
     assert "did you mean 'namespace'" in cli("doctor", "--cluster", "--backend-option", "namespce=x").err.lower()
-    assert "goes with --cluster" in cli("doctor", "--backend-option", "namespace=x").err
+    assert "requires --cluster" in cli("doctor", "--backend-option", "namespace=x").err
 
 
 @pytest.mark.usefixtures("_no_index")
-def test_doctor_hides_no_gap_of_any_tier(cli) -> None:
+def test_doctor_prints_every_gap_of_every_tier(cli) -> None:
     said = " ".join(cli("doctor").out.split())
     for name, tier in TIERS.items():
         assert f"What tier {name} isolates: + {tier.isolates}" in said
@@ -71,14 +71,14 @@ def test_doctor_hides_no_gap_of_any_tier(cli) -> None:
 
 
 @pytest.mark.usefixtures("_no_index")
-def test_doctor_fails_where_nothing_can_run(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_fails_if_nothing_can_run(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWE_GYM_CACHE", "/proc/nowhere")
     monkeypatch.setenv("PATH", "")
     problem.cache_clear()  # as in a process that has not asked yet
     result = cli("doctor")
     assert (result.status, result.err) == (1, "")
     for tier in TIERS:
-        assert f"no  tier {tier:15}  not known: the cache cannot be used" in result.out
+        assert f"no  tier {tier:15}  unknown: the cache cannot be used" in result.out
     assert "no  git                   not on the PATH\n    fix: apt-get install git\n" in result.out
     assert re.search(r"^no  cache .*/proc/nowhere: .*\n    fix: set SWE_GYM_CACHE", result.out, re.MULTILINE)
 

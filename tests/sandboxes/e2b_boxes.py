@@ -1,4 +1,4 @@
-"""Sandboxes of the E2B server of the tests."""
+"""Helpers for sandboxes of the E2B test server."""
 
 import contextlib
 import threading
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from servers.e2b_server import E2BServer
 
 from swe_gym.errors import SandboxStartError
 from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.e2b import E2BSandbox
-from swe_gym.testing.e2b_server import E2BServer
 
 CREATE = "*/sandboxes"
 START = "/process.Process/Start"
@@ -22,14 +22,14 @@ Make = Callable[..., E2BSandbox]
 
 
 class Impatient(E2BSandbox):
-    """Takes a sandbox for lost sooner, so that the tests are short."""
+    """A sandbox that counts as lost sooner, for short tests."""
 
     slack = 0.5
 
 
 @contextlib.contextmanager
 def making(server: E2BServer) -> Iterator[Make]:
-    """A function that makes sandboxes of the server, or of another, not started; `options` are the backend's own."""
+    """A function that makes sandboxes, not started, of this or another server; `options` are the backend's own."""
     made: list[E2BSandbox] = []
 
     def make(
@@ -37,7 +37,7 @@ def making(server: E2BServer) -> Iterator[Make]:
     ) -> E2BSandbox:
         given = server.sandbox_options(**(options or {}))
         box = Impatient(SandboxSpec.model_validate({**given, **fields}))
-        box.slack = slack  # type: ignore[misc]  # of this one only
+        box.slack = slack  # type: ignore[misc]  # for this instance only
         made.append(box)
         return box
 
@@ -55,7 +55,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 
 def refusal(sandbox: E2BSandbox, seconds: float = 10.0) -> SandboxStartError:
-    """The error that a start ends in, in time."""
+    """The error of a start, which comes in time."""
     before = time.monotonic()
     with pytest.raises(SandboxStartError) as caught:
         sandbox.start()
@@ -65,7 +65,7 @@ def refusal(sandbox: E2BSandbox, seconds: float = 10.0) -> SandboxStartError:
 
 
 def count_up(sandbox: E2BSandbox, times: int, begin: int = 1) -> None:
-    """Commands that would show if one of them were lost or sent twice."""
+    """Runs commands whose output shows whether one was lost or repeated."""
     for number in range(begin, begin + times):
         result = sandbox.exec("echo x >> count; wc -l < count; head -c 30000 /dev/zero", timeout=20)
         assert result.stdout[:-30000] == b"%d\n" % number

@@ -1,4 +1,4 @@
-"""Backends that fail on command in the middle of an episode, each by the fault tool that this package ships for it."""
+"""Backends that fail on command in the middle of an episode, each with its fault server."""
 
 import contextlib
 import dataclasses
@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.docker_proxy import DockerProxy
+from servers.e2b_server import E2BServer
+from servers.kubernetes_server import KubernetesServer
 
 from swe_gym.grading.base import Ready
 from swe_gym.grading.exit_code import EXIT_CODE
 from swe_gym.sandboxes import Sandbox
 from swe_gym.sandboxes.e2b import E2BSandbox
 from swe_gym.tasks.file import write_tasks
-from swe_gym.testing.docker_proxy import DockerProxy
-from swe_gym.testing.e2b_server import E2BServer
-from swe_gym.testing.kubernetes_server import KubernetesServer
 from swe_gym.testing.sandbox_contract.case import eventually
 from swe_gym.types import Oracle, Task, Verdict
 
@@ -27,14 +27,14 @@ KubernetesSandbox = pytest.importorskip("swe_gym.sandboxes.kubernetes").Kubernet
 
 @dataclasses.dataclass
 class Failing:
-    """A backend, and the tool that makes it fail.
+    """A backend and the tool that makes it fail.
 
     Attributes:
-        name: Of the backend, as `gym.make` takes it.
-        hasty: Of the same backend, where it takes a sandbox that is silent for lost sooner.
+        name: Name of the backend for `gym.make`.
+        hasty: Name of the same backend with a shorter slack.
         options: `sandbox_options` that lead to the tool.
-        tool: What stands before the service, or in its place.
-        left: What is left of all sandboxes.
+        tool: Proxy before the service, or server in its place.
+        left: Returns the sandboxes that still exist.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Failing:
 
 
 class HastyKubernetes(KubernetesSandbox):  # type: ignore[misc, valid-type]  # imported where there is one
-    """Waits for a reply two seconds too long, not ten."""
+    """Waits two seconds longer for a reply, not ten."""
 
     slack = 2.0
 
 
 class HastyE2B(E2BSandbox):
-    """Likewise."""
+    """Waits two seconds longer for a reply, not ten."""
 
     slack = 2.0
 
@@ -71,18 +71,18 @@ def docker(request: pytest.FixtureRequest, _: Path) -> Iterator[Failing]:
 
         yield Failing("docker", "docker", options, proxy, left)
         proxy.thaw()
-        eventually(lambda: left() == [] and not removers(), 20, "no container is left, and nobody who removes one")
-    gc.collect()  # a socket of docker-py's that is left is forgiven here, and would be another test's failure
+        eventually(lambda: left() == [] and not removers(), 20, "no container and no removing thread is left")
+    gc.collect()  # docker-py leaks sockets, which would fail another test
 
 
 def removers() -> list[str]:
-    """Threads that remove containers: they must not find the proxy closed."""
+    """Names of threads that remove containers and need the proxy."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("remove swe-gym")]
 
 
 @contextlib.contextmanager
 def kubernetes(_: pytest.FixtureRequest, folder: Path) -> Iterator[Failing]:
-    """A server in the place of a cluster. Commands in its pods say what they are, and succeed."""
+    """A server instead of a cluster. Commands in its pods print their arguments and succeed."""
     with KubernetesServer() as server:
         own = {"kubeconfig": server.kubeconfig(folder), "default_image": "any", "backoff": (0.05, 0.2)}
         options = {"options": {**own, "capacity_timeout": 0.5}}
@@ -91,7 +91,7 @@ def kubernetes(_: pytest.FixtureRequest, folder: Path) -> Iterator[Failing]:
 
 @contextlib.contextmanager
 def e2b(_: pytest.FixtureRequest, folder: Path) -> Iterator[Failing]:
-    """A server in the place of the service. Commands are processes of this machine."""
+    """A server instead of the service. Commands are processes of this machine."""
     with E2BServer(folder / "e2b") as server:
         options = server.sandbox_options(request_timeout=3.0)
         yield Failing("e2b", "failing_backends:HastyE2B", options, server, lambda: server.running)
@@ -101,18 +101,18 @@ BACKENDS = {"docker": docker, "kubernetes": kubernetes, "e2b": e2b}
 
 
 BEFORE_THE_TESTS: list[Callable[[], None]] = []
-"""What is to happen once there is a sandbox to judge in, before the hidden tests run in it."""
+"""Functions to call in the judge before the hidden tests run."""
 
 
 def grade_after(task: Task, sandbox: Sandbox) -> Verdict:
-    """A grader: first comes what is to happen."""
+    """A grader that first calls `BEFORE_THE_TESTS`."""
     while BEFORE_THE_TESTS:
         BEFORE_THE_TESTS.pop()()
     return EXIT_CODE.decide(task, EXIT_CODE.run(Ready(task, lambda: sandbox), sandbox))
 
 
 def tasks_file(folder: Path) -> str:
-    """A file with one task, which is solved whatever a policy does, and judged by `grade_after`."""
+    """Writes a file with one task that is always solved, graded by `grade_after`."""
     oracle = Oracle(test_cmd="true", grader="failing_backends:grade_after", timeout=1.0)
     path = folder / "tasks.json"
     write_tasks([Task(task_id="one", problem_statement="Do nothing.", oracle=oracle)], path)

@@ -1,4 +1,4 @@
-"""Episodes on backends that fail: each fault is a typed error in time, never an observation and never a reward."""
+"""Episodes on failing backends: each fault is a typed error in time, never an observation or a reward."""
 
 import contextlib
 import json
@@ -17,21 +17,19 @@ pytest.importorskip("e2b")
 pytest.importorskip("kubernetes")
 
 from failing_backends import BACKENDS, BEFORE_THE_TESTS, Failing, tasks_file
+from servers.docker_proxy import Fault
+from servers.kubernetes_server import CREATING, SCHEDULED
 
 from swe_gym.envs.registration import register_families
 from swe_gym.envs.swe_env import SANDBOX_FAILED
 from swe_gym.errors import SandboxStartError
-from swe_gym.testing.docker_proxy import Fault
-from swe_gym.testing.kubernetes_server import CREATING, SCHEDULED
 from swe_gym.testing.sandbox_contract.case import eventually
 
 register_families()
 
-pytestmark = (
-    pytest.mark.filterwarnings(  # docker-py drops a socket that never got a connection: one without any address
-        r"ignore:Exception ignored in. <socket.socket fd=\d+, family=1, type=1, proto=0>"
-        ":pytest.PytestUnraisableExceptionWarning"
-    )
+pytestmark = pytest.mark.filterwarnings(  # docker-py leaks a socket that was never connected
+    r"ignore:Exception ignored in. <socket.socket fd=\d+, family=1, type=1, proto=0>"
+    ":pytest.PytestUnraisableExceptionWarning"
 )
 
 Env = gymnasium.Env[str, str]
@@ -41,13 +39,13 @@ SUBMIT = json.dumps({"name": "submit", "arguments": {}})
 
 
 class Case(NamedTuple):
-    """Something that goes wrong.
+    """A failure of a backend.
 
     Attributes:
-        backend: Whose.
-        fail: Has it go wrong, with the backend's tool; it stays so.
-        reason: Of the error.
-        waits: The error comes at the client's own deadline: nobody tells it, or it may try again until then.
+        backend: Name of the backend.
+        fail: Makes the backend's tool fail permanently.
+        reason: Reason of the error.
+        waits: Whether the error comes at the client's deadline, because the failure is silent or retried.
     """
 
     backend: str
@@ -57,17 +55,17 @@ class Case(NamedTuple):
 
 
 def engine(method: str, path: str, does: Any, **more: Any) -> Callable[[Any], None]:
-    """Something happens to every such request of the Docker engine."""
+    """A fault of all such requests of the Docker engine."""
     return lambda proxy: proxy.inject(Fault(method, path, does, nth=0, **more))
 
 
 def server(path: str, method: str = "*", **fault: Any) -> Callable[[Any], None]:
-    """Something happens to every such request of a server."""
+    """A fault of all such requests of a server."""
     return lambda server: server.inject(path, method=method, times=None, **fault)
 
 
 def pods_become(status: dict[str, Any]) -> Callable[[Any], None]:
-    """No pod gets further than this."""
+    """Stops all pods at this status."""
     return lambda server: setattr(server, "life", [SCHEDULED, status])
 
 
@@ -89,8 +87,8 @@ STARTS = {
     "kubernetes-has-no-image": Case("kubernetes", pods_become({"containerStatuses": [{"state": NO_IMAGE}]}), "image"),
     "kubernetes-has-no-room": Case("kubernetes", pods_become({"conditions": [NO_NODE]}), "capacity"),
     "kubernetes-takes-too-long": Case("kubernetes", pods_become(CREATING), "timeout", waits=True),
-    "kubernetes-attaches-not": Case("kubernetes", server("*/attach", drop=True), "setup", waits=True),
-    "kubernetes-has-silent-pods": Case("kubernetes", lambda server: server.freeze_pods(), "setup", waits=True),
+    "kubernetes-refuses-to-attach": Case("kubernetes", server("*/attach", drop=True), "setup", waits=True),
+    "kubernetes-has-silent-pods": Case("kubernetes", lambda server: server.freeze_pods(), "timeout", waits=True),
     "e2b-refuses": Case("e2b", server("*/sandboxes", "POST", status=401), "setup"),
     "e2b-limits": Case("e2b", server("*/sandboxes", "POST", status=429), "rate_limit", waits=True),
     "e2b-has-no-template": Case("e2b", server("*/sandboxes", "POST", status=404), "image"),
@@ -99,16 +97,16 @@ STARTS = {
     "e2b-loses-replies": Case("e2b", server("*/sandboxes", "POST", lose_reply=True), "unknown"),
     "e2b-cuts-replies": Case("e2b", server("*/sandboxes", "POST", cut_after=10), "unknown"),
 }
-"""What keeps sandboxes from starting."""
+"""Failures of starts."""
 
 PROMPT_STARTS = {name: case for name, case in STARTS.items() if not case.waits}
 
 
 def of_each_pod(does: Callable[[Any, str], None]) -> Callable[[Any], None]:
-    """Something happens to every pod while a command runs in it."""
+    """A fault of all pods while commands run in them."""
 
     def fail(server: Any) -> None:
-        server.freeze_pods()  # its commands would be over at once
+        server.freeze_pods()  # otherwise its commands end at once
         for name in list(server.pods):
             does(server, name)
 
@@ -116,7 +114,7 @@ def of_each_pod(does: Callable[[Any, str], None]) -> Callable[[Any], None]:
 
 
 def without_a_stream(**fault: Any) -> Callable[[Any], None]:
-    """No call of a process of E2B's works any more."""
+    """Fails all process calls of the E2B server."""
 
     def fail(server: Any) -> None:
         server.inject("/process.Process/*", times=None, **fault)
@@ -149,7 +147,7 @@ LOSSES = {
     "e2b-loses-replies": Case("e2b", without_a_stream(lose_reply=True), "unresponsive", waits=True),
     "e2b-hangs": Case("e2b", without_a_stream(hang=True), "unresponsive", waits=True),
 }
-"""What ends sandboxes that run."""
+"""Failures of running sandboxes."""
 
 PROMPT_LOSSES = {name: case for name, case in LOSSES.items() if not case.waits}
 SILENT_LOSSES = {name: case for name, case in LOSSES.items() if case.waits}
@@ -157,14 +155,14 @@ SILENT_LOSSES = {name: case for name, case in LOSSES.items() if case.waits}
 
 @pytest.fixture
 def failing(request: pytest.FixtureRequest, case: Case, tmp_path: Path) -> Iterator[Failing]:
-    """The backend that the case is of."""
+    """The backend of the case."""
     with BACKENDS[case.backend](request, tmp_path) as backend:
         yield backend
 
 
 @pytest.fixture
 def make(failing: Failing, tmp_path: Path) -> Iterator[Callable[..., Env]]:
-    """Environments whose one task is solved by whatever is judged at all."""
+    """Makes environments whose only task is always solved."""
     with contextlib.ExitStack() as stack:
         settings: dict[str, Any] = {"path": tasks_file(tmp_path), "backend": failing.hasty}
 
@@ -178,7 +176,7 @@ def make(failing: Failing, tmp_path: Path) -> Iterator[Callable[..., Env]]:
 
 @pytest.fixture
 def env(make: Callable[..., Env]) -> Env:
-    """One in the middle of an episode."""
+    """An environment in the middle of an episode."""
     env = make()
     env.reset(seed=0)
     return env
@@ -194,7 +192,7 @@ def assert_no_reward(step: Step, case: Case, error: str) -> None:
 
 
 def half_a_command(timeout: int) -> str:
-    """An action whose command has said something when its sandbox fails."""
+    """An action whose command has printed something when its sandbox fails."""
     return json.dumps({"name": "bash", "arguments": {"command": "echo half; sleep 60", "timeout": timeout}})
 
 
@@ -203,7 +201,7 @@ def in_time(started: float, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize("case", [Case(name, lambda _: None, "") for name in BACKENDS], ids=BACKENDS)
-def test_without_a_fault_there_is_a_reward(failing: Failing, tmp_path: Path) -> None:
+def test_a_reward_without_a_fault(failing: Failing, tmp_path: Path) -> None:
     path = tasks_file(tmp_path)
     with gymnasium.make("SWE/Tasks-v0", path=path, backend=failing.name, sandbox_options=failing.options) as env:
         env.reset(seed=0)
@@ -212,7 +210,7 @@ def test_without_a_fault_there_is_a_reward(failing: Failing, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("case", STARTS.values(), ids=STARTS)
-def test_no_sandbox_for_an_episode(case: Case, failing: Failing, make: Callable[..., Env]) -> None:
+def test_a_failed_start_of_an_episode(case: Case, failing: Failing, make: Callable[..., Env]) -> None:
     env = make(start_timeout=2.0) if case.waits else make()
     case.fail(failing.tool)
     started = time.monotonic()
@@ -226,7 +224,7 @@ def test_no_sandbox_for_an_episode(case: Case, failing: Failing, make: Callable[
 
 
 @pytest.mark.parametrize("case", PROMPT_STARTS.values(), ids=PROMPT_STARTS)
-def test_no_sandbox_to_judge_in(case: Case, failing: Failing, env: Env) -> None:
+def test_a_failed_start_of_the_judge(case: Case, failing: Failing, env: Env) -> None:
     case.fail(failing.tool)
     started = time.monotonic()
     assert_no_reward(env.step(SUBMIT), case, "SandboxStartError")
@@ -235,7 +233,7 @@ def test_no_sandbox_to_judge_in(case: Case, failing: Failing, env: Env) -> None:
 
 
 @pytest.mark.parametrize("case", PROMPT_LOSSES.values(), ids=PROMPT_LOSSES)
-def test_a_sandbox_that_is_lost_during_a_command(case: Case, failing: Failing, env: Env) -> None:
+def test_a_loss_during_a_command(case: Case, failing: Failing, env: Env) -> None:
     if failing.name == "kubernetes":
         failing.tool.freeze_pods()
     failure = threading.Timer(0.2, case.fail, [failing.tool])
@@ -248,7 +246,7 @@ def test_a_sandbox_that_is_lost_during_a_command(case: Case, failing: Failing, e
 
 
 @pytest.mark.parametrize("case", SILENT_LOSSES.values(), ids=SILENT_LOSSES)
-def test_a_sandbox_that_says_nothing_more(case: Case, failing: Failing, env: Env) -> None:
+def test_a_sandbox_that_falls_silent(case: Case, failing: Failing, env: Env) -> None:
     case.fail(failing.tool)
     started = time.monotonic()
     assert_no_reward(env.step(half_a_command(timeout=1)), case, "SandboxLost")
@@ -256,7 +254,7 @@ def test_a_sandbox_that_says_nothing_more(case: Case, failing: Failing, env: Env
 
 
 @pytest.mark.parametrize("case", PROMPT_LOSSES.values(), ids=PROMPT_LOSSES)
-def test_a_sandbox_that_is_lost_before_the_work_is_taken(case: Case, failing: Failing, env: Env) -> None:
+def test_a_loss_before_the_patch_is_taken(case: Case, failing: Failing, env: Env) -> None:
     case.fail(failing.tool)
     started = time.monotonic()
     assert_no_reward(env.step(SUBMIT), case, "SandboxLost")
@@ -264,7 +262,7 @@ def test_a_sandbox_that_is_lost_before_the_work_is_taken(case: Case, failing: Fa
 
 
 @pytest.mark.parametrize("case", LOSSES.values(), ids=LOSSES)
-def test_a_sandbox_that_is_lost_before_the_hidden_tests_are_run(case: Case, failing: Failing, env: Env) -> None:
+def test_a_loss_before_the_hidden_tests(case: Case, failing: Failing, env: Env) -> None:
     BEFORE_THE_TESTS.append(lambda: case.fail(failing.tool))
     started = time.monotonic()
     assert_no_reward(env.step(SUBMIT), case, "SandboxLost")

@@ -1,4 +1,4 @@
-"""The contract on a real engine, with the image of SWE_GYM_TEST_IMAGE, and with that image without its Python."""
+"""The contract on a real engine, with the image SWE_GYM_TEST_IMAGE and with a copy of it without Python."""
 
 import os
 from collections.abc import Iterator
@@ -13,17 +13,17 @@ from swe_gym.testing.sandbox_contract import Case
 from swe_gym.testing.sandbox_contract.case import eventually
 
 DEVIATIONS = {
-    "disk_limit_of_many_files": "the engine's storage driver caps no disk here; the size of each file is limited",
+    "disk_limit_of_many_files": "the engine's storage driver limits only the size of each file",
 }
 
 LENT = {"PATH": f"{PLACE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-"""Cases are written in Python, so here, and only here, commands see the one that is lent to the runner."""
+"""Cases need Python, so only here commands may find the runner's lent Python."""
 
 MORE_PYTHON = ["shared_memory", "own_loopback", "servers_live_until_close"]
-"""Cases that take more of the standard library than the runner does."""
+"""Cases that need modules that the lent Python lacks."""
 
 COSTLY = ["thousands_of_files"]
-"""Cases in which the image makes no difference, and that take long."""
+"""Slow cases that do not depend on the image."""
 
 
 @sandbox_contract.parametrize(DEVIATIONS)
@@ -56,7 +56,7 @@ def image_without_python(docker_image: str) -> Iterator[str]:
 @sandbox_contract.parametrize(only=["commands", "files", "trees"], exclude=["slow", *MORE_PYTHON, *COSTLY])
 def test_an_image_without_python(case: Case, image_without_python: str) -> None:
     def make(**fields: object) -> Sandbox:
-        env = {**LENT, **dict(fields.pop("env", {}))}  # type: ignore[call-overload]  # cases give dictionaries
+        env = {**LENT, **dict(fields.pop("env", {}))}  # type: ignore[call-overload]  # a dictionary in all cases
         spec = SandboxSpec.model_validate({"image": image_without_python, "env": env, **fields})
         return open_sandbox(spec, "docker")
 

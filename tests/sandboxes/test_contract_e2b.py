@@ -1,21 +1,21 @@
-"""The contract through E2B's own SDK, against the server of the tests. That server isolates nothing."""
+"""The contract through E2B's own SDK, against the test server, which isolates nothing."""
 
 import os
 import tempfile
 from collections.abc import Iterator
 
 import pytest
+from servers.e2b_server import E2BServer
 
 from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.e2b import E2BSandbox
 from swe_gym.testing import sandbox_contract
-from swe_gym.testing.e2b_server import E2BServer
 from swe_gym.testing.sandbox_contract import Case
 
 pytest.importorskip("e2b")
 
 NOT_ISOLATED = "the test server isolates nothing"
-TEMPLATES = "the template decides, and the test server's has no limit"
+TEMPLATES = "the template sets the limit, and the test server's has none"
 
 DEVIATIONS = {
     "host_processes_are_invisible": NOT_ISOLATED,
@@ -29,7 +29,7 @@ DEVIATIONS = {
     "sandboxes_share_no_processes": NOT_ISOLATED,
     "fork_bomb": "not tried: processes are not limited",
     "killing_everything": "not tried: other processes of the user could be killed",
-    "killing_the_first_process": "not tried: it is the host's",
+    "killing_the_first_process": "not tried: it is the host's first process",
     "killing_every_python": "not tried: other processes of the user could be killed",
     "control_channel_is_out_of_reach": "not tried: other processes of the user could be opened",
     "process_limit": TEMPLATES,
@@ -40,7 +40,7 @@ DEVIATIONS = {
 
 
 class Nearby(E2BSandbox):
-    """Of a service that is on this machine."""
+    """A sandbox of a service on this machine."""
 
     slack = 2.0
 
@@ -48,12 +48,12 @@ class Nearby(E2BSandbox):
 @pytest.fixture(scope="module")
 def server() -> Iterator[E2BServer]:
     with tempfile.TemporaryDirectory(prefix="e2b-") as folder:
-        os.chmod(folder, 0o755)  # a demanded user has to get through it
+        os.chmod(folder, 0o755)  # another user must be able to enter it
         with E2BServer(folder) as server:
             yield server
 
 
-UNFIT = ["network", "slow"]  # open: what is reached depends on the machine
+UNFIT = ["network", "slow"]  # open: the result depends on the machine
 UNFIT += ["hindering_what_runs_commands"]  # it would slow down all processes of a user who is not root
 
 

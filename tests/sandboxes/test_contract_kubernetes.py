@@ -1,4 +1,4 @@
-"""The contract on a real cluster: the one of KUBECONFIG, with the image of SWE_GYM_TEST_IMAGE on its nodes."""
+"""The contract on the real cluster of KUBECONFIG, with the image SWE_GYM_TEST_IMAGE on its nodes."""
 
 import os
 
@@ -8,16 +8,16 @@ from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.testing import sandbox_contract
 from swe_gym.testing.sandbox_contract import Case
 
-NO_LIMIT_OF_PROCESSES = "a pod has no limit of processes: the node's podPidsLimit is the limit, and may be absent"
+NO_PROCESS_LIMIT = "pods have no process limit; the node's podPidsLimit may be absent"
 DEVIATIONS = {
-    "process_limit": NO_LIMIT_OF_PROCESSES,
-    "process_limits_are_apart": NO_LIMIT_OF_PROCESSES,
-    "fork_bomb": NO_LIMIT_OF_PROCESSES,
-    "disk_limit_of_many_files": "the node evicts a pod that has taken too much, up to two minutes later",
+    "process_limit": NO_PROCESS_LIMIT,
+    "process_limits_are_apart": NO_PROCESS_LIMIT,
+    "fork_bomb": NO_PROCESS_LIMIT,
+    "disk_limit_of_many_files": "the node evicts a pod that exceeds its limit, up to two minutes later",
 }
 
 
-def test_the_cluster_that_is_required_can_be_used(kubernetes_problem: str) -> None:
+def test_the_required_cluster_works(kubernetes_problem: str) -> None:
     assert "kubernetes" not in os.environ.get("SWE_GYM_REQUIRE", "").split(",") or kubernetes_problem == ""
 
 

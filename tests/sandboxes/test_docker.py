@@ -1,4 +1,4 @@
-"""Docker sandboxes beyond the contract: what they are made of, what they say of their end, and what they leave."""
+"""Docker sandboxes beyond the contract: configuration, errors, and cleanup."""
 
 import gc
 import os
@@ -49,7 +49,7 @@ def make(docker_image: str) -> Iterator[Callable[..., Sandbox]]:
 
 @pytest.fixture
 def derived(docker_image: str, engine: docker.APIClient) -> Iterator[Callable[..., str]]:
-    """Makes an image of the tests' image and a command."""
+    """Builds an image by running a command in the tests' image."""
     made: list[str] = []
 
     def make_image(command: str, **config: object) -> str:
@@ -68,7 +68,7 @@ def derived(docker_image: str, engine: docker.APIClient) -> Iterator[Callable[..
         engine.remove_image(image)
 
 
-# --- what it is made of ---------------------------------------------------------------------------------------
+# --- configuration --------------------------------------------------------------------------------------------
 
 
 def test_limits_and_labels_are_on_by_default(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
@@ -101,11 +101,11 @@ def test_every_limit_can_be_set(make: Callable[..., Sandbox], engine: docker.API
     assert box.exec("id -un; grep CapEff /proc/self/status").text.split() == ["nobody", "CapEff:", "0" * 16]
 
 
-def test_more_cores_than_there_are_are_no_error(make: Callable[..., Sandbox]) -> None:
+def test_more_cores_than_the_machine_has_are_allowed(make: Callable[..., Sandbox]) -> None:
     assert make(cpus=4096).exec("true").ok
 
 
-def test_the_environment_of_the_image_is_the_one_of_commands(
+def test_commands_inherit_the_environment_of_the_image(
     derived: Callable[..., str], make: Callable[..., Sandbox]
 ) -> None:
     command = (
@@ -126,7 +126,7 @@ def test_an_image_can_be_named_by_its_digest(
     assert make(image=engine.inspect_image(docker_image)["Id"]).exec("true").ok
 
 
-# --- what it says -----------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------
 
 
 def test_options_are_checked_before_anything_starts() -> None:
@@ -139,15 +139,15 @@ def test_options_are_checked_before_anything_starts() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # docker-py leaves a refused socket
-def test_no_engine_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_an_unreachable_engine_is_an_error_with_a_fix(tmp_path: Path) -> None:
     spec = SandboxSpec(image="x", options={"base_url": f"unix://{tmp_path}/docker.sock"})
     with pytest.raises(SandboxStartError, match=r"no Docker engine answers at .*systemctl start docker.*DOCKER_HOST"):
         open_sandbox(spec, BACKEND)
     gc.collect()
 
 
-def test_an_address_that_is_none_is_told() -> None:
-    with pytest.raises(SandboxStartError, match=r"'engine' is no address of a Docker engine") as caught:
+def test_an_invalid_address_is_an_error() -> None:
+    with pytest.raises(SandboxStartError, match=r"'engine' is not an address of a Docker engine") as caught:
         open_sandbox(SandboxSpec(image="x", options={"base_url": "engine"}), BACKEND)
     assert (caught.value.reason, caught.value.retryable) == ("setup", False)
     with pytest.raises(SandboxStartError, match=r"ssh://me@host cannot be used over ssh. Forward its socket") as caught:
@@ -156,25 +156,27 @@ def test_an_address_that_is_none_is_told() -> None:
 
 
 @pytest.mark.usefixtures("docker_image")
-def test_no_image_is_told() -> None:
-    with pytest.raises(SandboxStartError, match="'nobody/nothing:1' is not there, and pull='never'") as error:
+def test_a_missing_image_is_an_error() -> None:
+    with pytest.raises(
+        SandboxStartError, match="the Docker engine has no image 'nobody/nothing:1', and pull='never'"
+    ) as error:
         open_sandbox(SandboxSpec(image="nobody/nothing:1", options={"pull": "never"}), BACKEND)
     assert error.value.reason == "image"
 
 
-def test_a_container_that_may_gain_rights_says_that_its_runner_is_not_protected(make: Callable[..., Sandbox]) -> None:
+def test_capabilities_mention_an_unprotected_runner(make: Callable[..., Sandbox]) -> None:
     assert not any("slow down the runner" in note for note in make().capabilities.notes)
     notes = make(options={"security_opt": []}).capabilities.notes
     assert any("slow down the runner" in note and "Permission denied" in note for note in notes)
 
 
-def test_an_image_without_python_is_lent_one_of_which_commands_see_nothing(
+def test_an_image_without_python_is_lent_one_that_commands_cannot_see(
     derived: Callable[..., str], make: Callable[..., Sandbox]
 ) -> None:
     image = derived("rm -rf /usr/bin/python* /usr/lib/python3* /bin/bash /usr/bin/bash")
     for _ in range(2):
         box = make(image=image)
-        assert box.exec("command -v python3").exit_code == 127  # dash says so of what is not there
+        assert box.exec("command -v python3").exit_code == 127  # dash's answer for a missing program
         assert box.exec('echo $0; case ":$PATH:" in *swe-gym*) exit 1; esac').text == "sh\n"
         assert box.exec("sleep 60 & sleep 60", timeout=0.5).timed_out
         box.write_file("folder/file", b"content")
@@ -186,7 +188,9 @@ def test_an_image_without_python_is_lent_one_of_which_commands_see_nothing(
         assert any("has no Python" in note for note in box.capabilities.notes)
 
 
-def test_an_image_without_python_is_told(derived: Callable[..., str], make: Callable[..., Sandbox]) -> None:
+def test_an_image_without_python_is_an_error_if_none_is_lent(
+    derived: Callable[..., str], make: Callable[..., Sandbox]
+) -> None:
     image = derived("rm -f /usr/bin/python*")
     with pytest.raises(SandboxStartError, match="no Python found in the image") as error:
         make(image=image, options={"lend_python": False})
@@ -194,20 +198,20 @@ def test_an_image_without_python_is_told(derived: Callable[..., str], make: Call
     assert not error.value.retryable
 
 
-def test_an_image_without_a_shell_is_told(derived: Callable[..., str], make: Callable[..., Sandbox]) -> None:
+def test_an_image_without_a_shell_is_an_error(derived: Callable[..., str], make: Callable[..., Sandbox]) -> None:
     image = derived("rm -f /bin/sh /usr/bin/sh")
     with pytest.raises(SandboxStartError, match="the image has no /bin/sh") as error:
         make(image=image)
     assert (error.value.reason, error.value.retryable) == ("image", False)
 
 
-def test_a_disk_that_is_nearly_full_is_told_before_a_pull(make: Callable[..., Sandbox]) -> None:
-    with pytest.raises(SandboxStartError, match=r"has .* MiB left, fewer than min_free_mb") as error:
+def test_a_nearly_full_disk_prevents_a_pull(make: Callable[..., Sandbox]) -> None:
+    with pytest.raises(SandboxStartError, match=r"has .* MiB left, less than min_free_mb") as error:
         make(image="nobody/nothing:1", options={"min_free_mb": 1 << 40})
     assert error.value.reason == "capacity"
 
 
-def test_commands_run_one_after_the_other_where_few_may_run(make: Callable[..., Sandbox]) -> None:
+def test_running_limits_concurrent_commands(make: Callable[..., Sandbox]) -> None:
     first, second = (make(options={"running": 1}) for _ in range(2))
     long = Background(lambda: first.exec("touch begun; sleep 60", timeout=90))
     eventually(lambda: "begun" in first.manifest(), 10, "the first command runs")
@@ -221,22 +225,25 @@ def test_commands_run_one_after_the_other_where_few_may_run(make: Callable[..., 
     assert waiting.result(10).text == "then\n"
 
 
-def test_who_killed_it_is_told(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
+def test_a_killed_container_is_reported(
+    make: Callable[..., Sandbox], engine: docker.APIClient, caplog: pytest.LogCaptureFixture
+) -> None:
     box = make()
     engine.remove_container(f"swe-gym-{box.id}", force=True)
-    with pytest.raises(SandboxLost, match="somebody killed its container") as error:
+    with pytest.raises(SandboxLost, match="its container was killed") as error:
         box.exec("true")
     assert error.value.reason == "killed"
+    assert f"sandbox {box.id} was lost during exec (killed)" in caplog.text
 
 
-def test_running_out_of_memory_is_told(make: Callable[..., Sandbox]) -> None:
+def test_running_out_of_memory_is_reported(make: Callable[..., Sandbox]) -> None:
     box = make(memory_mb=48)
-    with pytest.raises(SandboxLost) as error:  # what we send lies in the memory of the first process
+    with pytest.raises(SandboxLost) as error:  # the first process holds the content in memory
         box.write_file("large", bytes(100 << 20), timeout=60)
     assert error.value.reason == "oom"
 
 
-def test_an_expired_sandbox_is_told_and_gone(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
+def test_an_expired_sandbox_is_reported_and_removed(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
     box = make(ttl=1.0)
     with pytest.raises(SandboxLost) as error:
         box.exec("sleep 30", timeout=40)
@@ -248,7 +255,7 @@ def named(engine: docker.APIClient, sandbox: str) -> list[object]:
     return list(engine.containers(all=True, filters={"name": f"swe-gym-{sandbox}"}))
 
 
-# --- what it leaves ---------------------------------------------------------------------------------------------
+# --- cleanup ----------------------------------------------------------------------------------------------------
 
 
 def test_a_closed_sandbox_leaves_nothing_at_once(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
@@ -259,13 +266,13 @@ def test_a_closed_sandbox_leaves_nothing_at_once(make: Callable[..., Sandbox], e
 
 
 def test_killed_clients_leave_nothing(docker_image: str) -> None:
-    # The benchmark allows two seconds; here other tests run beside.
+    # The benchmark's default of two seconds is too short beside other tests.
     command = [sys.executable, str(BENCHMARKS / "kill_docker_clients.py"), docker_image, "10", "10"]
     end = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert end.returncode == 0, end.stdout + end.stderr
 
 
-def test_the_sweep_removes_what_is_ours_and_nobodys_and_nothing_else(
+def test_the_sweep_removes_only_abandoned_containers(
     make: Callable[..., Sandbox], engine: docker.APIClient, docker_image: str
 ) -> None:
     from swe_gym.sandboxes.docker import sweep
@@ -304,7 +311,7 @@ def test_the_sweep_removes_what_is_ours_and_nobodys_and_nothing_else(
                 engine.remove_container(identifier, force=True)
 
 
-def test_sandboxes_cost_no_thread_and_no_descriptor_once_closed(make: Callable[..., Sandbox]) -> None:
+def test_closed_sandboxes_hold_no_thread_and_no_descriptor(make: Callable[..., Sandbox]) -> None:
     make().close()
 
     def held() -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Engines that are reached by TCP and by TLS, as DOCKER_HOST and its companions say."""
+"""Engines reached over TCP and TLS, configured by DOCKER_HOST and its companions."""
 
 import shutil
 import ssl
@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from servers.docker_proxy import DockerProxy
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.testing import sandbox_contract
-from swe_gym.testing.docker_proxy import DockerProxy
 from swe_gym.testing.sandbox_contract import Case
 
 pytest.importorskip("docker")
@@ -26,7 +26,7 @@ openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext su
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as DOCKER_CERT_PATH names it; server and client have the same."""
+    """A folder for DOCKER_CERT_PATH; server and client share it."""
     if not shutil.which("openssl"):
         pytest.skip("no openssl to make certificates with")
     folder = tmp_path_factory.mktemp("certificates")
@@ -64,7 +64,7 @@ def test_over_tls(case: Case, docker_image: str, certificates: Path, monkeypatch
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates / "ca.pem"))
     context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
     context.verify_mode = ssl.CERT_REQUIRED
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificates / "no-authority-of-ours.pem"))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificates / "unrelated-authority.pem"))
     with DockerProxy(tcp=True, tls=context) as proxy, opener(docker_image) as make:
         monkeypatch.setenv("DOCKER_HOST", proxy.base_url)
         monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")

@@ -1,4 +1,4 @@
-"""An engine that stalls, breaks off and refuses: each fault ends in its error, in time, and leaves nothing behind."""
+"""An engine that stalls, disconnects and refuses: each fault is a typed error in time and leaves nothing behind."""
 
 import json
 import os
@@ -9,21 +9,21 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
+from servers.docker_proxy import DockerProxy, Fault
 
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxClosed, SandboxLost, SandboxStartError
 from swe_gym.sandboxes import Sandbox, SandboxSpec
-from swe_gym.testing.docker_proxy import DockerProxy, Fault
 from swe_gym.testing.sandbox_contract.case import Background, eventually
 
 docker = pytest.importorskip("docker")
 
 CALL_SECONDS = 1.5
-"""The deadline of one call of the engine in these tests."""
+"""Deadline of one call of the engine in these tests."""
 
 REMOVE_SECONDS = 8.0
-COMING_SECONDS = 15.0
-"""How long a container is awaited whose creation nobody answered."""
+LATE_SECONDS = 15.0
+"""Seconds in which a container may appear after the reply to its creation was lost."""
 
 SLACK = 2.0
 
@@ -37,13 +37,13 @@ IMAGE = "GET", r"/images/.*/json"
 
 @pytest.fixture
 def mark() -> str:
-    """A label's value of one test: others use the same engine."""
+    """A label value unique to one test: others use the same engine."""
     return f"{os.getpid()}-{time.monotonic_ns()}"
 
 
 @pytest.fixture
 def ours(docker_image: str, mark: str) -> Iterator[Callable[[], list[str]]]:
-    """Lists the containers of this test, on the engine itself."""
+    """Lists the containers of this test without the proxy."""
     assert docker_image
     with closing(docker.APIClient(version="auto")) as engine:
         yield lambda: [
@@ -66,11 +66,11 @@ def sandbox(docker_image: str, mark: str) -> Callable[..., Sandbox]:
 
 @contextmanager
 def proxied(*faults: Fault) -> Iterator[DockerProxy]:
-    """A proxy that stays until what was asked of it is done: docker-py leaves the socket of a refused connection."""
+    """A proxy that outlives all removals: docker-py leaks the socket of a refused connection."""
     with DockerProxy(*faults) as proxy:
         yield proxy
         proxy.thaw()
-        eventually(lambda: not removers(), COMING_SECONDS + REMOVE_SECONDS, "no thread is left")
+        eventually(lambda: not removers(), LATE_SECONDS + REMOVE_SECONDS, "no thread is left")
 
 
 FAULTS = [
@@ -123,7 +123,7 @@ def test_a_fault_at_the_start_is_a_typed_error_in_time(
     eventually(lambda: ours() == [], REMOVE_SECONDS + 2, "nothing is left of a start that failed")
 
 
-def test_a_container_that_comes_after_its_client_gave_up_is_removed(
+def test_a_container_that_appears_after_a_failed_start_is_removed(
     sandbox: Callable[..., Sandbox], ours: Callable[[], list[str]], docker_image: str, mark: str
 ) -> None:
     with proxied(Fault(*CREATE, "stall")) as proxy, closing(docker.APIClient(version="auto")) as engine:
@@ -131,7 +131,7 @@ def test_a_container_that_comes_after_its_client_gave_up_is_removed(
         with pytest.raises(SandboxStartError):
             box.start()
         engine.create_container(docker_image, ["true"], name=f"swe-gym-{box.id}", labels={"test": mark})
-        eventually(lambda: ours() == [], COMING_SECONDS, "the late container is gone")
+        eventually(lambda: ours() == [], LATE_SECONDS, "the late container is gone")
 
 
 def test_a_start_that_stalls_ends_at_its_deadline(
@@ -147,7 +147,7 @@ def test_a_start_that_stalls_ends_at_its_deadline(
     eventually(lambda: ours() == [], REMOVE_SECONDS + 2, "nothing is left")
 
 
-def test_an_engine_that_hangs_holds_no_command_and_no_close(
+def test_a_hanging_engine_delays_neither_commands_nor_close(
     sandbox: Callable[..., Sandbox], ours: Callable[[], list[str]]
 ) -> None:
     with proxied() as proxy:
@@ -161,7 +161,7 @@ def test_an_engine_that_hangs_holds_no_command_and_no_close(
             assert error.value.reason == "unresponsive"
             assert box.closed
         proxy.thaw()
-        eventually(lambda: ours() == [], 10, "the container goes when the engine is back")
+        eventually(lambda: ours() == [], 10, "the container is removed once the engine answers again")
 
 
 def test_a_close_while_the_engine_hangs_is_bounded(
@@ -174,11 +174,11 @@ def test_a_close_while_the_engine_hangs_is_bounded(
         box.close()
         assert time.monotonic() - before < 10
         proxy.thaw()
-        eventually(lambda: ours() == [], 10, "the container goes when the engine is back")
+        eventually(lambda: ours() == [], 10, "the container is removed once the engine answers again")
 
 
 @pytest.mark.parametrize("does", ["stall", "cut", "error", "cut_reply"])
-def test_a_removal_that_fails_leaves_nothing(
+def test_a_failed_removal_leaves_nothing(
     does: Any, sandbox: Callable[..., Sandbox], ours: Callable[[], list[str]]
 ) -> None:
     with proxied(Fault(*REMOVE, does)) as proxy:
@@ -203,7 +203,7 @@ def test_a_connection_that_breaks_during_a_command_is_a_loss(
         eventually(lambda: ours() == [], 5, "its container is gone")
 
 
-def test_a_reply_that_is_cut_in_the_middle_is_no_output(sandbox: Callable[..., Sandbox]) -> None:
+def test_a_truncated_reply_is_a_loss(sandbox: Callable[..., Sandbox]) -> None:
     with proxied(Fault(*ATTACH, "cut_reply", after=100_000)) as proxy, sandbox(proxy) as box:
         with pytest.raises(SandboxLost):
             box.exec("head -c 1000000 /dev/zero", timeout=30)
@@ -265,11 +265,11 @@ def descriptors_outside(proxy: DockerProxy) -> int:
     return len(os.listdir("/proc/self/fd")) - len(proxy.connections)
 
 
-@pytest.mark.filterwarnings(  # docker-py drops a socket that never got a connection: one without any address
+@pytest.mark.filterwarnings(  # docker-py leaks a socket that was never connected
     r"ignore:Exception ignored in. <socket.socket fd=\d+, family=1, type=1, proto=0>"
     ":pytest.PytestUnraisableExceptionWarning"
 )
-def test_an_engine_that_hangs_holds_no_step_no_reset_and_no_close_of_an_episode(docker_image: str) -> None:
+def test_a_hanging_engine_blocks_neither_step_nor_reset_nor_close(docker_image: str) -> None:
     with proxied() as proxy:
         limits = {"start_timeout": 5.0, "options": {"default_image": docker_image, "base_url": proxy.base_url}}
         action = json.dumps({"name": "bash", "arguments": {"command": "true", "timeout": 1}})

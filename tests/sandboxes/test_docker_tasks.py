@@ -1,4 +1,4 @@
-"""The bundled tasks in Docker: judged as everywhere, and played as everywhere, byte for byte."""
+"""The bundled tasks in Docker: the same trajectories and verdicts as in local sandboxes."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ def options(image: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("task_id", TASKS)
-def test_a_solution_is_the_same_trajectory_as_in_a_local_sandbox(task_id: str, docker_image: str) -> None:
+def test_a_solution_gives_the_same_trajectory_as_locally(task_id: str, docker_image: str) -> None:
     there = record(solution(task_id), task_id, BACKEND, **options(docker_image))
     for here, turn in zip(solved_here(task_id), there, strict=True):
         assert turn == here
 
 
-def test_every_tool_says_the_same_as_in_a_local_sandbox(docker_image: str) -> None:
+def test_every_tool_gives_the_same_observation_as_locally(docker_image: str) -> None:
     here = record(tour(TASKS[0]), TASKS[0])
     there = record(tour(TASKS[0]), TASKS[0], BACKEND, **options(docker_image))
     for turn, same in zip(there, here, strict=True):

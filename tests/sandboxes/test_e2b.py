@@ -1,4 +1,4 @@
-"""The E2B backend through E2B's own SDK: what it asks the service for, AGS, credentials, episodes."""
+"""The E2B backend through E2B's own SDK: requests, AGS, credentials, episodes."""
 
 import json
 import logging
@@ -13,6 +13,7 @@ import gymnasium
 import pytest
 from bundled_tasks import TASKS, solution
 from e2b_boxes import CREATE, Make, count_up, making, refusal
+from servers.e2b_server import E2BServer
 
 from swe_gym.curation.validate import validate
 from swe_gym.errors import SandboxLost, Unsupported, UsageError
@@ -20,14 +21,13 @@ from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.e2b import E2BOptions, E2BSandbox
 from swe_gym.sandboxes.e2b.options import resolve_access
 from swe_gym.tasks import load_source
-from swe_gym.testing.e2b_server import E2BServer
 from swe_gym.types import PythonEnv
 
 pytest.importorskip("e2b")
 
 CANARY = "e2b_c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00"
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else, and has powers to lose")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change users and has capabilities")
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def make(server: E2BServer) -> Iterator[Make]:
         yield make
 
 
-# --- what the service is asked for ------------------------------------------------------------------------
+# --- requests to the service ----------------------------------------------------------------------------
 
 
-def test_what_is_asked_for(server: E2BServer, make: Make) -> None:
+def test_the_creation_request(server: E2BServer, make: Make) -> None:
     with make(image="tester", labels={"run": "7"}, options={"metadata": {"team": "a"}, "timeout": 120}) as sandbox:
         assert sandbox.exec("echo hi").text == "hi\n"
     asked = server.requests[0].body
@@ -56,7 +56,7 @@ def test_what_is_asked_for(server: E2BServer, make: Make) -> None:
     assert server.running == []
 
 
-def test_egress_is_asked_for(server: E2BServer, make: Make) -> None:
+def test_egress_is_requested(server: E2BServer, make: Make) -> None:
     with make(network="egress") as sandbox:
         assert sandbox.capabilities.network == "egress"
     assert server.requests[0].body["allow_internet_access"] is True
@@ -77,7 +77,7 @@ def test_the_template(options: dict[str, Any], image: str | None, template: str)
     assert E2BOptions(**options).choose_template(image) == template
 
 
-def test_the_image_of_an_instance_on_ags() -> None:
+def test_image_metadata_on_ags() -> None:
     options = E2BOptions(template="swe-tool", image_config={"imageRegistryType": "enterprise"})
     spec = SandboxSpec(image="ccr.ccs.tencentyun.com/a/b:c", cpus=2, memory_mb=4096)
     entry = options.image_metadata(spec, "ap-guangzhou.tencentags.com")
@@ -127,7 +127,7 @@ def test_the_workdir_belongs_to_the_user(make: Make) -> None:
                 assert sandbox.exec("id -un; touch file && stat -c %U file").text == "nobody\nnobody\n"
 
 
-def test_the_environment_is_the_template_s(make: Make) -> None:
+def test_commands_inherit_the_template_s_environment(make: Make) -> None:
     with make() as sandbox:
         seen = dict(line.split("=", 1) for line in sandbox.exec("env").text.splitlines())
         home = sandbox.workdir.removesuffix("/testbed")
@@ -137,14 +137,14 @@ def test_the_environment_is_the_template_s(make: Make) -> None:
 
 
 @as_root
-def test_commands_have_no_powers_over_the_machine(make: Make) -> None:
+def test_commands_cannot_trace_the_runner(make: Make) -> None:
     with make() as sandbox:
         status = sandbox.exec("grep -E 'CapBnd|CapEff' /proc/self/status").text
     sys_ptrace = 1 << 19
     assert [int(line.split()[1], 16) & sys_ptrace for line in status.splitlines()] == [0, 0]
 
 
-def test_a_workdir_that_cannot_be_made(server: E2BServer, make: Make) -> None:
+def test_a_workdir_that_cannot_be_created(server: E2BServer, make: Make) -> None:
     error = refusal(make(workdir="/proc/nothing", options={"workdir_in_home": False}))
     assert (error.reason, error.retryable) == ("setup", False)
     assert "cannot make the workdir /proc/nothing" in error.detail
@@ -157,7 +157,7 @@ def test_requirements_need_a_template() -> None:
         E2BSandbox(SandboxSpec(python=python, options={"api_key": CANARY}))
 
 
-def test_more_isolation_than_there_is() -> None:
+def test_insufficient_isolation() -> None:
     spec = SandboxSpec(min_isolation="vm", options={"api_key": CANARY, "isolation": "container"})
     with pytest.raises(Unsupported, match="'container'"):
         E2BSandbox(spec)
@@ -166,7 +166,7 @@ def test_more_isolation_than_there_is() -> None:
 # --- credentials ------------------------------------------------------------------------------------------
 
 
-def test_a_key_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("E2B_API_KEY", raising=False)
     with pytest.raises(UsageError, match="E2B_API_KEY"):
         E2BSandbox(SandboxSpec())
@@ -188,7 +188,7 @@ def test_a_region_is_a_domain(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setenv("E2B_SANDBOX_URL", "https://of.shanghai")
     assert resolve_access(E2BOptions(api_key="n")).sandbox_url == "https://of.shanghai"
-    with pytest.raises(UsageError, match="E2B_SANDBOX_URL"):  # the SDK would send there what is Guangzhou's
+    with pytest.raises(UsageError, match="E2B_SANDBOX_URL"):  # the SDK would send Guangzhou's token there
         resolve_access(E2BOptions(api_key="s", domain="ap-guangzhou.tencentags.com"))
 
 
@@ -221,7 +221,7 @@ def test_two_accounts_in_one_process(tmp_path: Path, make: Make, monkeypatch: py
     assert [text for text in seen if CANARY in text] == []
 
 
-def test_the_key_is_nowhere(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_key_never_leaks(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     told: list[str] = []
     with E2BServer(tmp_path / "c", api_key=CANARY) as server:
@@ -246,7 +246,7 @@ def test_the_key_is_nowhere(tmp_path: Path, make: Make, caplog: pytest.LogCaptur
 
 
 def described(error: BaseException) -> str:
-    """All that a traceback would show of the errors."""
+    """Everything that a traceback would show."""
     texts = []
     link: BaseException | None = error
     while link is not None:
@@ -258,20 +258,20 @@ def described(error: BaseException) -> str:
 # --- episodes ---------------------------------------------------------------------------------------------
 
 
-def test_gym_plays_a_bundled_task(server: E2BServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_episode_of_a_bundled_task(server: E2BServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY_OF_THE_TEST", server.api_key)
     options = server.sandbox_options(activate=sys.prefix, api_key_env="KEY_OF_THE_TEST")
-    del options["options"]["api_key"]  # what `gym.make` is given is recorded: no place for a key
+    del options["options"]["api_key"]  # arguments of `gym.make` are recorded
     with gymnasium.make("SWE/Toy-v0", task_id=TASKS[0], backend="e2b", sandbox_options=options) as env:
         env.reset(seed=0)
         for action in solution(TASKS[0]):
             _, reward, terminated, truncated, info = env.step(action)
     assert (reward, terminated, truncated, info["reward_valid"]) == (1.0, True, False, True)
-    assert server.created == 3  # one to work in, one for each run of the judge
+    assert server.created == 3  # one for the episode, one per run of the judge
     assert server.running == []
 
 
-def test_a_bundled_task_is_judged(server: E2BServer) -> None:
+def test_a_bundled_task_is_valid(server: E2BServer) -> None:
     options = server.sandbox_options(activate=sys.prefix)
     (record,) = validate(load_source("toy"), [TASKS[1]], backend="e2b", sandbox_options=options, times=1, workers=1)
     assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason

@@ -1,4 +1,4 @@
-"""The E2B backend when the service refuses, hangs, cuts streams and loses replies: typed errors in time, no output."""
+"""The E2B backend when the service refuses, hangs, cuts streams and loses replies: typed errors in time."""
 
 import random
 import subprocess
@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 from e2b_boxes import CREATE, LISTEN, SEND, START, Make, count_up, eventually, making, refusal
+from servers.e2b_server import E2BServer
 
 from swe_gym.errors import SandboxClosed, SandboxLost, SweGymError
-from swe_gym.testing.e2b_server import E2BServer
 
 pytest.importorskip("e2b")
 
 CUT_REPLY = {"cut_after": 10}
 LOST_REPLY = {"lose_reply": True}
 LEASE = 2.0
-"""Seconds that the service keeps a sandbox; to start one may take a second of them on a busy machine."""
+"""Seconds that the service keeps a sandbox; a start may take one of them on a busy machine."""
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def make(server: E2BServer) -> Iterator[Make]:
 
 
 def named(value: object) -> str:
-    """The name of a parameter."""
+    """The id of a parameter."""
     return "-".join(map(str, *value.items())) if isinstance(value, dict) else str(value).rpartition("/")[2]
 
 
-# --- starting -------------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def named(value: object) -> str:
         (START, {"status": 429}, "rate_limit", True),
         (START, {"status": 500}, "unknown", True),
         (START, {"hang": True}, "timeout", True),
-        (START, LOST_REPLY, "unknown or timeout", True),  # older SDKs take one for the other
+        (START, LOST_REPLY, "unknown or timeout", True),  # older SDKs confuse the two
         (START, {"cut_after": 100}, "unknown or timeout", True),
         (LISTEN, {"hang": True}, "timeout", True),
         (SEND, {"hang": True}, "timeout", True),
     ],
     ids=named,
 )
-def test_a_start_that_fails(
+def test_a_failed_start(
     server: E2BServer, make: Make, path: str, fault: dict[str, Any], reason: str, retryable: bool
 ) -> None:
     server.inject(path, method="POST", times=None, **fault)
@@ -78,20 +78,20 @@ def test_a_start_that_fails(
 
 
 @pytest.mark.parametrize("v2", [True, False])
-def test_a_template_that_is_missing(tmp_path: Path, make: Make, v2: bool) -> None:
+def test_a_missing_template(tmp_path: Path, make: Make, v2: bool) -> None:
     with E2BServer(tmp_path / "t", v2=v2, templates={"base"}) as server:
         error = refusal(make(server, image="nothing"))
         assert (error.reason, error.retryable) == ("image", False)
         assert "'nothing'" in error.detail
 
 
-def test_nobody_listens_there(make: Make) -> None:
+def test_an_unreachable_service(make: Make) -> None:
     error = refusal(make(options={"api_url": "http://127.0.0.1:9", "sandbox_url": "http://127.0.0.1:9"}))
     assert (error.reason, error.retryable) == ("unknown", True)
-    assert "cannot be reached" in str(error)
+    assert "is unreachable" in str(error)
 
 
-def test_a_rate_limit_is_waited_for(server: E2BServer, make: Make) -> None:
+def test_retry_after_is_honoured(server: E2BServer, make: Make) -> None:
     server.inject(CREATE, method="POST", status=429, headers={"Retry-After": "1"})
     before = time.monotonic()
     with make() as sandbox:
@@ -99,13 +99,22 @@ def test_a_rate_limit_is_waited_for(server: E2BServer, make: Make) -> None:
         assert sandbox.exec("true").ok
 
 
-def test_a_rate_limit_that_is_over_is_no_reason_for_what_comes_after(server: E2BServer, make: Make) -> None:
+def test_a_retry_is_logged(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    with E2BServer(tmp_path / "full", most=0) as server:
+        sandbox = make(server, start_timeout=4.0)
+        assert refusal(sandbox).reason == "capacity"
+    (first, *_) = [record.getMessage() for record in caplog.records]
+    assert first.startswith(f"sandbox {sandbox.id}: the service at")
+    assert "retrying in" in first
+
+
+def test_a_later_timeout_is_not_blamed_on_an_earlier_rate_limit(server: E2BServer, make: Make) -> None:
     server.inject(CREATE, method="POST", status=429, headers={"Retry-After": "0"})
     server.inject(START, method="POST", hang=True, times=None)
     assert refusal(make(start_timeout=2.0)).reason == "timeout"
 
 
-def test_too_many_at_once(tmp_path: Path, make: Make) -> None:
+def test_the_limit_of_concurrent_sandboxes(tmp_path: Path, make: Make) -> None:
     with E2BServer(tmp_path / "few", most=1) as server:
         first = make(server).start()
         error = refusal(make(server, start_timeout=1.0))
@@ -118,7 +127,7 @@ def test_too_many_at_once(tmp_path: Path, make: Make) -> None:
         assert late.exec("echo hi").text == "hi\n"
 
 
-def test_closing_ends_a_start_that_hangs(server: E2BServer, make: Make) -> None:
+def test_close_ends_a_hanging_start(server: E2BServer, make: Make) -> None:
     server.inject(CREATE, method="POST", hang=True, times=None)
     sandbox = make()
     errors: list[BaseException] = []
@@ -137,7 +146,7 @@ def test_closing_ends_a_start_that_hangs(server: E2BServer, make: Make) -> None:
     assert [type(error) for error in errors] == [SandboxClosed]
 
 
-def test_a_sandbox_that_comes_too_late_is_ended(server: E2BServer, make: Make) -> None:
+def test_a_sandbox_created_too_late_is_ended(server: E2BServer, make: Make) -> None:
     server.inject(CREATE, method="POST", delay=0.6)
     assert refusal(make(start_timeout=0.2)).reason == "timeout"
     eventually(lambda: server.created == 1 and server.running == [])
@@ -149,15 +158,13 @@ def test_a_sandbox_whose_reply_was_lost_is_ended(server: E2BServer, make: Make) 
     assert (server.created, server.running) == (1, [])
 
 
-# --- calls that are made again --------------------------------------------------------------------------------
+# --- retried calls --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "fault", [LOST_REPLY, {"status": 500}, {"status": 429}, {"status": 503}, {"hang": True}], ids=named
 )
-def test_input_that_fails_is_sent_again_but_not_done_again(
-    server: E2BServer, make: Make, fault: dict[str, Any]
-) -> None:
+def test_input_is_resent_but_not_repeated(server: E2BServer, make: Make, fault: dict[str, Any]) -> None:
     with make(options={"request_timeout": 1.0}, slack=10.0) as sandbox:
         for skip in (0,) if "hang" in fault else (0, 1, 2):
             server.inject(SEND, skip=skip, **fault)
@@ -165,7 +172,7 @@ def test_input_that_fails_is_sent_again_but_not_done_again(
 
 
 @pytest.mark.parametrize("after", [0, 300, 5_000, 50_000])
-def test_a_stream_that_is_cut_goes_on(server: E2BServer, make: Make, after: int) -> None:
+def test_an_interrupted_stream_resumes(server: E2BServer, make: Make, after: int) -> None:
     with make(slack=10.0) as sandbox:
         server.inject(LISTEN, cut_after=after, times=3)
         server.inject(LISTEN, status=502, message="bad gateway", times=1)
@@ -183,7 +190,7 @@ def test_a_gateway_that_cuts_every_stream(server: E2BServer, make: Make) -> None
         count_up(sandbox, 5)
 
 
-def test_listening_anew_all_the_time(server: E2BServer, make: Make) -> None:
+def test_streams_are_reopened_regularly(server: E2BServer, make: Make) -> None:
     with make(options={"listen_seconds": 1}, slack=10.0) as sandbox:
         times = 0
         while server.paths().count(f"POST {LISTEN}") < 3:
@@ -193,7 +200,7 @@ def test_listening_anew_all_the_time(server: E2BServer, make: Make) -> None:
     assert server.paths().count(f"POST {LISTEN}") >= 4
 
 
-# --- a sandbox that is lost -----------------------------------------------------------------------------------
+# --- a lost sandbox -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", [LISTEN, SEND])
@@ -209,9 +216,7 @@ def test_listening_anew_all_the_time(server: E2BServer, make: Make) -> None:
     ],
     ids=named,
 )
-def test_a_service_that_stays_away(
-    server: E2BServer, make: Make, path: str, fault: dict[str, Any], reason: str
-) -> None:
+def test_an_unavailable_service(server: E2BServer, make: Make, path: str, fault: dict[str, Any], reason: str) -> None:
     sandbox = make().start()
     server.inject(path, times=None, **fault)
     if path == LISTEN:
@@ -225,7 +230,7 @@ def test_a_service_that_stays_away(
     assert server.running == []
 
 
-def test_closing_while_the_service_hangs(server: E2BServer, make: Make) -> None:
+def test_close_while_the_service_hangs(server: E2BServer, make: Make) -> None:
     sandbox = make(options={"request_timeout": 0.5}).start()
     server.inject("/sandboxes/*", method="DELETE", hang=True)
     before = time.monotonic()
@@ -234,7 +239,7 @@ def test_closing_while_the_service_hangs(server: E2BServer, make: Make) -> None:
 
 
 @pytest.mark.parametrize("moment", ["during", "between"])
-def test_a_sandbox_that_is_killed(server: E2BServer, make: Make, moment: str) -> None:
+def test_a_killed_sandbox(server: E2BServer, make: Make, moment: str) -> None:
     sandbox = make().start()
     if moment == "between":
         server.expire(server.running[0])
@@ -247,11 +252,11 @@ def test_a_sandbox_that_is_killed(server: E2BServer, make: Make, moment: str) ->
     assert (lost.value.reason, lost.value.retryable) == ("killed", True)
 
 
-# --- its time -------------------------------------------------------------------------------------------------
+# --- lifetime -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", [{"status": 500}, {"hang": True}], ids=named)
-def test_a_sandbox_that_was_not_renewed(server: E2BServer, make: Make, fault: dict[str, Any]) -> None:
+def test_a_sandbox_that_cannot_be_renewed(server: E2BServer, make: Make, fault: dict[str, Any]) -> None:
     sandbox = make(options={"timeout": LEASE}).start()
     server.inject("/sandboxes/*/timeout", times=None, **fault)
     with pytest.raises(SandboxLost) as lost:
@@ -259,7 +264,7 @@ def test_a_sandbox_that_was_not_renewed(server: E2BServer, make: Make, fault: di
     assert lost.value.reason == "expired"
 
 
-def test_a_sandbox_lives_as_long_as_we_do(server: E2BServer, make: Make) -> None:
+def test_a_sandbox_lives_as_long_as_its_client(server: E2BServer, make: Make) -> None:
     sandbox = make(options={"timeout": LEASE}).start()
     assert sandbox.exec(f"sleep {LEASE + 0.5}; echo here").text == "here\n"
     assert len([path for path in server.paths() if path.endswith("/timeout")]) >= 3

@@ -1,4 +1,4 @@
-"""The byte stream of the E2B backend and the relay at its other end, without a service and without the SDK."""
+"""The byte stream of the E2B backend and its relay, without a service or the SDK."""
 
 import os
 import random
@@ -24,7 +24,7 @@ while True:
 
 
 class ShakyProcess:
-    """A relay on this machine, reached over calls of which many are cut, lost or made twice."""
+    """A relay on this machine; calls to it are interrupted, lost or repeated."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         program = relay_program(str(folder), runner=ECHO)
@@ -51,21 +51,21 @@ class ShakyProcess:
         opened()
         while data := self._read(self._chances[1].randrange(1, 40_000)):
             if self._chances[1].random() < 0.1:
-                raise Cut("what was on its way is lost")
+                raise Cut("data in transit is lost")
             output(data.decode("ascii"))
         raise Gone("ended")
 
     def _read(self, size: int) -> bytes:
         try:
             return self._output.read(size)
-        except (OSError, ValueError):  # closed below us
+        except (OSError, ValueError):  # closed by another thread
             return b""
 
     def check(self) -> None:
-        """It is there as long as this test runs."""
+        """Succeeds."""
 
     def renew(self) -> None:
-        """As above."""
+        """Succeeds."""
 
     def end(self) -> None:
         self._input.close()
@@ -73,7 +73,7 @@ class ShakyProcess:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_byte_is_lost_or_comes_twice(tmp_path: Path, seed: int) -> None:
+def test_no_byte_is_lost_or_duplicated(tmp_path: Path, seed: int) -> None:
     process = ShakyProcess(tmp_path, seed)
     stream = ResumedStream(process, name="shaky", send_seconds=5, listen_seconds=60, renew_seconds=60)
     chance = random.Random(seed)
@@ -91,5 +91,5 @@ def test_no_byte_is_lost_or_comes_twice(tmp_path: Path, seed: int) -> None:
     process._output.close()
 
 
-def test_the_sdk_is_there_where_it_is_required() -> None:
+def test_a_required_sdk_is_installed() -> None:
     assert "e2b" not in os.environ.get("SWE_GYM_REQUIRE", "").split(",") or find_spec("e2b")

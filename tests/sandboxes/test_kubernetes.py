@@ -1,4 +1,4 @@
-"""The Kubernetes backend on a real cluster: that of KUBECONFIG, with the image of SWE_GYM_TEST_IMAGE on its nodes."""
+"""The Kubernetes backend on the real cluster of KUBECONFIG, with the image SWE_GYM_TEST_IMAGE on its nodes."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def api(request: pytest.FixtureRequest) -> Iterator[Api]:
 
 @pytest.fixture
 def namespace(api: Api) -> Iterator[str]:
-    """A namespace of the test's own."""
+    """A namespace for one test."""
     name = f"swe-gym-test-{uuid.uuid4().hex[:8]}"
     api.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
     pause_until(lambda: bool(get(api, f"/api/v1/namespaces/{name}/serviceaccounts")["items"]), 30.0)
@@ -82,21 +82,21 @@ def pause_until(condition: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
+        assert time.monotonic() < deadline, "the condition did not become true"
         pause.wait(0.1)
 
 
 def manifests(title: str) -> list[dict[str, Any]]:
-    """The YAML block of the documentation's page that begins with this comment."""
+    """Returns the YAML block of the documentation that begins with this comment."""
     found = re.search(rf"^( *)```yaml\n *# {title}\n(.*?)^ *```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert found is not None
     return list(yaml.safe_load_all(textwrap.dedent(found[2])))
 
 
-# --- starting -------------------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------------------
 
 
-def test_a_command_and_then_nothing_is_left(api: Api, namespace: str) -> None:
+def test_a_closed_sandbox_leaves_no_pod(api: Api, namespace: str) -> None:
     with opened(namespace=namespace) as sandbox:
         assert sandbox.exec("echo $((6 * 7))").text == "42\n"
         (pod,) = pods(api, namespace)
@@ -104,7 +104,7 @@ def test_a_command_and_then_nothing_is_left(api: Api, namespace: str) -> None:
     assert not pods(api, namespace)
 
 
-def test_a_python_is_lent_and_cannot_be_changed() -> None:
+def test_a_lent_python_is_read_only() -> None:
     with opened(python_image=os.environ["SWE_GYM_TEST_IMAGE"]) as sandbox:
         program = "import sys, tarfile; print(sys.prefix, tarfile.__file__)"
         said = sandbox.exec(["/opt/swe-gym-python/python3", "-I", "-S", "-c", program]).text.split()
@@ -114,7 +114,7 @@ def test_a_python_is_lent_and_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize(
     ("image", "words"),
-    [("Not A Name", "no valid name"), ("swe-gym/no-such-image:1", "image_pull_policy is 'Never'")],
+    [("Not A Name", "name is invalid"), ("swe-gym/no-such-image:1", "image_pull_policy is 'Never'")],
 )
 def test_a_bad_image_fails_in_seconds(image: str, words: str) -> None:
     error, seconds = start_error(SandboxSpec(image=image))
@@ -123,21 +123,21 @@ def test_a_bad_image_fails_in_seconds(image: str, words: str) -> None:
     assert seconds < 15
 
 
-def test_an_image_without_a_shell_says_so() -> None:
+def test_an_image_without_a_shell_is_an_error() -> None:
     error, seconds = start_error(SandboxSpec(image="swe-gym/pause:local"))
     assert (error.reason, error.retryable) == ("image", False)
-    assert "/bin/sh and Python 3" in str(error)
+    assert "lacks /bin/sh or Python 3" in str(error)
     assert seconds < 20
 
 
-def test_no_node_fits() -> None:
+def test_a_selector_that_fits_no_node() -> None:
     error, seconds = start_error(node_selector={"no": "such-node"}, capacity_timeout=1.0)
     assert (error.reason, error.retryable) == ("capacity", True)
     assert "node" in str(error)
     assert seconds < 10
 
 
-def test_a_quota_is_named(api: Api, namespace: str) -> None:
+def test_an_exhausted_quota_is_named(api: Api, namespace: str) -> None:
     (quota,) = manifests("quota")
     quota["metadata"].update(name="tiny", namespace=namespace)
     quota["spec"] = {"hard": {"pods": "0"}}
@@ -158,7 +158,7 @@ def test_a_namespace_that_does_not_exist() -> None:
     assert not error.retryable
 
 
-# --- what commands see ------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------------------
 
 
 def test_the_network() -> None:
@@ -172,19 +172,19 @@ def test_the_network() -> None:
         assert sandbox.exec(up).text == "up\n"
 
 
-def test_a_user_that_is_not_root() -> None:
+def test_a_non_root_user() -> None:
     with opened(SandboxSpec(user="1000"), network="policy", capabilities=[]) as sandbox:
         told = sandbox.exec("id -u; grep CapBnd /proc/self/status; touch file && ls").text
     assert told == "1000\nCapBnd:\t0000000000000000\nfile\n"
 
 
-def test_nothing_of_the_cluster_is_in_the_environment() -> None:
+def test_commands_see_neither_variables_nor_secrets_of_the_cluster() -> None:
     with opened() as sandbox:
         assert "KUBERNETES" not in sandbox.exec("env").text
         assert not sandbox.exec("ls /var/run/secrets/kubernetes.io").ok
 
 
-def test_a_bundled_task_where_nobody_is_root() -> None:
+def test_a_bundled_task_as_a_non_root_user() -> None:
     own = {"default_image": os.environ["SWE_GYM_TEST_IMAGE"], "network": "policy", "capabilities": []}
     source = load_source("toy")
     settings: dict[str, Any] = {"backend": "kubernetes", "sandbox_options": {"user": "1000", "options": own}}
@@ -192,10 +192,10 @@ def test_a_bundled_task_where_nobody_is_root() -> None:
     assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
 
 
-# --- the end ----------------------------------------------------------------------------------------------------
+# --- cleanup ----------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_somebody_deletes(api: Api, namespace: str) -> None:
+def test_a_pod_deleted_by_another_client(api: Api, namespace: str) -> None:
     with opened(namespace=namespace) as sandbox:
         running = threading.Timer(0.5, delete_all, [api, namespace])
         running.start()
@@ -226,7 +226,7 @@ sandboxes[1].exec("sleep 1000", timeout=1000)
 """
 
 
-def test_a_killed_client_leaves_nothing_running_and_a_sweep_takes_the_rest(api: Api, namespace: str) -> None:
+def test_a_killed_client_leaves_nothing_after_a_sweep(api: Api, namespace: str) -> None:
     foreign = {"metadata": {"name": "foreign"}, "spec": foreign_spec()}
     api.request("POST", pods_path(namespace), body=foreign)
     client = subprocess.Popen([sys.executable, "-c", CLIENT, namespace], stdout=subprocess.PIPE)
@@ -256,7 +256,7 @@ def test_an_exit_without_closing_leaves_nothing(api: Api, namespace: str) -> Non
     pause_until(lambda: not pods(api, namespace), 10.0)
 
 
-# --- what the documentation says ----------------------------------------------------------------------------------
+# --- the documentation --------------------------------------------------------------------------------------------
 
 
 PATHS = {
@@ -269,7 +269,7 @@ PATHS = {
 
 
 def apply(api: Api, namespace: str, title: str) -> None:
-    """Make what a block of the page says, in this namespace."""
+    """Creates the objects of a block of the page in this namespace."""
     for thing in manifests(title):
         if thing["kind"] != "Namespace":
             body = json.loads(json.dumps(thing).replace('"sandboxes"', json.dumps(namespace)))
@@ -285,10 +285,10 @@ def test_the_rights_in_the_documentation_are_enough(api: Api, namespace: str, tm
     other = {finding.what: finding for finding in examine({"kubeconfig": path, "namespace": "default"})}
     assert other["rights on pods"].detail == "in namespace default: missing create, get, list, watch, delete"
     error, _ = start_error(kubeconfig=path, namespace="default")
-    assert "has a Role" in str(error)
+    assert "Apply the Role" in str(error)
 
 
-def test_every_verb_that_is_missing_is_named(api: Api, namespace: str, tmp_path: Path) -> None:
+def test_every_missing_verb_is_named(api: Api, namespace: str, tmp_path: Path) -> None:
     apply(api, namespace, "rights")
     options = {"kubeconfig": kubeconfig_of(api, namespace, tmp_path), "namespace": namespace}
     for resource, verbs in NEEDED:
@@ -299,12 +299,12 @@ def test_every_verb_that_is_missing_is_named(api: Api, namespace: str, tmp_path:
 
 
 def wait_until_missing(options: dict[str, Any], told: Finding) -> None:
-    """Wait until this and nothing else is found to be missing: changes of roles take a moment."""
+    """Waits until exactly this is missing: a changed role takes effect after a moment."""
     pause_until(lambda: [found[:3] for found in examine(options) if not found.works] == [told[:3]], 10.0)
 
 
 def allow_all_but(api: Api, namespace: str, resource: str, verb: str) -> None:
-    """Take one verb of the documentation's Role away."""
+    """Removes one verb from the documentation's Role."""
     (role,) = (thing for thing in manifests("rights") if thing["kind"] == "Role")
     (rule,) = (rule for rule in role["rules"] if rule["resources"] == [resource])
     rule["verbs"].remove(verb)
@@ -313,7 +313,7 @@ def allow_all_but(api: Api, namespace: str, resource: str, verb: str) -> None:
 
 
 def kubeconfig_of(api: Api, namespace: str, folder: Path) -> str:
-    """A kubeconfig of the documentation's service account."""
+    """Writes a kubeconfig for the documentation's service account."""
     config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
     config["users"][0]["user"] = {"token": token_of(api, namespace, "swe-gym")}
     path = folder / "kubeconfig"
@@ -321,14 +321,16 @@ def kubeconfig_of(api: Api, namespace: str, folder: Path) -> str:
     return str(path)
 
 
-def test_a_namespace_that_is_missing_is_found() -> None:
+def test_doctor_reports_a_missing_namespace() -> None:
     missing = [finding for finding in examine({"namespace": "nowhere"}) if not finding.works]
-    assert [(finding.what, finding.detail) for finding in missing] == [("namespace", "there is no namespace nowhere")]
+    assert [(finding.what, finding.detail) for finding in missing] == [
+        ("namespace", "namespace nowhere does not exist")
+    ]
     assert "kubectl create namespace nowhere" in missing[0].fix
 
 
 def token_of(api: Api, namespace: str, account: str) -> str:
-    """A token of a service account, by whichever way the cluster's version has."""
+    """Requests a token of a service account."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
     reply = api.request(
         "POST", path, body={"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
@@ -343,7 +345,7 @@ def test_the_policies_in_the_documentation_are_found(api: Api, namespace: str) -
     assert all(finding.works for finding in examine(options))
 
 
-# --- where a pod runs us --------------------------------------------------------------------------------------
+# --- a client in a pod ----------------------------------------------------------------------------------------
 
 
 AS_IN_A_POD = f"""
@@ -352,7 +354,7 @@ mkdir -p "{SERVICE_ACCOUNT}"
 cp "$0"/* "{SERVICE_ACCOUNT}"
 exec "$@"
 """
-"""Gives a program the files that every pod has, in a file system of its own; whoever runs it may be nobody special."""
+"""Gives a program the files that every pod has, in a mount namespace; needs no privileges."""
 
 CLIENT_IN_A_POD = """
 import os
@@ -365,11 +367,11 @@ with open_sandbox(SandboxSpec(options=options), "kubernetes") as sandbox:
 
 @pytest.fixture
 def run_in_a_pod(api: Api, namespace: str, tmp_path: Path) -> Callable[..., str]:
-    """Runs a command as in a pod of the namespace with the documentation's service account; gives its output."""
+    """Runs a command as in a pod with the documentation's service account; returns its output."""
     apply(api, namespace, "rights")
     cluster = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())["clusters"][0]["cluster"]
     if "certificate-authority" not in cluster or problem("namespace"):
-        pytest.skip("needs a kubeconfig that names a certificate's file, and mount namespaces")
+        pytest.skip("needs a kubeconfig with a certificate file, and mount namespaces")
     account = tmp_path / "serviceaccount"
     account.mkdir()
     (account / "token").write_text(token_of(api, namespace, "swe-gym"))
@@ -392,9 +394,7 @@ def test_a_client_in_a_pod_needs_no_configuration(run_in_a_pod: Callable[..., st
     pause_until(lambda: not pods(api, namespace), 10.0)
 
 
-def test_doctor_in_a_pod_names_the_verb_that_is_missing(
-    run_in_a_pod: Callable[..., str], api: Api, namespace: str
-) -> None:
+def test_doctor_in_a_pod_names_a_missing_verb(run_in_a_pod: Callable[..., str], api: Api, namespace: str) -> None:
     allow_all_but(api, namespace, "pods", "watch")
     told = run_in_a_pod(str(Path(sys.executable).with_name("swe-gym")), "doctor", "--cluster")
     assert f"no  rights on pods        in namespace {namespace}: missing watch" in told

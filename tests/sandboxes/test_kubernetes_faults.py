@@ -1,5 +1,6 @@
-"""The Kubernetes backend against a server that fails on command: each fault ends in the right error, in time."""
+"""The Kubernetes backend against a server with faults: each fault is the right error in time."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -7,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.kubernetes_server import CREATING, RUNNING, SCHEDULED, KubernetesServer
 
 from swe_gym.errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError, UsageError
 from swe_gym.sandboxes import SandboxSpec
-from swe_gym.testing.kubernetes_server import CREATING, RUNNING, SCHEDULED, KubernetesServer
 
 pytest.importorskip("kubernetes")
 
@@ -54,7 +55,7 @@ def pause_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
+        assert time.monotonic() < deadline, "the condition did not become true"
         pause.wait(0.02)
 
 
@@ -64,7 +65,7 @@ def test_a_sandbox_works_and_leaves_nothing(server: KubernetesServer, make: Make
     asked = len(server.requests)
     for _ in range(20):
         assert sandbox.exec(["echo", "hello"]).text == "echo hello"
-    assert len(server.requests) == asked, "a command cost a call of the API"
+    assert len(server.requests) == asked, "a command called the API"
     sandbox.close()
     assert not server.pods
 
@@ -76,7 +77,7 @@ def test_version_5_of_the_protocol(tmp_path: Path) -> None:
             assert sandbox.exec(["echo", "hello"]).text == "echo hello"
 
 
-# --- creating -----------------------------------------------------------------------------------------------
+# --- creation -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -92,10 +93,10 @@ def test_version_5_of_the_protocol(tmp_path: Path) -> None:
         pytest.param({"status": 403, "message": "exceeded quota: pods=10", "times": 2}, id="quota-frees-up"),
     ],
 )
-def test_creation_gets_over(server: KubernetesServer, make: Make, fault: dict[str, Any]) -> None:
+def test_creation_recovers(server: KubernetesServer, make: Make, fault: dict[str, Any]) -> None:
     server.inject("*/pods", method="POST", **fault)
     sandbox = make()
-    assert len(server.pods) == 1, "one sandbox, one pod"
+    assert len(server.pods) == 1, "a retry created a second pod"
     assert creations(server) > 1
     sandbox.close()
     assert not server.pods
@@ -109,7 +110,7 @@ def test_creation_gets_over(server: KubernetesServer, make: Make, fault: dict[st
         ({"status": 403, "message": "exceeded quota: pods=10"}, "capacity", True, "quota is used up"),
     ],
 )
-def test_creation_is_given_up_in_time(
+def test_creation_gives_up_in_time(
     server: KubernetesServer, make: Make, fault: dict[str, Any], reason: str, retryable: bool, words: str
 ) -> None:
     server.inject("*/pods", method="POST", times=None, **fault)
@@ -122,28 +123,26 @@ def test_creation_is_given_up_in_time(
     assert not server.pods
 
 
-def test_a_cluster_that_never_answered_is_not_waited_for_until_the_deadline(
-    server: KubernetesServer, make: Make
-) -> None:
+def test_a_cluster_that_never_answered_fails_before_the_deadline(server: KubernetesServer, make: Make) -> None:
     server.inject("*", drop=True, times=None)
     error = start_error(make, start_timeout=600.0, capacity_timeout=0.5)
     assert error.retryable
-    assert f"no Kubernetes API answers at {server.url}: is it up, and the context the right one?" in str(error)
+    assert f"no Kubernetes API answers at {server.url}. Check that it is up and that the context is right" in str(error)
     assert creations(server) > 1
 
 
 @pytest.mark.parametrize(
     ("status", "message", "words"),
     [
-        (401, "Unauthorized", "renew the credentials"),
-        (403, 'User "x" cannot create resource "pods"', "has a Role"),
+        (401, "Unauthorized", "Renew the credentials"),
+        (403, 'User "x" cannot create resource "pods"', "Apply the Role"),
         (403, 'violates PodSecurity "baseline:latest": NET_ADMIN', "'network': 'policy'"),
-        (403, "failed quota: gpus: must specify limits.example.com/gpu", "quota demands limits"),
+        (403, "failed quota: gpus: must specify limits.example.com/gpu", "quota requires limits"),
         (404, 'namespaces "tests" not found', "the namespace does not exist"),
-        (422, "spec.containers: Invalid value", "not valid"),
+        (422, "spec.containers: Invalid value", "the request is invalid"),
     ],
 )
-def test_refusals_are_told_at_once(server: KubernetesServer, make: Make, status: int, message: str, words: str) -> None:
+def test_refusals_fail_at_once(server: KubernetesServer, make: Make, status: int, message: str, words: str) -> None:
     server.inject("*/pods", method="POST", status=status, message=message, times=None)
     error = start_error(make)
     assert (error.reason, error.retryable) == ("setup", False)
@@ -152,24 +151,24 @@ def test_refusals_are_told_at_once(server: KubernetesServer, make: Make, status:
     assert creations(server) == 1
 
 
-def test_the_server_says_how_long_to_wait(server: KubernetesServer, make: Make) -> None:
+def test_retry_after_is_honoured(server: KubernetesServer, make: Make) -> None:
     server.inject("*/pods", method="POST", status=429, headers={"Retry-After": "1"})
     started = time.monotonic()
     make(backoff=(60.0, 60.0))
     assert 1.0 <= time.monotonic() - started < 5.0
 
 
-def test_a_pod_of_somebody_else_is_left_alone(server: KubernetesServer, make: Make) -> None:
+def test_a_foreign_pod_of_the_same_name_is_left_alone(server: KubernetesServer, make: Make) -> None:
     sandbox = make(start=False)
     name = f"swe-gym-{sandbox.id}"
     server.create({"metadata": {"name": name, "labels": {}}, "spec": {"containers": [{"name": "x", "image": "y"}]}})
-    with pytest.raises(SandboxStartError, match="somebody else") as caught:
+    with pytest.raises(SandboxStartError, match="is not ours") as caught:
         sandbox.start()
     assert caught.value.retryable
     assert set(server.pods) == {name}
 
 
-# --- becoming ready -----------------------------------------------------------------------------------------
+# --- readiness ---------------------------------------------------------------------------------------------
 
 
 def waiting(reason: str, message: str = "") -> dict[str, Any]:
@@ -187,7 +186,7 @@ def test_a_bad_image_fails_at_once(server: KubernetesServer, make: Make) -> None
     assert not server.pods
 
 
-def test_an_image_that_comes_in_the_end(server: KubernetesServer, make: Make) -> None:
+def test_a_delayed_image_pull(server: KubernetesServer, make: Make) -> None:
     server.life = [waiting("ErrImagePull", "connection reset"), waiting("ImagePullBackOff"), RUNNING]
     assert make().exec(["x"]).ok
 
@@ -198,7 +197,7 @@ def test_a_rate_limited_registry(server: KubernetesServer, make: Make) -> None:
     assert (error.reason, error.retryable) == ("rate_limit", True)
 
 
-def test_no_room(server: KubernetesServer, make: Make) -> None:
+def test_no_room_on_any_node(server: KubernetesServer, make: Make) -> None:
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
     server.life = [{"phase": "Pending", "conditions": [unschedulable]}]
     error = start_error(make, capacity_timeout=0.3)
@@ -219,7 +218,7 @@ def test_a_queued_pod_is_waited_for(server: KubernetesServer, make: Make) -> Non
     assert sandbox.exec(["x"]).ok
 
 
-def test_the_deadline_says_what_was_waited_for(server: KubernetesServer, make: Make) -> None:
+def test_a_timeout_names_the_last_state(server: KubernetesServer, make: Make) -> None:
     server.life = [SCHEDULED, CREATING]
     error = start_error(make, start_timeout=0.5)
     assert (error.reason, error.retryable) == ("timeout", True)
@@ -241,12 +240,12 @@ def test_history_is_compacted_while_a_pod_starts(server: KubernetesServer, make:
 
 
 @pytest.mark.parametrize("fault", [{"status": 410}, {"status": 429}, {"status": 500}, {"drop": True}], ids=str)
-def test_watches_that_are_refused_are_opened_again(server: KubernetesServer, make: Make, fault: dict[str, Any]) -> None:
+def test_refused_watches_are_reopened(server: KubernetesServer, make: Make, fault: dict[str, Any]) -> None:
     server.inject("*watch=true*", times=2, **fault)
     assert make().exec(["x"]).ok
 
 
-def test_lists_do_where_no_watch_is_to_be_had(server: KubernetesServer, make: Make) -> None:
+def test_lists_replace_a_watch_that_always_fails(server: KubernetesServer, make: Make) -> None:
     server.life = [SCHEDULED]
     server.inject("*watch=true*", status=500, times=None)
     sandbox = make(start=False)
@@ -258,7 +257,7 @@ def test_lists_do_where_no_watch_is_to_be_had(server: KubernetesServer, make: Ma
     assert sandbox.exec(["x"]).ok
 
 
-def test_a_half_dead_watch_is_noticed(server: KubernetesServer, make: Make) -> None:
+def test_a_half_open_watch_is_noticed(server: KubernetesServer, make: Make) -> None:
     server.life = [SCHEDULED]
     sandbox = make(start=False, start_timeout=60.0)
     starting = threading.Thread(target=sandbox.start)
@@ -271,7 +270,7 @@ def test_a_half_dead_watch_is_noticed(server: KubernetesServer, make: Make) -> N
     assert sandbox.exec(["x"]).ok
 
 
-def test_who_may_not_watch_is_told_so(server: KubernetesServer, make: Make) -> None:
+def test_a_forbidden_watch_is_an_error(server: KubernetesServer, make: Make) -> None:
     server.life = [SCHEDULED]
     server.inject("*labelSelector*", status=403, message="cannot list", times=None)
     error = start_error(make)
@@ -280,7 +279,7 @@ def test_who_may_not_watch_is_told_so(server: KubernetesServer, make: Make) -> N
     assert not server.pods
 
 
-def test_deleted_while_it_starts(server: KubernetesServer, make: Make) -> None:
+def test_a_pod_that_is_deleted_during_the_start(server: KubernetesServer, make: Make) -> None:
     server.life = [SCHEDULED]
     sandbox = make(start=False)
     threading.Thread(target=lambda: (pause_until(lambda: bool(server.pods)), server.remove(*server.pods))).start()
@@ -293,12 +292,12 @@ def test_deleted_while_it_starts(server: KubernetesServer, make: Make) -> None:
 
 
 @pytest.mark.parametrize("fault", [{"status": 500}, {"status": 502}, {"status": 429}, {"drop": True}], ids=str)
-def test_attaching_gets_over(server: KubernetesServer, make: Make, fault: dict[str, Any]) -> None:
+def test_attaching_recovers(server: KubernetesServer, make: Make, fault: dict[str, Any]) -> None:
     server.inject("*/attach", times=2, **fault)
     assert make().exec(["x"]).ok
 
 
-def test_who_may_not_attach_is_told_so(server: KubernetesServer, make: Make) -> None:
+def test_a_forbidden_attach_is_an_error(server: KubernetesServer, make: Make) -> None:
     server.inject("*/attach", status=403, message="cannot get pods/attach", times=None)
     error = start_error(make)
     assert (error.reason, error.retryable) == ("setup", False)
@@ -306,7 +305,7 @@ def test_who_may_not_attach_is_told_so(server: KubernetesServer, make: Make) -> 
     assert not server.pods
 
 
-def test_a_handshake_that_hangs(server: KubernetesServer, make: Make) -> None:
+def test_a_hanging_handshake(server: KubernetesServer, make: Make) -> None:
     server.inject("*/attach", hang=True, times=None)
     started = time.monotonic()
     assert start_error(make, start_timeout=1.0).retryable
@@ -314,7 +313,7 @@ def test_a_handshake_that_hangs(server: KubernetesServer, make: Make) -> None:
     assert not server.pods
 
 
-# --- the end ------------------------------------------------------------------------------------------------
+# --- deletion -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -324,7 +323,7 @@ def test_a_handshake_that_hangs(server: KubernetesServer, make: Make) -> None:
         ({"reason": "Error"}, "killed"),
     ],
 )
-def test_the_cluster_says_why_a_sandbox_was_lost(
+def test_a_loss_has_the_cluster_s_reason(
     server: KubernetesServer, make: Make, status: dict[str, str], reason: str
 ) -> None:
     sandbox = make()
@@ -336,7 +335,7 @@ def test_the_cluster_says_why_a_sandbox_was_lost(
     assert not server.pods
 
 
-def test_evicted(server: KubernetesServer, make: Make) -> None:
+def test_an_evicted_pod(server: KubernetesServer, make: Make) -> None:
     sandbox = make()
     name = f"swe-gym-{sandbox.id}"
     server.set_status(name, {"phase": "Failed", "reason": "Evicted", "message": "the node was low on disk"})
@@ -346,7 +345,7 @@ def test_evicted(server: KubernetesServer, make: Make) -> None:
     assert caught.value.reason == "evicted"
 
 
-def test_deleted_by_somebody_else(server: KubernetesServer, make: Make) -> None:
+def test_a_pod_deleted_by_another_client(server: KubernetesServer, make: Make) -> None:
     sandbox = make()
     server.remove(f"swe-gym-{sandbox.id}")
     started = time.monotonic()
@@ -370,7 +369,7 @@ def test_a_cut_connection_is_a_loss(server: KubernetesServer, make: Make) -> Non
 @pytest.mark.parametrize(
     "fault", [{"status": 500}, {"status": 429}, {"drop": True}, {"lose_reply": True}, None], ids=str
 )
-def test_close_never_raises_and_the_pod_goes_in_the_end(
+def test_close_never_raises_and_the_pod_is_deleted_later(
     server: KubernetesServer, make: Make, fault: dict[str, Any] | None
 ) -> None:
     sandbox = make()
@@ -452,22 +451,48 @@ def test_many_threads_and_many_faults(server: KubernetesServer, make: Make) -> N
     pause_until(lambda: not server.pods, 30.0)
 
 
-# --- sweeping -----------------------------------------------------------------------------------------------
+# --- logging ------------------------------------------------------------------------------------------------
 
 
-def test_sweep_takes_what_is_ours_and_over(server: KubernetesServer, make: Make) -> None:
+def test_retries_and_losses_are_logged(server: KubernetesServer, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    server.inject("*/pods", method="POST", status=503)
+    server.inject("*/attach", status=500)
+    sandbox = make()
+    server.end(f"swe-gym-{sandbox.id}", "OOMKilled")
+    with pytest.raises(SandboxLost):
+        sandbox.exec(["x"])
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert all(sandbox.id in text for text in told)
+    for words in ("was not created; retrying", "attaching to pod", "was lost during exec (oom)"):
+        assert any(words in text for text in told), told
+
+
+def test_an_error_of_the_watching_thread_is_logged(
+    server: KubernetesServer, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.inject("*labelSelector*", status=200, body={"items": []})  # without the version that the thread needs
+    assert make().exec(["x"]).ok
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "the watching thread of namespace tests failed; retrying" in record.getMessage()
+    assert record.exc_info is not None
+
+
+# --- the sweep ----------------------------------------------------------------------------------------------
+
+
+def test_sweep_deletes_only_abandoned_pods(server: KubernetesServer, make: Make) -> None:
     ended, running = make(), make()
     foreign = {"metadata": {"name": "foreign", "labels": {}}, "spec": {"containers": [{"name": "x", "image": "y"}]}}
     server.create(foreign)
     for name in (f"swe-gym-{ended.id}", "foreign"):
         server.end(name, "Completed", 0)
     options = {"kubeconfig": running.options.kubeconfig}
-    assert sweep(options) == [], "an owner may want to look at what has just ended"
+    assert sweep(options) == [], "the owner may still inspect a pod that has just ended"
     assert sweep(options, older_than=-5.0) == [f"swe-gym-{ended.id}"]
     assert set(server.pods) == {f"swe-gym-{running.id}", "foreign"}
 
 
-def test_sweep_that_is_refused(server: KubernetesServer, tmp_path: Path) -> None:
+def test_a_refused_sweep(server: KubernetesServer, tmp_path: Path) -> None:
     server.inject("*/pods", status=403, message="cannot list")
     with pytest.raises(SandboxError, match="verbs list and delete"):
         sweep({"kubeconfig": server.kubeconfig(tmp_path)})
@@ -487,7 +512,7 @@ def test_no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     options = {"kubeconfig": str(tmp_path / "nothing")}
-    with pytest.raises(UsageError, match="no Kubernetes cluster to use"):
+    with pytest.raises(UsageError, match="no Kubernetes cluster is configured"):
         KubernetesSandbox(SandboxSpec(image="any", options=options)).start()
 
 
@@ -496,7 +521,7 @@ def test_unknown_option() -> None:
         KubernetesSandbox(SandboxSpec(options={"namspace": "x"}))
 
 
-def test_a_server_that_is_not_there(tmp_path: Path, server: KubernetesServer) -> None:
+def test_an_unreachable_server(tmp_path: Path, server: KubernetesServer) -> None:
     path = Path(server.kubeconfig(tmp_path))
     path.write_text(path.read_text().replace(server.url, "http://127.0.0.1:1"))
     options = {"kubeconfig": str(path), "backoff": (0.1, 0.2)}

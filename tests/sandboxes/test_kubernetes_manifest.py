@@ -1,4 +1,4 @@
-"""The pod that a sandbox becomes."""
+"""The manifest of a sandbox's pod."""
 
 import ast
 import json
@@ -18,11 +18,11 @@ def make(spec: SandboxSpec | None = None, **options: Any) -> dict[str, Any]:
     made = manifest.pod(
         spec or SandboxSpec(), KubernetesOptions(**options), name="swe-gym-1", image="img", run="r", sandbox="1"
     )
-    return json.loads(json.dumps(made))  # type: ignore[no-any-return]  # it is the same again
+    return json.loads(json.dumps(made))  # type: ignore[no-any-return]  # a copy of the manifest
 
 
 def container(made: dict[str, Any]) -> dict[str, Any]:
-    return made["spec"]["containers"][0]  # type: ignore[no-any-return]  # one of them
+    return made["spec"]["containers"][0]  # type: ignore[no-any-return]  # a dictionary
 
 
 def test_defaults_are_safe() -> None:
@@ -40,11 +40,11 @@ def test_defaults_are_safe() -> None:
     assert spec["volumes"] == []
 
 
-def test_it_is_small() -> None:
+def test_the_manifest_is_small() -> None:
     assert len(json.dumps(make())) < 4096, "every event of a watch carries the whole pod"
 
 
-def test_what_the_shell_should_see_is_escaped() -> None:
+def test_variables_of_the_command_are_escaped() -> None:
     command = container(make())["command"]
     assert command[0] == "/bin/sh"
     unescaped = [part.replace("$$", "\0") for part in command]
@@ -55,16 +55,18 @@ def test_resources() -> None:
     spec = SandboxSpec(cpus=1.5, memory_mb=2048, disk_mb=512)
     resources = container(make(spec, requests={"cpu": "250m"}))["resources"]
     assert resources["limits"] == {"cpu": "1500m", "memory": "2048Mi", "ephemeral-storage": "512Mi"}
-    assert resources["requests"] == {"cpu": "250m", "ephemeral-storage": "0"}, "memory is requested as it is limited"
+    assert resources["requests"] == {"cpu": "250m", "ephemeral-storage": "0"}, (
+        "the memory limit is requested by default"
+    )
 
 
-def test_resources_that_nobody_named() -> None:
+def test_default_resources() -> None:
     resources = container(make())["resources"]
     assert resources["limits"] == {"cpu": "2000m", "memory": "4096Mi", "ephemeral-storage": "4096Mi"}
     assert resources["requests"] == {"cpu": "10m", "memory": "64Mi", "ephemeral-storage": "0"}
 
 
-def test_options_go_where_they_belong() -> None:
+def test_options_appear_in_the_manifest() -> None:
     made = make(
         SandboxSpec(labels={"team": "a b/c"}),
         image_pull_secrets=["s"],
@@ -97,7 +99,7 @@ def test_options_go_where_they_belong() -> None:
     assert metadata["ownerReferences"][0]["name"] == "trainer"
 
 
-def test_a_python_is_lent_where_an_image_for_it_is_named() -> None:
+def test_python_image_lends_a_python() -> None:
     assert make()["spec"]["initContainers"] == []
     spec = make(python_image="python:3.12")["spec"]
     (lender,) = spec["initContainers"]
@@ -113,13 +115,13 @@ def test_a_python_is_lent_where_an_image_for_it_is_named() -> None:
     assert (there["mountPath"], here["readOnly"]) == (here["mountPath"], True)
 
 
-def test_labels_that_sweeps_go_by_cannot_be_replaced() -> None:
+def test_labels_of_the_sweep_cannot_be_replaced() -> None:
     made = make(labels={manifest.MANAGED_BY: "me", manifest.RUN: "mine"})
     assert made["metadata"]["labels"][manifest.MANAGED_BY] == manifest.MANAGER
     assert made["metadata"]["labels"][manifest.RUN] == "r"
 
 
-def test_the_network_is_closed_where_it_should_be() -> None:
+def test_the_network_is_closed_by_default() -> None:
     closed = SandboxSpec()
     assert {"NET_ADMIN", "SETPCAP"} <= set(container(make(closed))["securityContext"]["capabilities"]["add"])
     assert b"unplug(); drop_privileges([0, 1," in manifest.program(closed, KubernetesOptions())
@@ -130,17 +132,17 @@ def test_the_network_is_closed_where_it_should_be() -> None:
         assert made["metadata"]["labels"]["swe-gym/network"] == spec.network
 
 
-def test_the_network_that_is_told() -> None:
-    def told(spec: SandboxSpec) -> str:
+def test_capabilities_report_the_network() -> None:
+    def network_of(spec: SandboxSpec) -> str:
         return KubernetesSandbox(spec).capabilities.network
 
-    assert told(SandboxSpec()) == "none"
-    assert told(SandboxSpec(options={"network": "policy"})) == "none"
-    assert told(SandboxSpec(options={"network": "open"})) == "open"
-    assert told(SandboxSpec(network="egress", options={"network": "open"})) == "egress"
+    assert network_of(SandboxSpec()) == "none"
+    assert network_of(SandboxSpec(options={"network": "policy"})) == "none"
+    assert network_of(SandboxSpec(options={"network": "open"})) == "open"
+    assert network_of(SandboxSpec(network="egress", options={"network": "open"})) == "egress"
 
 
-def test_the_program_says_how_long_it_is() -> None:
+def test_the_program_starts_with_its_length() -> None:
     program = manifest.program(SandboxSpec(), KubernetesOptions())
     assert int(program[:8]) == len(program) - 8
     ast.parse(program[8:].decode(), feature_version=(3, 6))
@@ -150,18 +152,18 @@ def test_the_program_says_how_long_it_is() -> None:
 @pytest.mark.parametrize(
     ("spec", "options", "words"),
     [
-        (SandboxSpec(user="nobody"), {}, "number of a user"),
+        (SandboxSpec(user="nobody"), {}, "takes a uid"),
         (SandboxSpec(user="1000"), {}, "'network': 'policy'"),
         (SandboxSpec(), {"capabilities": ["FLY"]}, "FLY"),
         (SandboxSpec(min_isolation="vm"), {}, "runtime class"),
     ],
 )
-def test_what_a_pod_cannot_be(spec: SandboxSpec, options: dict[str, Any], words: str) -> None:
+def test_unsupported_specs(spec: SandboxSpec, options: dict[str, Any], words: str) -> None:
     with pytest.raises(Unsupported, match=words):
         KubernetesSandbox(spec.model_copy(update={"options": options}))
 
 
-def test_a_user_by_number() -> None:
+def test_a_numeric_user() -> None:
     made = make(SandboxSpec(user="1000"), network="policy", capabilities=[])
     assert made["spec"]["securityContext"]["runAsUser"] == 1000
     assert made["spec"]["securityContext"]["runAsNonRoot"] is True
@@ -169,11 +171,11 @@ def test_a_user_by_number() -> None:
     assert make(SandboxSpec(user="root"))["spec"]["securityContext"]["runAsUser"] == 0
 
 
-def test_a_runtime_class_with_a_kernel_of_its_own() -> None:
+def test_a_runtime_class_of_virtual_machines() -> None:
     spec = SandboxSpec(min_isolation="vm", options={"runtime_class": "kata-qemu"})
     assert KubernetesSandbox(spec).capabilities.isolation == "vm"
 
 
-def test_any_lease_fits() -> None:
+def test_a_lease_of_any_length_fits() -> None:
     made = make(SandboxSpec(ttl=1e300, start_timeout=float("inf")))
     assert made["spec"]["activeDeadlineSeconds"] == 2**31 - 1

@@ -1,4 +1,4 @@
-"""What a pod's status means, and what an answer of the API means: pure tables."""
+"""Interpreting the status of pods and refusals of the API."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from swe_gym.errors import SandboxStartError
 pytest.importorskip("kubernetes")
 
 from swe_gym.sandboxes.kubernetes.api import ApiError
-from swe_gym.sandboxes.kubernetes.status import Again, Waiting, expired, judge, judge_refusal, loss
+from swe_gym.sandboxes.kubernetes.status import Waiting, expired, judge, judge_refusal, loss
 
 Object = dict[str, Any]
 
@@ -52,11 +52,11 @@ def test_ready_is_a_running_container() -> None:
 @pytest.mark.parametrize(
     ("state", "reason", "retryable", "words"),
     [
-        (waiting("InvalidImageName"), "image", False, "no valid name"),
+        (waiting("InvalidImageName"), "image", False, "name is invalid"),
         (waiting("ErrImageNeverPull"), "image", False, "'Never'"),
         (waiting("ErrImagePull", "manifest for img:1 not found: manifest unknown"), "image", False, "img:1"),
         (waiting("ErrImagePull", "pull access denied, repository does not exist"), "image", False, "cannot be pulled"),
-        (waiting("ErrImagePull", "unauthorized: authentication required"), "image", False, "may the cluster read it"),
+        (waiting("ErrImagePull", "unauthorized: authentication required"), "image", False, "image_pull_secrets"),
         (waiting("ImagePullBackOff", 'name unknown: repository "x"'), "image", False, "cannot be pulled"),
         (waiting("CreateContainerConfigError", 'secret "x" not found'), "setup", False, "configuration"),
         (waiting("CreateContainerError", "no space"), "setup", False, "cannot create"),
@@ -84,7 +84,7 @@ def test_ready_is_a_running_container() -> None:
         ({**pod(), "metadata": {"name": "p", "deletionTimestamp": "now"}}, "unknown", True, "deleted"),
     ],
 )
-def test_fails_at_once(state: Object, reason: str, retryable: bool, words: str) -> None:
+def test_permanent_failures(state: Object, reason: str, retryable: bool, words: str) -> None:
     judged = judge(state)
     assert isinstance(judged, SandboxStartError)
     assert (judged.reason, judged.retryable) == (reason, retryable)
@@ -97,16 +97,16 @@ def test_fails_at_once(state: Object, reason: str, retryable: bool, words: str) 
         ({"metadata": {"name": "p"}}, "timeout", False, "scheduled"),
         (unscheduled("Unschedulable", "0/3 nodes are available"), "capacity", True, "0/3 nodes"),
         (unscheduled("SchedulingGated"), "capacity", False, "queued"),
-        (pod(conditions=[{"type": "PodScheduled", "status": "True"}]), "timeout", False, "node has taken it"),
+        (pod(conditions=[{"type": "PodScheduled", "status": "True"}]), "timeout", False, "it is scheduled"),
         (waiting("ContainerCreating"), "timeout", False, "ContainerCreating"),
         (waiting("PodInitializing"), "timeout", False, "PodInitializing"),
         (waiting("ImagePullBackOff", 'Back-off pulling image "img:1"'), "image", False, "img:1"),
         (waiting("ErrImagePull", "net/http: TLS handshake timeout"), "image", False, "TLS handshake"),
-        (waiting("ErrImagePull", "toomanyrequests: You have reached"), "rate_limit", False, "come back later"),
-        (waiting("RegistryUnavailable"), "image", False, "could not be pulled yet"),
+        (waiting("ErrImagePull", "toomanyrequests: You have reached"), "rate_limit", False, "limits the rate"),
+        (waiting("RegistryUnavailable"), "image", False, "is not pulled yet"),
     ],
 )
-def test_waits(state: Object, reason: str, for_capacity: bool, words: str) -> None:
+def test_transient_conditions(state: Object, reason: str, for_capacity: bool, words: str) -> None:
     judged = judge(state)
     assert isinstance(judged, Waiting)
     assert (judged.reason, judged.for_capacity) == (reason, for_capacity)
@@ -138,22 +138,24 @@ def test_no_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "expected"),
+    ("status", "message", "reason", "for_capacity"),
     [
-        (403, 'pods "p" is forbidden: exceeded quota: compute, requested: pods=1', Again("capacity", True)),
-        (429, "too many requests", Again("rate_limit")),
-        (500, "etcdserver: leader changed", Again("unknown")),
-        (503, "", Again("unknown")),
-        (0, "connection reset", Again("unknown")),
-        (409, "Operation cannot be fulfilled on resourcequotas: the object has been modified", Again("unknown")),
+        (403, 'pods "p" is forbidden: exceeded quota: compute, requested: pods=1', "capacity", True),
+        (429, "too many requests", "rate_limit", False),
+        (500, "etcdserver: leader changed", "unknown", False),
+        (503, "", "unknown", False),
+        (0, "connection reset", "unknown", False),
+        (409, "Operation cannot be fulfilled on resourcequotas: the object has been modified", "unknown", False),
     ],
 )
-def test_refusals_that_pass(status: int, message: str, expected: Again) -> None:
-    assert judge_refusal(ApiError(status, "", message)) == expected
+def test_transient_refusals(status: int, message: str, reason: str, for_capacity: bool) -> None:
+    judged = judge_refusal(ApiError(status, "", message))
+    assert isinstance(judged, Waiting)
+    assert (judged.reason, judged.for_capacity) == (reason, for_capacity)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-def test_refusals_that_stay(status: int) -> None:
+def test_permanent_refusals(status: int) -> None:
     judged = judge_refusal(ApiError(status, "", "no"))
     assert isinstance(judged, SandboxStartError)
     assert (judged.reason, judged.retryable) == ("setup", False)

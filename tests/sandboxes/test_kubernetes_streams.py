@@ -1,4 +1,4 @@
-"""Websocket frames and the channels in them, piece by piece."""
+"""Websocket frames and their channels, from bytes in pieces."""
 
 import contextlib
 import shutil
@@ -18,7 +18,7 @@ from swe_gym.sandboxes.channel import SocketStream
 
 pytest.importorskip("kubernetes")
 
-from swe_gym.sandboxes.kubernetes.streams import AttachedStream, FrameReader, TlsStream, open_stream
+from swe_gym.sandboxes.kubernetes.streams import AttachedStream, FrameReader, open_stream
 
 
 def frame(opcode: int, payload: bytes, *, final: bool = True) -> bytes:
@@ -36,13 +36,13 @@ def frame(opcode: int, payload: bytes, *, final: bool = True) -> bytes:
 )
 def test_frames_in_pieces_of_any_size(payloads: list[bytes], step: int) -> None:
     data = b"".join(frame(2, payload) for payload in payloads)
-    step = max(step, len(data) // 2000)  # byte by byte where there are few
+    step = max(step, len(data) // 2000)  # byte by byte for small inputs
     reader = FrameReader()
     found = [message for start in range(0, len(data), step) for message in reader.feed(data[start : start + step])]
     assert found == [(2, payload) for payload in payloads]
 
 
-def test_a_message_in_parts_with_a_ping_between() -> None:
+def test_a_fragmented_message_with_a_ping_between() -> None:
     data = frame(2, b"one ", final=False) + frame(9, b"ping") + frame(0, b"two ", final=False) + frame(0, b"three")
     assert list(FrameReader().feed(data)) == [(9, b"ping"), (2, b"one two three")]
 
@@ -59,7 +59,7 @@ def test_channels(pair: tuple[AttachedStream, socket.socket]) -> None:
     assert stream.read(5.0) == b"out"
     server.sendall(frame(2, b"\x02 no") + frame(2, b'\x03{"status":"Failure","message":"it broke"}'))
     assert stream.read(5.0) == b""
-    assert stream.read(5.0) == b"", "an end is an end"
+    assert stream.read(5.0) == b"", "the stream stays at its end"
     assert stream.last_words() == "oh no\nit broke"
     stream.close()
     server.close()
@@ -86,7 +86,7 @@ def test_a_ping_is_answered(pair: tuple[AttachedStream, socket.socket]) -> None:
     server.close()
 
 
-def test_nothing_comes(pair: tuple[AttachedStream, socket.socket]) -> None:
+def test_a_silent_stream_times_out(pair: tuple[AttachedStream, socket.socket]) -> None:
     stream, server = pair
     with pytest.raises(TimeoutError):
         stream.read(0.01)
@@ -115,7 +115,7 @@ def test_close_wakes_a_read(pair: tuple[AttachedStream, socket.socket]) -> None:
     server.close()
 
 
-def test_large_writes_are_cut_into_messages(pair: tuple[AttachedStream, socket.socket]) -> None:
+def test_large_writes_are_split_into_messages(pair: tuple[AttachedStream, socket.socket]) -> None:
     stream, server = pair
     data = bytes(range(256)) * 4096  # one mebibyte
     received = bytearray()
@@ -150,9 +150,9 @@ def unmasked(data: bytes) -> list[bytes]:
 
 
 @pytest.fixture
-def tls_pair(tmp_path: Path) -> Iterator[tuple[TlsStream, ssl.SSLSocket]]:
+def tls_pair(tmp_path: Path) -> Iterator[tuple[SocketStream, ssl.SSLSocket]]:
     if shutil.which("openssl") is None:
-        pytest.skip("no openssl on this machine to make a certificate with")
+        pytest.skip("no openssl on this machine")
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
         [
@@ -184,13 +184,12 @@ def tls_pair(tmp_path: Path) -> Iterator[tuple[TlsStream, ssl.SSLSocket]]:
     accepting.start()
     stream = open_stream(client_side.wrap_socket(ours))
     accepting.join(10)
-    assert isinstance(stream, TlsStream)
     yield stream, accepted[0]
     stream.close()
     accepted[0].close()
 
 
-def test_tls_both_ways_at_once(tls_pair: tuple[TlsStream, ssl.SSLSocket]) -> None:
+def test_tls_in_both_directions_at_once(tls_pair: tuple[SocketStream, ssl.SSLSocket]) -> None:
     stream, server = tls_pair
     data = bytes(range(256)) * 8192  # two mebibytes
     echoed = bytearray()
@@ -215,7 +214,7 @@ def test_tls_both_ways_at_once(tls_pair: tuple[TlsStream, ssl.SSLSocket]) -> Non
     assert bytes(echoed) == data
 
 
-def test_tls_that_is_silent_and_closed(tls_pair: tuple[TlsStream, ssl.SSLSocket]) -> None:
+def test_a_silent_tls_stream_times_out_and_closes(tls_pair: tuple[SocketStream, ssl.SSLSocket]) -> None:
     stream, _ = tls_pair
     with pytest.raises(TimeoutError):
         stream.read(0.01)

@@ -1,4 +1,4 @@
-"""The bundled tasks in pods of Kubernetes: judged as everywhere, and played as everywhere, byte for byte."""
+"""The bundled tasks in Kubernetes: the same trajectories and verdicts as in local sandboxes."""
 
 import os
 from typing import Any
@@ -20,13 +20,13 @@ def options() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("task_id", TASKS)
-def test_a_solution_is_the_same_trajectory_as_in_a_local_sandbox(task_id: str) -> None:
+def test_a_solution_gives_the_same_trajectory_as_locally(task_id: str) -> None:
     there = record(solution(task_id), task_id, BACKEND, **options())
     for here, turn in zip(solved_here(task_id), there, strict=True):
         assert turn == here
 
 
-def test_every_tool_says_the_same_as_in_a_local_sandbox() -> None:
+def test_every_tool_gives_the_same_observation_as_locally() -> None:
     here = record(tour(TASKS[0]), TASKS[0])
     there = record(tour(TASKS[0]), TASKS[0], BACKEND, **options())
     for turn, same in zip(there, here, strict=True):

@@ -1,4 +1,4 @@
-"""Real tasks in the forms of other datasets, made of the same tasks: judged alike on Docker."""
+"""Real tasks converted to the forms of other datasets, validated on Docker."""
 
 import importlib.util
 import json
@@ -33,7 +33,7 @@ OPTIONS = {"options": {"pull": "never"}}
 
 
 class Only(NamedTuple):
-    """A source of one task."""
+    """A source with one task."""
 
     task: Task
 
@@ -46,10 +46,10 @@ class Only(NamedTuple):
 
 @pytest.fixture
 def real(request: pytest.FixtureRequest, docker_image: str) -> Task:
-    """A collected task, as local sandboxes play it."""
+    """A collected task for local sandboxes."""
     assert docker_image
     if not DATA.is_dir():
-        pytest.skip(f"there is no folder {DATA} of collected tasks")
+        pytest.skip(f"the folder {DATA} of collected tasks is missing")
     try:
         find_interpreter("3.11", timeout=60)
     except MissingInterpreter as error:
@@ -65,7 +65,7 @@ def real(request: pytest.FixtureRequest, docker_image: str) -> Task:
 
 @pytest.fixture
 def build_image(docker_image: str) -> Iterator[Callable[..., str]]:
-    """Builds an image of a task, and removes it in the end; what it stands on stays for the next."""
+    """Builds the image of a task and removes it after the test; its base layers stay."""
     made: list[str] = []
 
     def make(task: Task, **options: object) -> str:
@@ -79,7 +79,7 @@ def build_image(docker_image: str) -> Iterator[Callable[..., str]]:
 
 
 def tree_with(task: Task, folder: Path, *diffs: str) -> Path:
-    """The task's repository with diffs applied, as a folder."""
+    """Returns a copy of the task's repository with diffs applied."""
     assert task.workspace is not None
     shutil.copytree(prepare_workspace(task.workspace, timeout=600), folder, symlinks=True)
     shutil.rmtree(folder / ".git")

@@ -57,7 +57,7 @@ def test_a_reply(server: OpenAIServer) -> None:
     assert request.body["messages"][0] == TALK[0]
 
 
-def test_a_reply_in_pieces() -> None:
+def test_a_streamed_reply() -> None:
     said = Reply("a longer text\nof two lines — and more", reasoning="because it is so", tool_calls=CALLS)
     with OpenAIServer(in_turn(said)) as server:
         *pieces, last = chat(server, stream=True, stream_options={"include_usage": True})
@@ -75,7 +75,7 @@ def test_a_reply_in_pieces() -> None:
     assert last.usage.completion_tokens > len(said.content)
 
 
-def test_tool_calls_are_sent_as_they_stand() -> None:
+def test_tool_calls_are_sent_unchanged() -> None:
     with OpenAIServer(in_turn(Reply(tool_calls=CALLS))) as server:
         (choice,) = chat(server).choices
     assert choice.finish_reason == "tool_calls"
@@ -114,7 +114,7 @@ def test_token_ids_in_and_out() -> None:
     assert pieces[-1].choices[0].token_ids == [7, 300]
 
 
-def test_tokens_are_bytes_where_nothing_is_said() -> None:
+def test_tokens_are_bytes_by_default() -> None:
     with OpenAIServer(lambda _: Reply("né")) as server:
         (talked,) = chat(server, logprobs=True, extra_body={"return_token_ids": True}).choices
         (completed,) = complete(server, "text", logprobs=0).choices
@@ -129,7 +129,7 @@ def test_tokens_are_bytes_where_nothing_is_said() -> None:
     assert completed.logprobs.text_offset == [0, 1, 6]
 
 
-def test_many_at_once(server: OpenAIServer) -> None:
+def test_concurrent_requests(server: OpenAIServer) -> None:
     answers: list[str] = []
     with client_of(server) as client:
 
@@ -151,7 +151,7 @@ def test_many_at_once(server: OpenAIServer) -> None:
 # --- refusals and faults --------------------------------------------------------------------------------------
 
 
-def test_what_is_refused(server: OpenAIServer) -> None:
+def test_invalid_requests(server: OpenAIServer) -> None:
     with client_of(server, api_key="sk-wrong") as stranger, pytest.raises(openai.AuthenticationError):
         stranger.models.list()
     with client_of(server) as client, pytest.raises(openai.NotFoundError, match="other") as unknown:
@@ -161,11 +161,11 @@ def test_what_is_refused(server: OpenAIServer) -> None:
         chat(server, [])
     with pytest.raises(openai.BadRequestError, match="prompt"):
         complete(server, [[1, 2], [3]])
-    with client_of(server) as client, pytest.raises(openai.NotFoundError, match="no such call"):
+    with client_of(server) as client, pytest.raises(openai.NotFoundError, match="unknown call"):
         client.embeddings.create(model="scripted", input="text")
 
 
-def test_a_script_that_fails_or_is_over() -> None:
+def test_a_script_that_fails_or_ends() -> None:
     with OpenAIServer(in_turn(Reply("one"))) as server:
         chat(server)
         with pytest.raises(openai.BadRequestError, match="the script is over"):
@@ -200,14 +200,14 @@ def test_a_refusal_on_command(server: OpenAIServer) -> None:
     assert len(server.requests) == 5
 
 
-def test_the_client_s_own_tries(server: OpenAIServer) -> None:
+def test_the_client_retries(server: OpenAIServer) -> None:
     server.inject(CHAT, status=503, headers={"Retry-After-Ms": "1"}, times=2)
     with client_of(server, max_retries=2) as client:
         assert client.chat.completions.create(model="scripted", messages=TALK).choices[0].message.content == "1 so far"
     assert len(server.requests) == 3
 
 
-def test_a_server_that_hangs_and_is_mended(server: OpenAIServer) -> None:
+def test_a_hanging_server_recovers(server: OpenAIServer) -> None:
     server.inject(CHAT, hang=True, times=None)
     with client_of(server, timeout=0.3) as client, pytest.raises(openai.APITimeoutError):
         client.chat.completions.create(model="scripted", messages=TALK)
@@ -222,9 +222,9 @@ def test_a_lost_reply(server: OpenAIServer) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 10, 250])
-def test_a_stream_that_is_cut(server: OpenAIServer, after: int) -> None:
+def test_an_interrupted_stream(server: OpenAIServer, after: int) -> None:
     server.inject(CHAT, cut_after=after)
-    with pytest.raises(Exception, match=r"(?i)connection|closed"):  # of which class depends on the SDK
+    with pytest.raises(Exception, match=r"(?i)connection|closed"):  # the class depends on the SDK
         chat(server, stream=True)
     assert len(chat(server, stream=True)) > 2
 

@@ -1,11 +1,11 @@
-"""Sandboxes in containers of Docker, rootless Docker or Podman: the runner is the first process of each.
+"""Sandboxes in containers of Docker, rootless Docker or Podman. The runner is the first process of each container.
 
-The hot path has no `docker exec` in it: a command is one frame. Standard input is opened once (`StdinOnce`), so the
-engine closes it when we are gone, by SIGKILL too; the runner then ends, and with it the container, which removes
-itself.
+A command is one frame on an open stream, not a `docker exec`. Standard input is opened with `StdinOnce`, so the engine
+closes it when this process ends, even by SIGKILL; the runner then exits, and the container removes itself.
 """
 
 import contextlib
+import logging
 import threading
 import time
 from typing import Any
@@ -22,7 +22,7 @@ from ..container import NO_PYTHON_SAID, ContainerSandbox, start_command
 from ..gates import gate
 from ..lent_python import PLACE, archive, problem
 from ..runner_sandbox import runner_source
-from .engine import ENGINE_ERRORS, attach, connect, engine_errors, nobody_there, why_it_ended
+from .engine import ENGINE_ERRORS, attach, connect, engine_errors, is_unreachable, why_it_ended
 from .images import find_image, pull_image
 from .options import DockerOptions
 from .owners import PREFIX, guard, labels, sweep
@@ -30,23 +30,25 @@ from .stream import DockerStream
 
 __all__ = ["DockerOptions", "DockerSandbox", "sweep"]
 
+log = logging.getLogger(__name__)
+
 VM_RUNTIMES = ("runsc", "kata", "kata-runtime", "io.containerd.kata.v2")
-"""Runtimes that put a kernel of its own between a container and the host's."""
+"""Runtimes that run each container on a kernel of its own."""
 
 CPU_PERIOD = 100_000
-"""Microseconds. A quota of it may, unlike "nano CPUs", be larger than the machine."""
+"""CPU period in microseconds. Unlike "nano CPUs", a quota of it may exceed the number of cores."""
 
 REMOVE_SECONDS = 8.0
 REMOVE_AGAIN_SECONDS = 60.0
 REMOVE_PAUSE = 0.5
-COMING_SECONDS = 15.0
-"""How long a container may be awaited whose creation was asked for and never answered, to remove it."""
+LATE_SECONDS = 15.0
+"""Seconds in which a container may still appear after the reply to its creation was lost."""
 
-GONE, GOING = 404, 409
+NOT_FOUND, CONFLICT = 404, 409
 EXPLAIN_SECONDS = 2.0
 
 _WITHOUT_PYTHON: set[str] = set()
-"""Ids of images that were found to have none, so that one container is enough the next time."""
+"""Ids of images known to have no Python, so that later sandboxes need only one container."""
 
 
 class DockerSandbox(ContainerSandbox):
@@ -57,11 +59,11 @@ class DockerSandbox(ContainerSandbox):
     def __init__(self, spec: SandboxSpec) -> None:
         self.options = parse_options(DockerOptions, spec.options, self.name)
         super().__init__(spec, self.options.activate, self.options.running)
-        advice = "Name a runtime that gives more, such as sandbox_options={'options': {'runtime': 'runsc'}}."
+        advice = "Name a stronger runtime, such as sandbox_options={'options': {'runtime': 'runsc'}}."
         demand_isolation(spec, self._isolation, self.name, advice)
         self._engine: docker.APIClient | None = None
         self._container = ""
-        self._may_come = False
+        self._may_appear = False
         self._stream: DockerStream | None = None
         self._unresponsive = False
         self._image_id = ""
@@ -76,11 +78,11 @@ class DockerSandbox(ContainerSandbox):
         """See `Sandbox.capabilities`."""
         notes = self._runner_notes()
         if self._isolation == "container":
-            notes.append("It shares the engine's kernel: it does not stop an exploit of the kernel.")
+            notes.append("The container shares the engine's kernel: a kernel exploit escapes.")
         if self._lends:
-            notes.append(f"Its image has no Python: the runner has one of its own in {PLACE}.")
+            notes.append(f"The image has no Python: the runner uses a copy of this machine's in {PLACE}.")
         if "size" not in self.options.storage_opt:
-            notes.append("Disk is capped per file, not in total.")
+            notes.append("Disk is limited per file, not in total.")
         return Capabilities(
             backend=self.name,
             isolation=self._isolation,
@@ -93,24 +95,16 @@ class DockerSandbox(ContainerSandbox):
         """See `Sandbox.image_digest`."""
         return self._image_id
 
-    # --- life -----------------------------------------------------------------------------------------------
+    # --- start ----------------------------------------------------------------------------------------------
 
     def _start(self, deadline: float) -> None:
-        try:
-            self._start_with_some_python(deadline)
-        except SandboxLost as loss:
-            reason = "timeout" if loss.reason == "unresponsive" else "setup"
-            raise SandboxStartError(
-                "the sandbox was lost while it started", reason=reason, retryable=True, detail=str(loss)
-            ) from loss
-
-    def _start_with_some_python(self, deadline: float) -> None:
-        """Start; where the image turns out to have no Python, that container has ended, and another one gets ours."""
+        """Start the container; if its image turns out to have no Python, start another one with a lent Python."""
         try:
             super()._start(deadline)
         except SandboxStartError as error:
             if self._lends or not self.options.lend_python or NO_PYTHON_SAID not in error.detail:
                 raise
+            log.info("sandbox %s: the image has no Python; starting again with this machine's", self.id)
             _WITHOUT_PYTHON.add(self._image_id)
             self._close()
             super()._start(deadline)
@@ -123,8 +117,8 @@ class DockerSandbox(ContainerSandbox):
             raise
 
     def _start_container(self, deadline: float) -> ByteStream:
-        where = self.options.base_url
-        engine = self._engine = connect(where, self._call_seconds(deadline))
+        base_url = self.options.base_url
+        engine = self._engine = connect(base_url, self._call_seconds(deadline))
         image = self.spec.image or self.options.default_image or self._default_image()
         found = self._bring_image(engine, image, deadline)
         self._image_id = found.get("Id", "")
@@ -132,35 +126,36 @@ class DockerSandbox(ContainerSandbox):
         if self._lends and (why := problem(found.get("Architecture", ""))):
             text = f"image {image!r} has no Python, and {why}. Install Python 3.6 or newer in the image"
             raise SandboxStartError(text, reason="image")
-        guard(where)
+        guard(base_url)
         with gate("docker-start", self.options.starting, deadline, self._cancelled):
             self._check_wanted()
-            # Known before the engine's reply, which may be lost; of its own, while the one without Python is going.
+            # Set before the engine replies, as the reply may be lost. The container without Python may still exist.
             self._container = PREFIX + self.id + ("-lent" if self._lends else "")
-            with engine_errors("create a container", where):
+            with engine_errors("create a container", base_url):
                 engine.timeout = self._call_seconds(deadline)
                 self._create(engine, image)
             if self._lends:
-                with engine_errors("bring Python into a container", where):
+                with engine_errors("copy Python into a container", base_url):
                     engine.timeout = self._call_seconds(deadline)
                     engine.put_archive(self._container, "/", archive())
-            with engine_errors("attach to a container", where):
+            with engine_errors("attach to a container", base_url):
                 engine.timeout = self._call_seconds(deadline)
                 self._stream = DockerStream(attach(engine, self._container))
             try:
                 self._check_wanted()
-                with engine_errors("start a container", where):
+                with engine_errors("start a container", base_url):
                     engine.timeout = self._call_seconds(deadline)
                     engine.start(self._container)
             except BaseException:
-                self._stream.close()  # nobody else has got it yet
+                self._stream.close()  # no channel owns it yet
                 raise
+        log.debug("sandbox %s: container %s of image %s started", self.id, self._container, image)
         return self._stream
 
     def _call_seconds(self, deadline: float) -> float:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise SandboxStartError("the sandbox was not started in time", reason="timeout", retryable=True)
+            raise SandboxStartError("the sandbox did not start in time", reason="timeout", retryable=True)
         return min(self.options.timeout, left)
 
     def _check_wanted(self) -> None:
@@ -172,31 +167,33 @@ class DockerSandbox(ContainerSandbox):
         if pull != "always" and (found := find_image(engine, image)):
             return found
         if pull == "never":
-            raise SandboxStartError(f"image {image!r} is not there, and pull='never'", reason="image")
+            text = f"the Docker engine has no image {image!r}, and pull='never'. Run `docker pull {image}`"
+            raise SandboxStartError(text, reason="image")
         pull_image(
             engine,
             image,
             timeout=min(self.options.pull_timeout, deadline - time.monotonic()),
             min_free_mb=self.options.min_free_mb,
             wanted=lambda: not self.closed,
+            purpose=f"sandbox {self.id}",
         )
         return find_image(engine, image) or {}
 
     def _create(self, engine: docker.APIClient, image: str) -> None:
-        self._may_come = True  # where the engine's reply is lost, it may still be making the container
+        self._may_appear = True  # if the reply is lost, the engine may still be creating the container
         try:
-            self._ask_for_container(engine, image)
-            self._may_come = False
+            self._request_container(engine, image)
+            self._may_appear = False
         except docker.errors.APIError:
-            self._may_come = False
+            self._may_appear = False
             raise
 
-    def _ask_for_container(self, engine: docker.APIClient, image: str) -> None:
+    def _request_container(self, engine: docker.APIClient, image: str) -> None:
         spec, options = self.spec, self.options
         memory = (spec.memory_mb or options.memory_mb) << 20
         host = engine.create_host_config(
             auto_remove=True,
-            log_config=docker.types.LogConfig(type="none"),  # else every byte would be written to the engine's disk too
+            log_config=docker.types.LogConfig(type="none"),  # otherwise the engine writes every byte to its disk
             network_mode="none" if spec.network == "none" else options.egress_network,
             mem_limit=memory,
             memswap_limit=memory,
@@ -214,20 +211,20 @@ class DockerSandbox(ContainerSandbox):
             name=self._container,
             entrypoint=start_command(runner_source()),
             command=[],
-            stdin_open=True,  # and not detached: so docker-py sets StdinOnce
+            stdin_open=True,  # and not detached: docker-py then sets StdinOnce
             hostname="sandbox",
             user=spec.user,
-            working_dir=self.workdir,  # made where the image has none
+            working_dir=self.workdir,  # created if the image lacks it
             host_config=host,
             labels={**spec.labels, **labels(self.id, spec.ttl)},
         )
 
-    # --- death ------------------------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------------------
 
     def _disconnect(self) -> None:
-        """Have the container removed. Its runner has lost its input already, so it ends in any case if it was started.
+        """Remove the container. A runner that was started has lost its input, so it exits in any case.
 
-        A thread asks for it, and goes on asking where the engine fails; one that is known to hang is not waited for.
+        A thread removes it and retries if the engine fails. An engine that is known to hang is not waited for.
         """
         engine, container = self._engine, self._container
         if self.closed:
@@ -238,7 +235,7 @@ class DockerSandbox(ContainerSandbox):
             engine.close()
             return
         tried = threading.Event()
-        arguments = (engine, container, tried, self.options.removing, self._may_come)
+        arguments = (engine, container, tried, self.options.removing, self._may_appear)
         threading.Thread(target=_remove, args=arguments, name=f"remove {container}", daemon=True).start()
         if not self._unresponsive:
             tried.wait(REMOVE_SECONDS)
@@ -246,17 +243,9 @@ class DockerSandbox(ContainerSandbox):
     def _last_words(self) -> str:
         return self._stream.errors.decode("utf-8", "replace").strip() if self._stream else ""
 
-    def _request(
-        self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
-    ) -> tuple[dict[str, Any], bytes]:
-        try:
-            return super()._request(op, payload, timeout=timeout, path=path, **fields)
-        except SandboxLost as loss:
-            self._unresponsive = loss.reason == "unresponsive"
-            raise self._explained(loss) from loss
-
     def _explained(self, loss: SandboxLost) -> SandboxLost:
-        """The loss, with what the engine says of the container's end."""
+        """See `ContainerSandbox._explained`; the engine knows why a container ended."""
+        self._unresponsive = loss.reason == "unresponsive"
         if loss.reason != "killed" or self._engine is None or self.closed:
             return loss
         found = why_it_ended(self._engine, self._container, EXPLAIN_SECONDS)
@@ -266,26 +255,32 @@ class DockerSandbox(ContainerSandbox):
         return SandboxLost(f"the sandbox is gone: {text}", reason=reason, detail=self._last_words())
 
 
-def _remove(engine: docker.APIClient, container: str, tried: threading.Event, places: int, may_come: bool) -> None:
-    """Remove a container; `tried` is set once that was asked for. What fails for a passing reason is tried again.
+def _remove(engine: docker.APIClient, container: str, tried: threading.Event, places: int, may_appear: bool) -> None:
+    """Remove a container, retrying transient failures. Sets `tried` after the first attempt.
 
-    So is one that is not there, where it `may_come`: an engine under load goes on making what nobody waits for.
+    If the container `may_appear`, a missing one is retried too: an engine under load finishes abandoned requests.
     """
     started = time.monotonic()
     end = started + REMOVE_AGAIN_SECONDS
-    with contextlib.closing(engine), contextlib.suppress(SandboxStartError):  # others were removing all the time
+    with contextlib.closing(engine):
         while time.monotonic() < end:
             engine.timeout = REMOVE_SECONDS
             try:
                 with gate("docker-remove", places, end):
                     engine.remove_container(container, force=True, v=True)
+                break
+            except SandboxStartError as error:  # every place of the gate stayed taken
+                log.warning("container %s was not removed: %s", container, error)
+                break
             except ENGINE_ERRORS as error:
                 status = getattr(error, "status_code", None)
-                coming = may_come and time.monotonic() < started + COMING_SECONDS
-                if status == GOING or (status == GONE and not coming) or nobody_there(error):
+                coming = may_appear and time.monotonic() < started + LATE_SECONDS
+                if status == CONFLICT or (status == NOT_FOUND and not coming) or is_unreachable(error):
                     break
-            else:
-                break
+                level = logging.DEBUG if status == NOT_FOUND else logging.WARNING
+                log.log(level, "removing container %s failed; retrying: %s", container, error)
             tried.set()
             time.sleep(REMOVE_PAUSE)
+        else:
+            log.warning("container %s was not removed in %.0f s", container, REMOVE_AGAIN_SECONDS)
     tried.set()

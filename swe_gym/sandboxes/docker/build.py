@@ -1,20 +1,21 @@
-"""Images of tasks that bring none: a base image, the Python that the task asks for, its requirements, its repository.
+"""Building images for tasks that have none: a base image, the task's Python, its requirements, its repository.
 
-What the local backend would show a sandbox is prepared on this machine, moved to the places where images keep it, and
-added to the base image. The engine needs no network for that, and installs nothing.
+This machine prepares the same files as for a local sandbox, relocates them, and adds them to the base image. The engine
+needs no network and installs nothing.
 
-    base image -> the Python, shared by all tasks of that version -> its requirements, shared too -> the repository
+    base image -> Python (shared by tasks of that version) -> requirements (shared by tasks) -> repository
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ...cache import build_once, digest
 from ...errors import SandboxStartError, TaskError
@@ -26,11 +27,13 @@ from .engine import connect, engine_errors
 from .images import find_image
 from .layers import Layer, environment_layer, interpreter_layer, write_context
 
+log = logging.getLogger(__name__)
+
 PYTHONS = "/opt/python"
-"""Where an image keeps a Python that was copied from this machine, in a folder of its version."""
+"""Folder of an image for Pythons copied from this machine, one subfolder per version."""
 
 SYSTEM = ("/usr", "/usr/local")
-"""Installations that are spread over a system, so that they are no folder that can be copied."""
+"""Prefixes of system-wide installations, which cannot be copied as one folder."""
 
 PROBE = "import json, sys; print(json.dumps(['%d.%d.%d' % sys.version_info[:3], sys.executable]))"
 FIND_PYTHON = (
@@ -47,26 +50,26 @@ def build_image(
     extra: Sequence[tuple[str, Path]] = (),
     timeout: float = 1800.0,
 ) -> Task:
-    """Build the image of a task, unless it was built before.
+    """Build the image of a task, unless it exists.
 
     Args:
         task: A task with a workspace.
-        base: An image with a shell, git, and a C library that is not older than this machine's.
-        base_url: The engine; None is what DOCKER_HOST says, else the local socket.
-        venv: Where the Python environment lies in the image.
-        extra: What else goes into it: the absolute path of a folder in the image, and a folder of this machine.
-        timeout: Seconds that it may take.
+        base: An image with a shell, git, and a C library at least as new as this machine's.
+        base_url: Address of the engine; None uses DOCKER_HOST, else the local socket.
+        venv: Path of the Python environment in the image.
+        extra: More folders: absolute path in the image, folder on this machine.
+        timeout: Seconds before the build fails.
 
     Returns:
-        The same task, with that image in the place of workspace and Python environment.
+        The task with the image instead of workspace and Python environment.
 
     Raises:
         TaskError: The task has no workspace, or its workspace or Python environment cannot be built.
         MissingInterpreter: This machine lacks that version of Python.
-        SandboxStartError: The engine, the network or the file system failed, or the base image is not there.
+        SandboxStartError: The engine, the network or the file system failed, or the base image is missing.
     """
     if task.workspace is None:
-        raise TaskError(f"task {task.task_id} has no workspace to make an image of")
+        raise TaskError(f"task {task.task_id} has no workspace to build an image from")
     with contextlib.closing(_Builder(base, base_url, time.monotonic() + timeout)) as builder:
         below = builder.add_python(task.python, venv) if task.python else base
         tree = prepare_workspace(task.workspace, timeout=builder.seconds_left())
@@ -76,7 +79,7 @@ def build_image(
 
 
 class _Builder:
-    """One build: the engine, the base image and the deadline."""
+    """One build, with its engine, base image and deadline."""
 
     def __init__(self, base: str, base_url: str | None, deadline: float) -> None:
         self._base = base
@@ -93,17 +96,17 @@ class _Builder:
         return left
 
     def add_python(self, env: PythonEnv, venv: str) -> str:
-        """The image with a Python environment on top of the base image."""
+        """Return the image with a Python environment on top of the base image."""
         python = prepare_python(env, timeout=self.seconds_left())
         minor = ".".join(python.version.split(".")[:2])
         copied = str(python.base_prefix) not in SYSTEM
-        # The very version where it can be had: a standard library changes between bug-fix releases too.
+        # The exact version if possible: the standard library changes between bug-fix releases too.
         below, executable = self._base, self._python_of_base(minor, python.version if copied else "")
         if not executable:
             if not copied:
                 raise TaskError(
-                    f"image {self._base!r} has no Python {minor}, and that of this machine lies in "
-                    f"{python.base_prefix}, from where it cannot be copied: take a base image that has it"
+                    f"image {self._base!r} has no Python {minor}, and this machine's cannot be copied from "
+                    f"{python.base_prefix}. Use a base image with Python {minor}"
                 )
             home = f"{PYTHONS}/{python.version}"
             register = f"RUN echo {home}/lib > /etc/ld.so.conf.d/swe-gym-python.conf && ldconfig"
@@ -112,27 +115,23 @@ class _Builder:
         return self.add("env", below, [environment_layer(python, venv, executable)])
 
     def _python_of_base(self, minor: str, exactly: str) -> str:
-        """Where the base image has that version of Python; empty where it has not. Each image is asked once.
+        """Return the path of that Python in the base image, or an empty string. Each image is probed once.
 
         Args:
-            minor: As in "3.11".
-            exactly: As in "3.11.7"; empty where any of that minor version will do.
+            minor: Minor version, such as "3.11".
+            exactly: Full version, such as "3.11.7"; empty accepts any of the minor version.
         """
-        image = find_image(self._engine, self._base)
-        if image is None:
-            raise SandboxStartError(
-                f"the base image {self._base!r} is not there: `docker pull` it first", reason="image"
-            )
+        image = self._must_find(self._base)
 
-        def ask(folder: Path) -> None:
-            (folder / "executable").write_text(self._ask_for_python(minor, exactly))
+        def probe(folder: Path) -> None:
+            (folder / "executable").write_text(self._probe_python(minor, exactly))
 
         key = digest(image["Id"], minor, exactly)
-        return (build_once("base-pythons", key, ask, deadline=self._deadline) / "executable").read_text()
+        return (build_once("base-pythons", key, probe, deadline=self._deadline) / "executable").read_text()
 
-    def _ask_for_python(self, minor: str, exactly: str) -> str:
+    def _probe_python(self, minor: str, exactly: str) -> str:
         argv = ["/bin/sh", "-c", FIND_PYTHON, minor, PROBE]
-        with engine_errors(f"look for Python in {self._base!r}"):
+        with engine_errors(f"look for Python in image {self._base!r}"):
             container = self._engine.create_container(self._base, entrypoint=argv, command=[], network_disabled=True)
             try:
                 self._engine.start(container)
@@ -143,19 +142,26 @@ class _Builder:
         found = map(json.loads, said.splitlines())
         return next((where for version, where in found if f"{version}.".startswith(f"{exactly or minor}.")), "")
 
+    def _must_find(self, image: str) -> dict[str, Any]:
+        found = find_image(self._engine, image)
+        if found is None:
+            text = f"the Docker engine lacks the base image {image!r}. Run `docker pull {image}`"
+            raise SandboxStartError(text, reason="image")
+        return found
+
     def add(self, name: str, below: str, layers: list[Layer], instruction: str = "") -> str:
-        """An image with folders on top of another one; its tag stands for what is in it, so it is built once."""
-        under = find_image(self._engine, below)
-        if under is None:
-            raise SandboxStartError(f"the base image {below!r} is not there: `docker pull` it first", reason="image")
+        """Return the image with layers on top of another one. Its tag is a hash of its content, so it is built once."""
+        under = self._must_find(below)
         key = digest(under["Id"], instruction, [layer.fingerprint for layer in layers])
         image = f"swe-gym/{name}:{key[:16]}"
         if find_image(self._engine, image) is None:
+            log.info("building image %s", image)
             copies = [f'COPY ["{number}", "{layer.path}"]' for number, layer in enumerate(layers)]
             with tempfile.TemporaryFile() as context:
                 write_context(context, "\n".join([f"FROM {below}", *copies, instruction, ""]), layers)
                 context.seek(0)
                 self._build(image, context)
+            log.info("built image %s", image)
         return image
 
     def _build(self, image: str, context: IO[bytes]) -> None:

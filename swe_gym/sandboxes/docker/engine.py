@@ -1,7 +1,8 @@
-"""The engine, by the docker SDK: connecting, the meaning of its errors, and why a container ended."""
+"""Access to the engine through the docker SDK: connecting, its errors, and why a container ended."""
 
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -16,33 +17,34 @@ import requests.exceptions
 
 from ...errors import SandboxStartError
 
+log = logging.getLogger(__name__)
+
 ENGINE_ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError, ValueError)
-"""All that a call of the engine may raise; a reply that was cut is a `ValueError` of the JSON in it."""
+"""Everything that a call of the engine may raise. A truncated reply is a `ValueError` of its JSON."""
 
 NO_ENGINE = (
-    "Start it (`systemctl start docker`, or Docker Desktop), or name another one with DOCKER_HOST or with "
+    "Start it (`systemctl start docker`, or Docker Desktop), or select another one with DOCKER_HOST or "
     "sandbox_options={'options': {'base_url': ...}}."
 )
 NOT_ALLOWED = (
-    "You may not use its socket: join its group (`sudo usermod -aG docker $USER`, then log in again), or run "
-    "rootless Docker or Podman and point DOCKER_HOST at their socket."
+    "Join the socket's group (`sudo usermod -aG docker $USER`, then log in again), or run rootless Docker or Podman "
+    "and point DOCKER_HOST at its socket."
 )
 NO_SSH = (
-    "Forward its socket (`ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock HOST`), and name that one: "
+    "Forward its socket (`ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock HOST`) and set "
     "DOCKER_HOST=unix:///tmp/engine.sock."
 )
 NO_ADDRESS = "Invalid bind address"
-NOBODY_THERE = ("Connection refused", "No such file", "Name or service not known", "Failed to resolve", "No route")
+UNREACHABLE = ("Connection refused", "No such file", "Name or service not known", "Failed to resolve", "No route")
 NO_SPACE = ("no space left", "disk quota exceeded", "not enough space", "insufficient storage")
 NO_SHELL = ("/bin/sh: no such file", "stat /bin/sh", '"/bin/sh": no such')
 
-
 SOCKETS = ("/var/run/docker.sock", "{runtime}/docker.sock", "{runtime}/podman/podman.sock", "/run/podman/podman.sock")
-"""Where engines listen on a machine: Docker's, rootless Docker's, rootless Podman's, Podman's."""
+"""Sockets of Docker, rootless Docker, rootless Podman and Podman."""
 
 
 def address(base_url: str | None) -> str | None:
-    """Where the engine is: `base_url`, else what DOCKER_HOST says (None), else the first socket that is there."""
+    """Return `base_url`, else None if DOCKER_HOST is set, else the first engine's socket that exists."""
     if base_url or os.environ.get("DOCKER_HOST"):
         return base_url
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
@@ -50,28 +52,28 @@ def address(base_url: str | None) -> str | None:
     return next((f"unix://{socket}" for socket in sockets if os.path.exists(socket)), None)
 
 
-class Client(docker.APIClient):  # type: ignore[misc]  # its types are not looked at
-    """A client that goes by Docker's own variables: not by those of requests, for proxies and for authorities."""
+class Client(docker.APIClient):  # type: ignore[misc]  # docker has no types here
+    """A client that ignores the proxies and certificate authorities that requests reads from the environment."""
 
-    trust_env = property(lambda _: False, lambda _, value: None)  # noqa: ARG005  requests wants to set it
+    trust_env = property(lambda _: False, lambda _, value: None)  # noqa: ARG005  requests sets it
 
 
 def connect(base_url: str | None, timeout: float) -> docker.APIClient:
-    """A client of the engine at `address(base_url)`; `timeout` is that of each call in seconds.
+    """Connect to the engine at `address(base_url)`; each call fails after `timeout` seconds.
 
     Raises:
-        SandboxStartError: There is no engine, or it does not answer.
+        SandboxStartError: The engine cannot be reached or does not answer.
     """
     settings = docker.utils.kwargs_from_env()
     if where := address(base_url):
         settings["base_url"] = where
-    with engine_errors("say its version", base_url):
+    with engine_errors("report its version", base_url):
         return Client(version="auto", timeout=timeout, **settings)
 
 
 @contextlib.contextmanager
 def engine_errors(what: str, base_url: str | None = None) -> Iterator[None]:
-    """Give the errors of the engine their places among ours; `what` is what was asked of it."""
+    """Turn errors of the engine into `SandboxStartError`; `what` completes "the engine cannot ..."."""
     try:
         yield
     except ENGINE_ERRORS as error:
@@ -82,56 +84,53 @@ def _start_error(what: str, error: BaseException, base_url: str | None) -> Sandb
     error = next((cause for cause in _causes(error) if isinstance(cause, docker.errors.APIError)), error)
     text = str(getattr(error, "explanation", None) or error)
     lowered = text.lower()
+    reason, retryable = "image", False
     if any(words in lowered for words in NO_SPACE):
         message = (
-            f"the Docker engine cannot {what}: its disk is full. Make room: `swe-gym images list`, `docker system df`"
+            f"the Docker engine cannot {what}: its disk is full. Free space: `docker system df` lists what uses it"
         )
-        return SandboxStartError(message, reason="capacity", detail=text)
-    if isinstance(error, docker.errors.ImageNotFound) or "no such image" in lowered:
-        return SandboxStartError(f"the Docker engine cannot {what}: no such image", reason="image", detail=text)
-    if any(words in lowered for words in NO_SHELL):
+        reason = "capacity"
+    elif isinstance(error, docker.errors.ImageNotFound) or "no such image" in lowered:
+        message = f"the Docker engine cannot {what}: no such image"
+    elif any(words in lowered for words in NO_SHELL):
         message = "the image has no /bin/sh. A sandbox needs an image with a shell and Python 3.6 or newer"
-        return SandboxStartError(message, reason="image", detail=text)
-    if isinstance(error, docker.errors.APIError):
-        return _refusal(what, error, text)
-    return _no_answer(what, error, base_url)
-
-
-def _refusal(what: str, error: docker.errors.APIError, text: str) -> SandboxStartError:
-    status = error.status_code or 0
-    if status == 429:
-        message = f"the Docker engine was asked too often to {what}"
-        return SandboxStartError(message, reason="rate_limit", retryable=True, detail=text)
-    message = f"the Docker engine refuses to {what} (HTTP {status})"
-    return SandboxStartError(message, reason="setup", retryable=status >= 500, detail=text)
+    elif not isinstance(error, docker.errors.APIError):
+        return _no_answer(what, error, base_url)
+    elif error.status_code == 429:
+        message = f"the Docker engine received too many requests to {what}"
+        reason, retryable = "rate_limit", True
+    else:
+        status = error.status_code or 0
+        message = f"the Docker engine refused to {what} (HTTP {status})"
+        reason, retryable = "setup", status >= 500
+    return SandboxStartError(message, reason=reason, retryable=retryable, detail=text)
 
 
 def _no_answer(what: str, error: BaseException, base_url: str | None) -> SandboxStartError:
     where = address(base_url) or os.environ.get("DOCKER_HOST") or "/var/run/docker.sock"
     text = str(error)
+    reason, retryable = "setup", False
     if where.startswith("ssh://"):
         message = f"the Docker engine at {where} cannot be used over ssh. {NO_SSH}"
-        return SandboxStartError(message, reason="setup", detail=text)
-    if NO_ADDRESS in text:
-        message = f"{where!r} is no address of a Docker engine, such as unix:///var/run/docker.sock or tcp://host:2376"
-        return SandboxStartError(message, reason="setup", detail=text)
-    if any(isinstance(cause, requests.exceptions.Timeout | TimeoutError) for cause in _causes(error)):
-        message = f"the Docker engine at {where} did not answer in time when asked to {what}"
-        return SandboxStartError(message, reason="timeout", retryable=True, detail=text)
-    if "permission denied" in text.lower():
-        return SandboxStartError(
-            f"the Docker engine at {where} is closed to you. {NOT_ALLOWED}", reason="setup", detail=text
-        )
-    if nobody_there(error):
+    elif NO_ADDRESS in text:
+        message = f"{where!r} is not an address of a Docker engine. Use unix:///var/run/docker.sock or tcp://host:2376"
+    elif any(isinstance(cause, requests.exceptions.Timeout | TimeoutError) for cause in _causes(error)):
+        message = f"the Docker engine at {where} did not {what} in time"
+        reason, retryable = "timeout", True
+    elif "permission denied" in text.lower():
+        message = f"permission denied by the Docker engine at {where}. {NOT_ALLOWED}"
+    elif is_unreachable(error):
         message = f"no Docker engine answers at {where}. {NO_ENGINE}"
-        return SandboxStartError(message, reason="setup", retryable=True, detail=text)
-    message = f"the Docker engine at {where} broke off when asked to {what}"
-    return SandboxStartError(message, retryable=True, detail=text)
+        retryable = True
+    else:
+        message = f"the Docker engine at {where} closed the connection when asked to {what}"
+        reason, retryable = "unknown", True
+    return SandboxStartError(message, reason=reason, retryable=retryable, detail=text)
 
 
-def nobody_there(error: BaseException) -> bool:
-    """Whether an error says that there is no engine at all."""
-    return any(words in str(error) for words in NOBODY_THERE)
+def is_unreachable(error: BaseException) -> bool:
+    """Return whether an error means that no engine listens."""
+    return any(words in str(error) for words in UNREACHABLE)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -141,9 +140,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def why_it_ended(engine: docker.APIClient, container: str, seconds: float) -> tuple[str, str] | None:
-    """Reason and words for the end of a container, from the events that the engine remembers of those it removed.
+    """Return the reason and a description of a container's end, from the engine's log of events.
 
-    None where the engine says nothing within `seconds`.
+    None if the engine does not tell within `seconds`.
     """
     query = {
         "since": "1",
@@ -158,21 +157,21 @@ def why_it_ended(engine: docker.APIClient, container: str, seconds: float) -> tu
                 event = json.loads(line)
                 seen.add(event["Action"])
                 if event["Action"] == "die":
-                    return _reading(seen, event["Actor"]["Attributes"].get("exitCode", "?"))
-    except (*ENGINE_ERRORS, KeyError, TypeError):
-        pass  # an engine that cannot say why is as good as one that does not know
+                    return _explain(seen, event["Actor"]["Attributes"].get("exitCode", "?"))
+    except (*ENGINE_ERRORS, KeyError, TypeError) as error:
+        log.debug("the engine cannot tell why container %s ended: %s", container, error)
     return None
 
 
-def _reading(seen: set[str], exit_code: str) -> tuple[str, str]:
+def _explain(seen: set[str], exit_code: str) -> tuple[str, str]:
     if "oom" in seen and "kill" not in seen and exit_code == "137":
-        return "oom", "it took more memory than it may, and the kernel killed its first process"
-    by = "somebody killed its container" if "kill" in seen else "its container ended"
-    return "killed", f"{by} (exit status {exit_code})"
+        return "oom", "it exceeded its memory limit, and the kernel killed its first process"
+    what = "its container was killed" if "kill" in seen else "its container ended"
+    return "killed", f"{what} (exit status {exit_code})"
 
 
 def attach(engine: docker.APIClient, container: str) -> Any:
-    """The connection to a container's three streams, as docker-py's `attach_socket` gives it, and with a deadline."""
+    """Connect to a container's three streams, as docker-py's `attach_socket` does, but with a deadline."""
     reply = engine.post(
         url(engine, f"containers/{container}/attach"),
         params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1},
@@ -184,12 +183,12 @@ def attach(engine: docker.APIClient, container: str) -> Any:
 
 
 def url(engine: docker.APIClient, path: str) -> str:
-    """The address of a call that docker-py offers without a deadline only."""
+    """Return the address of a call that docker-py offers only without a deadline."""
     return f"{engine.base_url}/v{engine.api_version}/{path}"
 
 
 def free_megabytes(engine: docker.APIClient) -> int | None:
-    """What is free on the engine's disk; None where that is not a disk of this machine."""
+    """Return the free space on the engine's disk in MiB; None if that disk is on another machine."""
     if not re.match(r"http\+docker://localhost", engine.base_url):
         return None
     try:

@@ -1,7 +1,7 @@
-"""The program that outlives its client for a moment, to remove the containers that the client could not.
+"""A small process that outlives its client by seconds and removes the containers that the client could not.
 
-A container that runs ends by itself when its client is gone. One that was created and not yet started cannot; so one
-small process for each client and engine waits for the client's end, and then looks.
+A running container exits by itself when its client dies. A container that was created but not started cannot, so each
+client has one guard per engine.
 
     python -c PROGRAM CLIENT_PID LABEL [BASE_URL]
 """
@@ -15,22 +15,22 @@ import docker
 import docker.utils
 import requests.exceptions
 
-GLANCE = 0.2
+POLL_SECONDS = 0.2
 LINGER = 4.0
-"""Seconds that it goes on looking: what was being created when the client died comes a moment later."""
+"""Seconds of removing: a container that was being created when the client died appears a moment later."""
 
 PATIENCE = 60.0
-"""Seconds that it waits for an engine that does not answer."""
+"""Seconds to wait for an engine that does not answer."""
 
 
-def wait_for_the_end_of(client: int) -> None:
-    """Return when the parent is another one than at the start."""
+def wait_for_end_of(client: int) -> None:
+    """Return once the parent is no longer the client."""
     while os.getppid() == client:
-        time.sleep(GLANCE)
+        time.sleep(POLL_SECONDS)
 
 
 def remove_all(label: str, base_url: str | None) -> None:
-    """Remove every container with this label, and those that get it within the next seconds."""
+    """Remove every container with this label for the next `LINGER` seconds."""
     settings = docker.utils.kwargs_from_env()
     if base_url:
         settings["base_url"] = base_url
@@ -38,20 +38,20 @@ def remove_all(label: str, base_url: str | None) -> None:
     end = time.monotonic() + LINGER
     while time.monotonic() < end:
         for container in engine.containers(all=True, filters={"label": label}):
-            with contextlib.suppress(docker.errors.APIError):  # it is going already
+            with contextlib.suppress(docker.errors.APIError):  # being removed already
                 engine.remove_container(container["Id"], force=True, v=True)
-        time.sleep(GLANCE)
+        time.sleep(POLL_SECONDS)
 
 
 def main(client: int, label: str, base_url: str | None = None) -> None:
-    """Wait, then remove; an engine that does not answer is asked again."""
-    wait_for_the_end_of(client)
+    """Wait for the client's end, then remove its containers; retry if the engine does not answer."""
+    wait_for_end_of(client)
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         try:
             return remove_all(label, base_url)
         except (docker.errors.DockerException, requests.exceptions.RequestException):
-            time.sleep(GLANCE)
+            time.sleep(POLL_SECONDS)
     return None
 
 

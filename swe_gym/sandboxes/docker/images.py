@@ -1,7 +1,8 @@
-"""Images: whether they are there, and pulling them."""
+"""Finding and pulling images."""
 
 import contextlib
 import json
+import logging
 import queue
 import re
 import threading
@@ -19,14 +20,16 @@ from ...errors import SandboxStartError
 from ..jitter import jittered
 from .engine import engine_errors, free_megabytes, url
 
-SILENCE = 300.0
-"""Seconds without a word after which a pull has stalled."""
+log = logging.getLogger(__name__)
 
-GLANCE = 0.5
-"""Seconds between looks at whether a pull is still wanted."""
+SILENCE = 300.0
+"""Seconds without an event after which a pull counts as stalled."""
+
+POLL_SECONDS = 0.5
+"""Seconds between checks of whether a pull is still wanted."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
-"""Seconds between tries where the registry asks to come back later and does not say when."""
+"""Seconds between attempts if the registry limits the rate and sends no Retry-After."""
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
@@ -34,10 +37,10 @@ Progress = Callable[[dict[str, Any]], None]
 
 
 def find_image(engine: docker.APIClient, image: str) -> dict[str, Any] | None:
-    """What the engine knows of an image that is there; None of one that is not.
+    """Return the engine's description of an image, or None if the engine does not have it.
 
     Raises:
-        SandboxStartError: The engine does not say.
+        SandboxStartError: The engine failed.
     """
     with engine_errors(f"look for image {image!r}"):
         try:
@@ -55,43 +58,50 @@ def pull_image(
     min_free_mb: int = 0,
     progress: Progress = lambda _: None,
     wanted: Callable[[], bool] = lambda: True,
+    purpose: str = "",
 ) -> None:
-    """Pull an image. Where the registry asks to come back later, do so: when it says, else 5 s, 10 s ... 60 s later.
+    """Pull an image. If the registry limits the rate, wait as long as it asks, else 5 s, 10 s ... 60 s, and retry.
 
-    What has come of an image stays with the engine, so a pull that is tried again goes on where it was.
+    The engine keeps finished layers, so a retry resumes the pull.
 
     Args:
         engine: The engine that pulls.
         image: Name, and tag or digest.
-        timeout: Seconds it may take, pauses included.
-        min_free_mb: Do not begin where the engine's disk is on this machine and has less free MiB.
-        progress: Called with the engine's events, dictionaries with "status" and perhaps "id" and "progressDetail".
-        wanted: Asked now and then; the pull is given up where it says no.
+        timeout: Seconds before the pull fails, pauses included.
+        min_free_mb: MiB that must be free on the engine's disk, if that disk belongs to this machine.
+        progress: Called with the engine's events: dictionaries with "status" and perhaps "id" and "progressDetail".
+        wanted: Polled; the pull stops once it returns False.
+        purpose: What the image is for, in log records.
 
     Raises:
-        SandboxStartError: There is no such image or it is not for you (`reason="image"`), the registry kept asking to
-            come back later (`"rate_limit"`), the disk is (nearly) full (`"capacity"`), or time was up (`"timeout"`).
+        SandboxStartError: The image does not exist or is private (`reason="image"`), the rate limit lasted
+            (`"rate_limit"`), the disk is (nearly) full (`"capacity"`), or the time is over (`"timeout"`).
     """
-    deadline = time.monotonic() + timeout
+    started = time.monotonic()
+    deadline = started + timeout
+    suffix = f" for {purpose}" if purpose else ""
+    log.info("pulling image %s%s", image, suffix)
     pause = FIRST_PAUSE
     while True:
         _check_disk(engine, image, min_free_mb)
         try:
             with engine_errors(f"pull image {image!r}"):
                 _pull_once(engine, image, deadline, progress, wanted)
+            log.info("pulled image %s%s in %.0f s", image, suffix, time.monotonic() - started)
             return
         except TooManyRequests as refusal:
             wait = refusal.seconds if refusal.seconds is not None else jittered(pause, 0.75, 1.25)
             if time.monotonic() + wait >= deadline or not wanted():
-                message = f"the registry of image {image!r} kept asking to come back later"
+                message = f"the rate limit of the registry of image {image!r} lasted. Raise it with `docker login`"
                 raise SandboxStartError(message, reason="rate_limit", retryable=True, detail=str(refusal)) from refusal
-            progress({"status": f"the registry asks to come back later: waiting {wait:.0f} s"})
+            log.warning("rate limit while pulling image %s%s; retrying in %.0f s", image, suffix, wait)
+            progress({"status": f"rate limit of the registry: waiting {wait:.0f} s"})
             _wait(wait, wanted)
             pause = min(LONGEST_PAUSE, 2 * pause)
 
 
 class TooManyRequests(Exception):
-    """The registry answered 429; `seconds` is when to come back, where it said so."""
+    """The registry answered 429; `seconds` is its Retry-After, if it sent one."""
 
     def __init__(self, text: str, seconds: float | None) -> None:
         super().__init__(text)
@@ -99,12 +109,12 @@ class TooManyRequests(Exception):
 
 
 def _check_disk(engine: docker.APIClient, image: str, min_free_mb: int) -> None:
-    with engine_errors("say where its disk is"):
+    with engine_errors("report its disk"):
         free = free_megabytes(engine) if min_free_mb else None
     if free is not None and free < min_free_mb:
         raise SandboxStartError(
-            f"image {image!r} is not pulled: the Docker engine's disk has {free} MiB left, fewer than min_free_mb="
-            f"{min_free_mb}. Make room (`swe-gym images list`, `docker system df`) or lower that option",
+            f"image {image!r} was not pulled: the Docker engine's disk has {free} MiB left, less than min_free_mb="
+            f"{min_free_mb}. Free space (`docker system df` lists what uses it) or lower that option",
             reason="capacity",
         )
 
@@ -112,13 +122,13 @@ def _check_disk(engine: docker.APIClient, image: str, min_free_mb: int) -> None:
 def _wait(seconds: float, wanted: Callable[[], bool]) -> None:
     end = time.monotonic() + seconds
     while wanted() and (left := end - time.monotonic()) > 0:
-        time.sleep(min(left, GLANCE))
+        time.sleep(min(left, POLL_SECONDS))
 
 
 def _pull_once(
     engine: docker.APIClient, image: str, deadline: float, progress: Progress, wanted: Callable[[], bool]
 ) -> None:
-    """Follow a pull. A thread reads, so that neither the deadline nor a change of mind waits for the engine."""
+    """Pull in a thread, so that neither the deadline nor a cancellation waits for the engine."""
     events: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
     given_up = threading.Event()
     arguments = (engine, image, events, given_up)
@@ -126,12 +136,12 @@ def _pull_once(
     try:
         while True:
             if not wanted():
-                raise SandboxStartError(f"image {image!r} is not wanted any more")
+                raise SandboxStartError(f"the pull of image {image!r} was cancelled")
             if time.monotonic() >= deadline:
-                message = f"image {image!r} was not pulled in time; what has come stays with the engine"
+                message = f"image {image!r} was not pulled in time; the engine keeps the finished layers"
                 raise SandboxStartError(message, reason="timeout", retryable=True)
             try:
-                event = events.get(timeout=GLANCE)
+                event = events.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 continue
             if event is None:
@@ -159,12 +169,12 @@ def _read_events(
                 if line:
                     events.put(json.loads(line))
         events.put(None)
-    except Exception as error:  # noqa: BLE001  it is raised by whoever waits
+    except Exception as error:  # noqa: BLE001  the waiting thread raises it
         events.put(error)
 
 
 def _ask(engine: docker.APIClient, image: str) -> requests.Response:
-    """Begin a pull, with the credentials that `docker login` left. docker-py's own `pull` has no deadline."""
+    """Start a pull with the credentials of `docker login`. docker-py's own `pull` has no deadline."""
     name, tag = docker.utils.parse_repository_tag(image)
     registry, _ = docker.auth.resolve_repository_name(name)
     credentials = docker.auth.get_config_header(engine, registry)
@@ -184,31 +194,31 @@ def _ask(engine: docker.APIClient, image: str) -> requests.Response:
             text = reply.text
         if reply.status_code == 429:
             raise TooManyRequests(text, _retry_after(reply.headers.get("Retry-After", "")))
-        raise _refusal(image, text, passing=reply.status_code >= 500)
+        raise _refusal(image, text, transient=reply.status_code >= 500)
 
 
-def _refusal(image: str, text: str, *, passing: bool = True) -> Exception:
+def _refusal(image: str, text: str, *, transient: bool = True) -> Exception:
     lowered = text.lower()
     if "toomanyrequests" in lowered or "429" in lowered or "rate limit" in lowered:
         said = re.search(r"retry-after: *([0-9.]+ ?[a-zµ]*)", lowered)
         return TooManyRequests(text, _retry_after(said.group(1)) if said else None)
     if "no space left" in lowered:
-        message = f"image {image!r} cannot be pulled: the Docker engine's disk is full. Make room: `docker system df`"
+        message = f"image {image!r} cannot be pulled: the Docker engine's disk is full. Check `docker system df`"
         return SandboxStartError(message, reason="capacity", detail=text)
     if any(words in lowered for words in ("denied", "unauthorized", "no basic auth", "forbidden")):
-        message = f"image {image!r} does not exist, or is not for you: try `docker login` and `docker pull {image}`"
+        message = f"image {image!r} does not exist or is private. Try `docker login`, then `docker pull {image}`"
         return SandboxStartError(message, reason="image", detail=text)
     if any(words in lowered for words in ("not found", "manifest unknown", "no such image", "invalid reference")):
-        return SandboxStartError(f"there is no image {image!r}", reason="image", detail=text)
-    return SandboxStartError(f"image {image!r} cannot be pulled", reason="image", retryable=passing, detail=text)
+        return SandboxStartError(f"image {image!r} does not exist", reason="image", detail=text)
+    return SandboxStartError(f"image {image!r} cannot be pulled", reason="image", retryable=transient, detail=text)
 
 
 def _retry_after(text: str) -> float | None:
-    """Seconds of "30" (the header), and of "1.5ms" and the like, which registries write into their messages."""
+    """Parse "30" (the header) or "1.5ms" (in messages of registries) into seconds."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(h|m|s|ms|us|µs|ns)?", text.strip())
     return float(found.group(1)) * UNITS[found.group(2) or "s"] if found else None
 
 
 def progress_line(event: dict[str, Any]) -> str:
-    """An event of a pull in a line: the layer, what happens to it, how far it is."""
+    """Format an event of a pull as one line: layer, status, progress."""
     return " ".join(str(event[name]) for name in ("id", "status", "progress") if event.get(name))

@@ -1,4 +1,4 @@
-"""What an image is built of: folders of this machine as the context of a build, with files changed on their way."""
+"""Layers of built images: folders of this machine, packed as a build context, with some files rewritten."""
 
 from __future__ import annotations
 
@@ -15,15 +15,10 @@ from ...cache import cache_folder
 from ..pythons import PreparedPython
 
 Change = Callable[[tarfile.TarInfo, bytes], bytes | None]
-"""Gets the member of a file or link, named relative to the folder, and its content; gives the new content.
+"""A function of a file's or link's member (named relative to the folder) and content that returns the new content.
 
-It may change the member. None leaves it out.
+It may change the member. None omits it.
 """
-
-
-def as_it_is(_: tarfile.TarInfo, content: bytes) -> bytes:
-    """The change that changes nothing."""
-    return content
 
 
 @dataclass(frozen=True)
@@ -31,27 +26,27 @@ class Layer:
     """A folder to add to an image.
 
     Attributes:
-        path: Where its content goes in the image, absolute.
+        path: Absolute path of the folder in the image.
         folder: The folder on this machine.
-        change: What happens to its files on the way.
+        change: Rewrites or omits files.
     """
 
     path: str
     folder: Path
-    change: Change = as_it_is
+    change: Change = lambda _, content: content
 
     @property
     def fingerprint(self) -> str:
-        """Differs where what would be added differs."""
+        """A text that changes with the content of the layer."""
         if self.folder.is_relative_to(cache_folder()):
-            return f"{self.path} {self.folder}"  # what is in the cache is never written to again
+            return f"{self.path} {self.folder}"  # the cache is immutable
         found = hashlib.sha256(self.path.encode())
         for member, content in self.members():
             found.update(repr((member.name, member.type, member.mode, member.linkname, content)).encode())
         return found.hexdigest()
 
     def members(self) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-        """What goes into the image, each with its content, folders before what is in them. All belongs to root."""
+        """Yield the layer's members with their content, parents first. Root owns them all."""
         with tarfile.open(fileobj=io.BytesIO(), mode="w") as archive:
             for folder, folders, files in os.walk(self.folder):
                 folders.sort()
@@ -64,7 +59,7 @@ class Layer:
                         folders.remove(name)
 
     def _member(self, member: tarfile.TarInfo, path: str) -> tuple[tarfile.TarInfo, bytes] | None:
-        if member.islnk():  # a second name of a file
+        if member.islnk():  # a hard link
             member.type, member.linkname, member.size = tarfile.REGTYPE, "", os.path.getsize(path)
         content = self.change(member, Path(path).read_bytes() if member.isreg() else b"")
         if content is None:
@@ -76,7 +71,7 @@ class Layer:
 
 
 def write_context(file: IO[bytes], dockerfile: str, layers: list[Layer]) -> None:
-    """The context of a build: the Dockerfile, and the folders as "0", "1" and so on."""
+    """Write a build context: the Dockerfile, and the layers as folders "0", "1" and so on."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         member = tarfile.TarInfo("Dockerfile")
         member.size = len(dockerfile.encode())
@@ -90,14 +85,14 @@ def write_context(file: IO[bytes], dockerfile: str, layers: list[Layer]) -> None
                 archive.addfile(member, io.BytesIO(content))
 
 
-# --- Python, moved ------------------------------------------------------------------------------------------
+# --- relocated Python ------------------------------------------------------------------------------------------
 
 NOT_NEEDED = ("site-packages", "idlelib", "turtledemo")
-"""Folders of an installation that no environment on top of it needs: what is installed in it is not meant."""
+"""Folders of an installation that a virtual environment on top of it does not need."""
 
 
 def interpreter_layer(python: PreparedPython, home: str) -> Layer:
-    """An installation of Python without what is installed in it, its documentation and its own tests."""
+    """Return an installation of Python as a layer, without installed packages, documentation and tests."""
     minor = "python" + ".".join(python.version.split(".")[:2])
 
     def change(member: tarfile.TarInfo, content: bytes) -> bytes | None:
@@ -116,7 +111,7 @@ def interpreter_layer(python: PreparedPython, home: str) -> Layer:
 
 
 def environment_layer(python: PreparedPython, place: str, executable: str) -> Layer:
-    """A virtual environment, moved to `place` and onto another executable of the same version."""
+    """Return a virtual environment as a layer, moved to `place` and to another executable of the same version."""
     old, new = str(python.prefix).encode(), place.encode()
 
     def change(member: tarfile.TarInfo, content: bytes) -> bytes | None:

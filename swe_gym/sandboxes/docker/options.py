@@ -5,34 +5,34 @@ from typing import Literal
 from pydantic import Field
 
 from ...types import Frozen
-
-KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "NET_BIND_SERVICE")
+from ..container import KEPT_CAPABILITIES
 
 
 class DockerOptions(Frozen):
-    """The Docker backend's own options.
+    """Options of the Docker backend.
 
     Attributes:
-        base_url: The engine's address; None is what DOCKER_HOST and its companions say, else the first socket of
-            Docker, rootless Docker and Podman that is there.
-        timeout: Seconds that one call of the engine may take.
-        starting: How many sandboxes may start at the same time, over all processes of this user on this machine.
-        removing: Likewise, how many may be removed at the same time.
-        running: Likewise, how many commands may run at the same time; None is no limit. One that waits has its whole
-            timeout left when its turn comes, and is a retryable error if it does not come in as long.
-        pull: "missing" pulls images that are not here, "always" also looks for newer ones, "never" fails instead.
-        pull_timeout: Seconds that pulling an image may take, waiting for the registry's permission included.
-        min_free_mb: Refuse to pull where the engine's disk, if it is one of this machine, has less free MiB.
-        default_image: The image of tasks that bring a workspace and no image; None is `python:VERSION`.
-        lend_python: Bring this machine's Python into containers whose image has none; only the runner uses it.
-        activate: The Python environment to put first on the PATH; "auto" looks for it, empty takes the image's PATH.
-        cpus: CPU limit in cores where the task sets none.
-        memory_mb: Memory limit in MiB, swap included, where the task sets none.
-        egress_network: The engine's network for `network="egress"`.
+        base_url: Address of the engine. None uses DOCKER_HOST and its companions, else the first socket of Docker,
+            rootless Docker or Podman that exists.
+        timeout: Seconds before a call of the engine fails.
+        starting: Maximum number of sandboxes that start at the same time, over all processes of this user on this
+            machine.
+        removing: Maximum number of sandboxes that are removed at the same time, counted in the same way.
+        running: Maximum number of commands that run at the same time, counted in the same way; None is unlimited. A
+            command that waits keeps its whole timeout, and fails with a retryable error if the wait exceeds it.
+        pull: "missing" pulls images that the engine lacks, "always" also looks for newer ones, "never" fails instead.
+        pull_timeout: Seconds before a pull fails, rate-limit pauses included.
+        min_free_mb: MiB that must be free on the engine's disk for a pull, if that disk belongs to this machine.
+        default_image: Image of tasks that have a workspace and no image; None is `python:VERSION`.
+        lend_python: Copy this machine's Python into containers whose image has none; only the runner uses it.
+        activate: Python environment to put first on PATH. "auto" looks for one; an empty string keeps the image's PATH.
+        cpus: CPU limit in cores if the task sets none.
+        memory_mb: Memory limit in MiB, swap included, if the task sets none.
+        egress_network: Network of the engine for `network="egress"`.
         cap_add: Linux capabilities of commands; all others are dropped.
-        security_opt: As in `docker run --security-opt`.
-        storage_opt: As in `docker run --storage-opt`; `{"size": "10G"}` caps the disk where the engine can.
-        runtime: As in `docker run --runtime`; "runsc" is gVisor.
+        security_opt: Values for `docker run --security-opt`.
+        storage_opt: Values for `docker run --storage-opt`. `{"size": "10G"}` limits the disk if the engine supports it.
+        runtime: Value for `docker run --runtime`; "runsc" is gVisor.
     """
 
     base_url: str | None = None

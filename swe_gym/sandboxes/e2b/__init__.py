@@ -1,13 +1,13 @@
-"""Sandboxes of E2B, of Tencent's Agent Sandbox (AGS) and of others that speak E2B's protocol.
+"""Sandboxes of E2B, of Tencent's Agent Sandbox (AGS) and of other services with E2B's protocol.
 
-The service starts a virtual machine from a template; in it, through the official SDK, we start the relay, and the relay
-the runner. Commands are frames, as on every backend, over calls that are short or may be cut: see `relay` and `stream`.
+The service starts a virtual machine from a template. Through the official SDK, this package starts a relay in it, and
+the relay starts the runner. Commands are frames, as on every backend; see `relay` and `stream` for how they travel over
+short or interrupted calls.
 """
 
 import threading
 import time
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from typing import Any
 
 from pydantic import SecretStr
 
@@ -23,11 +23,11 @@ from .stream import ResumedStream
 __all__ = ["E2BOptions", "E2BSandbox"]
 
 SEND_SECONDS = 5.0
-"""What is sent should arrive so soon; a call that takes longer is made again."""
+"""Seconds before a call that sends data is cancelled and repeated."""
 
 
 class E2BSandbox(ContainerSandbox):
-    """A sandbox of a service that speaks E2B's protocol."""
+    """A sandbox of a service with E2B's protocol."""
 
     name = "e2b"
     slack = 10.0
@@ -36,7 +36,7 @@ class E2BSandbox(ContainerSandbox):
         options = parse_options(E2BOptions, spec.options, self.name)
         super().__init__(public_spec(spec, options), options.activate)
         self.options = options
-        advice = "Say what the service gives with sandbox_options={'options': {'isolation': ...}}."
+        advice = "Declare what the service provides: sandbox_options={'options': {'isolation': ...}}."
         demand_isolation(spec, options.isolation, self.name, advice)
         self._instance = Instance(options, self.spec, self.id)
         self._opening: Future[None] = Future()
@@ -45,15 +45,15 @@ class E2BSandbox(ContainerSandbox):
     @property
     def capabilities(self) -> Capabilities:
         """See `Sandbox.capabilities`."""
-        notes = ["Processes, CPU and memory are those of the template.", "Disk is capped per file, not in total."]
+        notes = ["The template limits processes, CPU and memory.", "Disk is limited per file, not in total."]
         notes += self._runner_notes()
-        given_by_tool = is_ags(self._instance.domain)
-        if given_by_tool:
-            notes.append("The network is the tool's: AGS does not take it for each sandbox.")
+        set_by_tool = is_ags(self._instance.domain)
+        if set_by_tool:
+            notes.append("The sandbox tool sets the network: AGS has no setting per sandbox.")
         return Capabilities(
             backend=self.name,
             isolation=self.options.isolation,
-            network="open" if given_by_tool else self.spec.network,
+            network="open" if set_by_tool else self.spec.network,
             notes=tuple(notes),
         )
 
@@ -65,24 +65,11 @@ class E2BSandbox(ContainerSandbox):
 
     # --- life -----------------------------------------------------------------------------------------------
 
-    def _start(self, deadline: float) -> None:
-        try:
-            super()._start(deadline)
-        except SandboxLost as lost:
-            text = "the sandbox was lost while it started"
-            raise SandboxStartError(text, reason="setup", retryable=True, detail=str(lost)) from lost
-        except SandboxStartError as error:
-            lost_to = error.__cause__
-            if isinstance(lost_to, SandboxLost) and lost_to.reason == "unresponsive":
-                text = "the service did not bring the sandbox up in time"
-                raise SandboxStartError(text, reason="timeout", retryable=True, detail=error.detail) from lost_to
-            raise
-
     def _connect(self, deadline: float) -> ByteStream:
         self._open_instance(deadline)
         self._stream = ResumedStream(
             self._instance,
-            name=f"e2b-{self.id}",
+            name=self.id,
             send_seconds=min(SEND_SECONDS, self.options.request_timeout),
             listen_seconds=self.options.listen_seconds,
             renew_seconds=self.options.timeout / 3,
@@ -90,12 +77,12 @@ class E2BSandbox(ContainerSandbox):
         return self._stream
 
     def _open_instance(self, deadline: float) -> None:
-        """Open it in a thread of its own: a service that hangs does not hang us, and `close` need not wait."""
+        """Open it in another thread, so that neither the deadline nor `close` waits for a hanging service."""
 
         def work() -> None:
             try:
                 self._instance.open(deadline)
-            except BaseException as error:  # noqa: BLE001  handed to whoever waits
+            except BaseException as error:  # noqa: BLE001  handed to the waiting thread
                 _settle(self._opening, error)
             else:
                 _settle(self._opening, None)
@@ -106,7 +93,7 @@ class E2BSandbox(ContainerSandbox):
         except CancelledError:
             raise SandboxClosed(f"{self} was closed while it started") from None
         except TimeoutError:
-            text = "the service did not bring the sandbox up in time"
+            text = "the service did not start the sandbox in time"
             late = SandboxStartError(text, reason="timeout", retryable=True)
             raise self._instance.trouble or late from None
 
@@ -117,29 +104,21 @@ class E2BSandbox(ContainerSandbox):
     def _last_words(self) -> str:
         return (self._stream.errors.strip() or self._stream.trouble) if self._stream else ""
 
-    def _explained(self, lost: SandboxLost) -> SandboxLost:
-        """With what the service said, where it is the service that does not answer; and whether the time was over."""
-        if lost.reason == "killed" and self._instance.expired:
-            return SandboxLost(str(lost), reason="expired")
-        trouble = self._stream.trouble if self._stream and lost.reason == "unresponsive" else ""
-        return SandboxLost(str(lost), reason=lost.reason, detail=trouble) if trouble else lost
+    def _explained(self, loss: SandboxLost) -> SandboxLost:
+        """See `ContainerSandbox._explained`; adds the service's timeout or its last error."""
+        if loss.reason == "killed" and self._instance.expired:
+            return SandboxLost(str(loss), reason="expired")
+        trouble = self._stream.trouble if self._stream and loss.reason == "unresponsive" else ""
+        return SandboxLost(str(loss), reason=loss.reason, detail=trouble) if trouble else loss
 
     def _read_environment(self, deadline: float) -> dict[str, str]:
-        """What the template sets, but not what the service says of the sandbox, which differs each time."""
+        """Return the template's environment without the service's variables, which differ between sandboxes."""
         found = super()._read_environment(deadline).items()
         return {key: value for key, value in found if not key.startswith("E2B_") and key not in CLEAN_ENV}
 
-    def _request(
-        self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
-    ) -> tuple[dict[str, Any], bytes]:
-        try:
-            return super()._request(op, payload, timeout=timeout, path=path, **fields)
-        except SandboxLost as lost:
-            raise self._explained(lost) from None
-
 
 def public_spec(spec: SandboxSpec, options: E2BOptions) -> SandboxSpec:
-    """The spec as the sandbox keeps it: the template as the image where there is none, and the key hidden."""
+    """Return the spec with the template as the default image and the key hidden."""
     hidden = dict(spec.options)
     if isinstance(hidden.get("api_key"), str):
         hidden["api_key"] = SecretStr(hidden["api_key"])
@@ -153,4 +132,4 @@ def _settle(future: "Future[None]", error: BaseException | None) -> None:
         else:
             future.set_exception(error)
     except InvalidStateError:
-        pass  # nobody waits any more, and `kill` has ended what was opened
+        pass  # the start was cancelled, and `kill` has ended what was opened

@@ -1,4 +1,4 @@
-"""Creating a sandbox: with the call that the SDK makes, or with the older one where the service does not know that."""
+"""Creating a sandbox by the SDK's call, or by the older one for services without it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,30 +11,30 @@ DAEMON_PORT = "49983"
 
 
 def create_sandbox(access: Access, wanted: Mapping[str, Any], *, name: str, timeout: float) -> Any:
-    """A new sandbox, as an object of the SDK.
+    """Create a sandbox and return the SDK's object.
 
     Args:
-        access: Whose it is, and where.
-        wanted: Template, timeout, metadata and the like, as the SDK calls them.
-        name: Of the request: the service makes one sandbox of it, however often it arrives.
-        timeout: Seconds that a call may take.
+        access: Account and address of the service.
+        wanted: Template, timeout, metadata and other arguments of the SDK.
+        name: Idempotency key: repeated requests create one sandbox.
+        timeout: Seconds before a call fails.
 
     Raises:
-        Exception: The SDK's errors, which have no common base, or `Refused`.
+        Exception: An error of the SDK (they have no common base), or `Refused`.
     """
     create = load_sdk().Sandbox.create
-    once = supported(create, idempotency_key=name)  # the SDK tries again by itself
+    once = supported(create, idempotency_key=name)  # the SDK retries by itself
     try:
         return create(**wanted, **once, **access.arguments(), request_timeout=timeout)
     except Exception as error:
         if status_of(error) not in (404, 405):
             raise
-    return _create_without_v2(access, wanted, timeout)  # the template may be missing, or the call
+    return _create_without_v2(access, wanted, timeout)  # either the template or the call is unknown
 
 
 def _create_without_v2(access: Access, wanted: Mapping[str, Any], timeout: float) -> Any:
-    """For services that know only the first form of the call, which newer SDKs no longer use."""
-    import httpx  # the SDK needs these two itself
+    """Create a sandbox by the first version of the call, which newer SDKs no longer use."""
+    import httpx  # both are dependencies of the SDK
     from packaging.version import Version
 
     sdk = load_sdk()

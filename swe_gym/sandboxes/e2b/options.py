@@ -1,4 +1,4 @@
-"""What the E2B backend can be told, and where a client's credentials come from."""
+"""The options of the E2B backend, and its credentials."""
 
 import json
 import math
@@ -19,32 +19,32 @@ AGS_IMAGE_KEY = "x-custom-config"
 
 
 class E2BOptions(Frozen):
-    """The E2B backend's own options.
+    """Options of the E2B backend.
 
     Attributes:
-        template: The template (on AGS the sandbox tool) to start. None takes `templates`, then the image's own name,
-            then "base".
-        templates: Name of an image -> the template that was made from it.
-        image_key: Name of the metadata entry that tells the service which image an instance of `template` is to run,
-            on services that know such a thing. None is "x-custom-config" on AGS where `template` and an image are
-            given, and nothing elsewhere; empty is nothing.
-        image_config: More for that entry, such as `{"imageRegistryType": "enterprise"}`.
-        metadata: Put on the sandbox, beside the spec's labels.
-        api_key: The key. None reads `api_key_env`. Prefer the latter: what `gym.make` is given is recorded.
-        api_key_env: The environment variable that holds the key.
-        domain: The service's domain, such as "ap-guangzhou.tencentags.com". None is E2B_DOMAIN, else "e2b.app".
-        api_url: Address of the control plane where it does not follow from the domain.
-        sandbox_url: Address of the sandboxes where it does not follow from the domain.
-        secure: Sandboxes ask for a token, which commands do not have. False is for services that know no tokens.
-        activate: The Python environment to put first on the PATH; "auto" looks for it, empty takes the template's PATH.
-        workdir_in_home: Put the workdir below the home folder, for a user who may not write to the root folder.
-        timeout: Seconds that the service keeps a sandbox of which it has not heard. It is renewed while we live.
-        request_timeout: Seconds that one call of the service may take.
-        listen_seconds: Seconds after which we listen anew; must be less than a gateway lets a reply last.
-        isolation: What the service's sandboxes are. Taken on trust: E2B's and AGS's are virtual machines.
+        template: Template (on AGS, sandbox tool) to start. None uses `templates`, then the image's name, then "base".
+        templates: Name of an image -> template built from it.
+        image_key: Name of the metadata entry that selects the image of an instance of `template`, on services with such
+            an entry. None is "x-custom-config" on AGS if `template` and an image are given, else no entry; an empty
+            string disables it.
+        image_config: More fields of that entry, such as `{"imageRegistryType": "enterprise"}`.
+        metadata: Metadata of the sandbox, beside the spec's labels.
+        api_key: API key; None reads `api_key_env`. Prefer the latter: arguments of `gym.make` are recorded.
+        api_key_env: Environment variable that holds the key.
+        domain: Domain of the service, such as "ap-guangzhou.tencentags.com". None uses E2B_DOMAIN, else "e2b.app".
+        api_url: Address of the control plane, if it does not follow from the domain.
+        sandbox_url: Address of the sandboxes, if it does not follow from the domain.
+        secure: Whether sandboxes require a token, which commands do not have. False is for services without tokens.
+        activate: Python environment to put first on PATH. "auto" looks for one; an empty string keeps the template's
+            PATH.
+        workdir_in_home: Whether the workdir lies below the home folder, for users who may not write to the root folder.
+        timeout: Seconds before the service ends a sandbox that is not renewed. This process renews it.
+        request_timeout: Seconds before a call of the service fails.
+        listen_seconds: Seconds before a stream is reopened; must be below the gateway's limit for a reply.
+        isolation: Isolation of the service's sandboxes. Not verified; E2B's and AGS's are virtual machines.
     """
 
-    model_config = ConfigDict(hide_input_in_errors=True)  # one of the inputs is a key
+    model_config = ConfigDict(hide_input_in_errors=True)  # an input may be the key
 
     template: str | None = None
     templates: dict[str, str] = {}
@@ -65,11 +65,11 @@ class E2BOptions(Frozen):
     isolation: Literal["none", "process", "landlock", "namespace", "container", "vm"] = "vm"
 
     def choose_template(self, image: str | None) -> str:
-        """The template for an image."""
+        """Return the template for an image."""
         return self.templates.get(image or "") or self.template or image or DEFAULT_TEMPLATE
 
     def image_metadata(self, spec: SandboxSpec, domain: str) -> dict[str, str]:
-        """The metadata entry that names the image, where the service wants one."""
+        """Return the metadata entry that selects the image, if the service takes one."""
         key = self.image_key
         if key is None:
             key = AGS_IMAGE_KEY if self.template and is_ags(domain) else ""
@@ -85,7 +85,7 @@ class E2BOptions(Frozen):
 
 
 class Access(Frozen):
-    """Who we are to which service. Resolved once for each sandbox, so that two accounts live in one process."""
+    """Credentials and addresses of a service. Resolved per sandbox, so one process may use two accounts."""
 
     api_key: SecretStr
     domain: str
@@ -93,7 +93,7 @@ class Access(Frozen):
     sandbox_url: str | None
 
     def arguments(self) -> dict[str, Any]:
-        """For the SDK's calls. Everything is given, so that it reads nothing from the environment."""
+        """Return arguments for the SDK's calls, complete so that it reads nothing from the environment."""
         given: dict[str, Any] = {"api_key": self.api_key.get_secret_value(), "domain": self.domain, "debug": False}
         given["api_url"] = self.api_url
         if self.sandbox_url:
@@ -102,34 +102,34 @@ class Access(Frozen):
 
 
 def resolve_access(options: E2BOptions) -> Access:
-    """The options, completed from the environment.
+    """Complete the options from the environment.
 
     Raises:
-        UsageError: There is no key, or the environment would lead the SDK away from the domain.
+        UsageError: The key is missing, or the environment would divert the SDK from the domain.
     """
     key = options.api_key.get_secret_value() if options.api_key else os.environ.get(options.api_key_env, "")
     if not key:
         raise UsageError(
-            f"backend 'e2b' has no API key: set the environment variable {options.api_key_env}, or name another one "
+            f"backend 'e2b' has no API key. Set the environment variable {options.api_key_env}, or name another one "
             "with sandbox_options={'options': {'api_key_env': ...}}"
         )
     own = options.domain is not None  # addresses in the environment belong to the domain in the environment
     domain = options.domain or os.environ.get("E2B_DOMAIN") or DEFAULT_DOMAIN
     api_url = options.api_url or (None if own else os.environ.get("E2B_API_URL")) or f"https://api.{domain}"
     sandbox_url = options.sandbox_url or os.environ.get("E2B_SANDBOX_URL")
-    if own and sandbox_url and not options.sandbox_url:  # the SDK takes it, and sends there what is for this domain
+    if own and sandbox_url and not options.sandbox_url:  # the SDK would send this domain's token there
         raise UsageError(
-            f"backend 'e2b': E2B_SANDBOX_URL is set in the environment and does not belong to domain {domain!r}: "
-            "unset it, or give sandbox_options={'options': {'sandbox_url': ...}} too"
+            f"backend 'e2b': E2B_SANDBOX_URL in the environment does not belong to domain {domain!r}. "
+            "Unset it, or also pass sandbox_options={'options': {'sandbox_url': ...}}"
         )
     return Access(api_key=SecretStr(key), domain=domain, api_url=api_url.rstrip("/"), sandbox_url=sandbox_url)
 
 
 def is_ags(domain: str) -> bool:
-    """Whether a domain is one of Tencent's Agent Sandbox."""
+    """Return whether a domain belongs to Tencent's Agent Sandbox."""
     return domain == AGS_DOMAIN or domain.endswith("." + AGS_DOMAIN)
 
 
 def whole_seconds(seconds: float) -> int:
-    """The service, and older SDKs where they write headers, count in whole seconds; never fewer than were asked for."""
+    """Round up to whole seconds, as the service and older SDKs require."""
     return math.ceil(seconds)

@@ -1,4 +1,4 @@
-"""E2B's SDK: a module that may be missing, and that differs from version to version. AGS's users pin old ones."""
+"""Access to E2B's SDK, which may be missing and differs between versions. Users of AGS pin old ones."""
 
 import inspect
 import threading
@@ -9,7 +9,7 @@ from ...errors import MissingDependency
 
 
 def load_sdk() -> Any:
-    """The SDK's module.
+    """Import the SDK.
 
     Raises:
         MissingDependency: It is not installed.
@@ -22,10 +22,10 @@ def load_sdk() -> Any:
 
 
 def in_time(call: Callable[[], object], seconds: float) -> None:
-    """Make a call that may not keep to the timeout it is given: those of older SDKs do not.
+    """Make a call that may ignore its own timeout, as calls of older SDKs do.
 
     Raises:
-        TimeoutError: It is not over after `seconds`; it goes on in a thread of its own.
+        TimeoutError: The call did not return within `seconds`; it continues in a thread.
     """
     errors: list[Exception] = []
 
@@ -45,5 +45,5 @@ def in_time(call: Callable[[], object], seconds: float) -> None:
 
 
 def supported(call: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
-    """Those of the arguments that this version of the SDK knows."""
+    """Return the arguments that this version of the SDK knows."""
     return {name: value for name, value in arguments.items() if name in inspect.signature(call).parameters}

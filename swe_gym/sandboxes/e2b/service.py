@@ -1,9 +1,10 @@
-"""One sandbox of the service, through the official SDK: created, reached, renewed, killed."""
+"""One sandbox of the service, through the official SDK."""
 
 import base64
 import contextlib
 import functools
 import itertools
+import logging
 import shlex
 import threading
 import time
@@ -23,26 +24,28 @@ from .refusals import back_off, is_a, is_final, judge
 from .sdk import in_time, load_sdk, supported
 from .stream import Cut, Gone
 
+log = logging.getLogger(__name__)
+
 LABEL = "swe_gym"
-"""In the metadata of every sandbox of ours; its value is the sandbox's id."""
+"""Metadata entry of every sandbox of this package; its value is the sandbox's id."""
 
 KILL_SECONDS = 8.0
 CHECK_SECONDS = 5.0
 LONGEST_LIFE = 7 * 86400.0
 
 WORTH_WAITING = ("rate_limit", "capacity")
-"""Reasons for which the service made no sandbox, and may make one later."""
+"""Reasons after which the service surely created no sandbox, and may create one later."""
 
 
 class Greeted(Exception):
-    """The relay said that it is there."""
+    """The relay has started."""
 
 
 class Instance:
-    """A sandbox of the service with the relay in it; what `ResumedStream` needs of it, and its life.
+    """A sandbox of the service with the relay in it, as `ResumedStream` uses it.
 
     Attributes:
-        trouble: Why the service has not created it yet.
+        trouble: Reason why the service has not created the sandbox yet.
     """
 
     def __init__(self, options: E2BOptions, spec: SandboxSpec, name: str) -> None:
@@ -61,12 +64,12 @@ class Instance:
 
     @property
     def domain(self) -> str:
-        """The service's domain."""
+        """Domain of the service."""
         return self._access.domain
 
     @property
     def expired(self) -> bool:
-        """Whether the service should have ended the sandbox by now because we did not renew it."""
+        """Whether the service has ended the sandbox because it was not renewed."""
         return time.monotonic() >= self._expires > 0
 
     # --- life ---------------------------------------------------------------------------------------------
@@ -75,8 +78,8 @@ class Instance:
         """Create the sandbox and start the relay in it.
 
         Raises:
-            SandboxStartError: The service did not give a sandbox, or it cannot run the relay.
-            SandboxClosed: `kill` was called meanwhile.
+            SandboxStartError: The service did not create the sandbox, or the relay did not start.
+            SandboxClosed: `kill` was called.
         """
         self._create_patiently(deadline)
         try:
@@ -87,34 +90,40 @@ class Instance:
             raise self._start_error("start the runner", error) from None
 
     def kill(self) -> None:
-        """Have the service end it, now or as soon as it is created. Idempotent; raises nothing; takes at most 8 s."""
+        """Have the service end it, now or once it is created. Idempotent; never raises; takes at most 8 s."""
         self._killed.set()
         with self._lock:
             box = self._box
         if box is not None:
             seconds = min(KILL_SECONDS, self._options.request_timeout)
-            with contextlib.suppress(Exception):  # gone is as good, and its timeout ends what cannot be reached
+            try:
                 in_time(lambda: box.kill(request_timeout=seconds), seconds)
+            except Exception as error:  # noqa: BLE001  the SDK's errors have no common base
+                level = logging.DEBUG if is_final(error) else logging.WARNING
+                text = "sandbox %s was not ended; the service ends it after its timeout: %s"
+                log.log(level, text, self._name, self._describe(error))
 
     def _create_patiently(self, deadline: float) -> None:
-        """Create, and wait where the service asks to come back later."""
+        """Create the sandbox; wait and retry while the service is at capacity or limits the rate."""
         for attempt in itertools.count():
             before = time.monotonic()
             try:
-                box = self._create()  # by its own deadline, so that what comes late is still heard of, and ended
+                box = self._create()  # has its own deadline, so that a late sandbox is noticed and ended
             except Exception as error:  # noqa: BLE001  the SDK's errors have no common base
                 failure = self._start_error("create a sandbox", error)
                 if failure.reason not in WORTH_WAITING:
-                    if failure.retryable and not is_a(error, "ConnectError"):  # else it may have been made
-                        self._kill_unheard_of()
+                    if failure.retryable and not is_a(error, "ConnectError"):  # else it may have been created
+                        self._kill_unanswered()
                     raise failure from None
                 pause = getattr(error, "retry_after", None) or back_off(attempt)
                 if time.monotonic() + pause >= deadline:
                     raise failure from None
                 self.trouble = failure
+                log.warning("sandbox %s: %s; retrying in %.0f s", self._name, failure, pause)
                 if self._killed.wait(pause):
                     raise SandboxClosed("closed while it waited for the service") from None
                 continue
+            log.debug("sandbox %s was created in %.1f s", self._name, time.monotonic() - before)
             self.trouble = None
             self._expires = before + self._options.timeout
             with self._lock:
@@ -143,16 +152,19 @@ class Instance:
             LABEL: self._name,
         }
 
-    def _kill_unheard_of(self) -> None:
-        """End what the service may have made for a call whose reply did not arrive."""
-        with contextlib.suppress(Exception):  # its timeout ends what cannot be found
+    def _kill_unanswered(self) -> None:
+        """End the sandbox that the service may have created for a call without a reply."""
+        try:
             query = self._sdk.SandboxQuery(metadata={LABEL: self._name})
             access = {**self._access.arguments(), "request_timeout": self._check_seconds}
             for found in self._sdk.Sandbox.list(query=query, **access).next_items():
                 self._sdk.Sandbox.kill(found.sandbox_id, **access)
+        except Exception as error:  # noqa: BLE001  the SDK's errors have no common base
+            text = "sandbox %s may have been created; the service ends it after its timeout: %s"
+            log.warning(text, self._name, self._describe(error))
 
     def _launch(self, deadline: float) -> None:
-        """Start the relay as a process in the background, and wait for its greeting."""
+        """Start the relay as a background process and wait for its greeting."""
         commands, user = self._box.commands, self._spec.user or "root"
         workdir = "~" * self._options.workdir_in_home + self._spec.workdir
         if user != "root" and not self._options.workdir_in_home:
@@ -160,7 +172,7 @@ class Instance:
             owner = shlex.quote(user)
             limit = max(0.1, deadline - time.monotonic())
             commands.run(f"mkdir -p {place} && chown {owner} {place}", user="root", timeout=whole_seconds(limit))
-        life = min(self._spec.ttl, LONGEST_LIFE) + 60  # then the daemon kills it, if nobody else did
+        life = min(self._spec.ttl, LONGEST_LIFE) + 60  # then the daemon kills it
         handle = commands.run(
             "exec " + shlex.join(start_command(relay_program(workdir))),
             background=True,
@@ -179,7 +191,7 @@ class Instance:
             text = f"the template cannot run the runner: {why}"
             raise SandboxStartError(text, reason="setup", detail=self._clean(ended.stderr)) from None
 
-    # --- what the stream needs ----------------------------------------------------------------------------
+    # --- methods of `RemoteProcess`-------------------------------------------------------------------------
 
     def send(self, text: str, timeout: float) -> None:
         """See `RemoteProcess.send`."""
@@ -202,7 +214,7 @@ class Instance:
             except self._sdk.CommandExitException as ended:
                 raise Gone(f"its runner ended with exit code {ended.exit_code}") from None
             except self._sdk.TimeoutException:
-                if time.monotonic() < until:  # else nothing has failed: the time to listen is over
+                if time.monotonic() < until:  # else the time to listen is over
                     raise
                 return
             raise Gone("its runner ended")
@@ -225,31 +237,30 @@ class Instance:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Of the SDK's errors, tell those that end the sandbox from those after which a call may be made again."""
+        """Turn errors of the SDK into `Gone`, if the sandbox has ended, or `Cut`, if the call may be retried."""
         try:
             yield
         except (Cut, Gone):
             raise
         except Exception as error:  # noqa: BLE001  the SDK's errors have no common base
-            text = self._clean(f"{type(error).__name__}: {error}")
-            if is_final(error):
-                raise Gone(text) from None
-            raise Cut(text) from None
+            raise (Gone if is_final(error) else Cut)(self._describe(error)) from None
 
     def _start_error(self, what: str, error: Exception) -> SandboxStartError:
-        """The error of ours that says what the service's means. That one could hold the key, so it is not chained."""
+        """Translate an error of the service. The original may contain the key, so it is not chained."""
         reason, retryable, advice = judge(error)
         text = f"the service at {self._access.api_url} did not {what}: {advice}"
-        detail = self._clean(f"{type(error).__name__}: {error}")
-        return SandboxStartError(text, reason=reason, retryable=retryable, detail=detail)
+        return SandboxStartError(text, reason=reason, retryable=retryable, detail=self._describe(error))
+
+    def _describe(self, error: Exception) -> str:
+        return self._clean(f"{type(error).__name__}: {error}")
 
     def _clean(self, text: str) -> str:
-        """Without the key, whoever put it there."""
+        """Remove the key from a text."""
         return text.replace(self._access.api_key.get_secret_value(), "***")
 
 
 def wait_for_greeting() -> Callable[[str], None]:
-    """A function that takes output, in pieces, and raises `Greeted` once the greeting was in it."""
+    """Return a function that takes pieces of output and raises `Greeted` once they contain the greeting."""
     seen = ""
 
     def look(text: str) -> None:
@@ -262,7 +273,7 @@ def wait_for_greeting() -> Callable[[str], None]:
 
 
 def relay_program(workdir: str, runner: str = "") -> str:
-    """The relay, with the runner in it, as a short text for `python3 -c`."""
+    """Return the relay with the runner, compressed, as a text for `python3 -c`."""
     program = f"{bundle('relay')}\nserve({runner or runner_source()!r}, {workdir!r})\n"
     packed = base64.b85encode(zlib.compress(program.encode(), 9)).decode()
     return f"import base64,zlib;exec(zlib.decompress(base64.b85decode({packed!r})))"

@@ -1,6 +1,7 @@
-"""The host's end of the relay: a byte stream that outlives the calls it is made of."""
+"""The host's end of the relay: a byte stream that survives interrupted calls."""
 
 import binascii
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -9,30 +10,32 @@ from typing import Protocol
 from ...guests.relay import LINE_MARK, encode_line
 from ..jitter import jittered
 
+log = logging.getLogger(__name__)
+
 CHUNK = 384 * 1024
-"""Bytes per call at most: as JSON, twice in base64, they stay below the 1 MB that gateways commonly take."""
+"""Maximum bytes per call: as JSON, twice in base64, they stay below the usual limit of 1 MB of gateways."""
 
 SLOWEST = 50_000
-"""Bytes per second that a line is thought to carry at least."""
+"""Assumed minimum bytes per second of a connection."""
 
 LONGEST_PAUSE = 2.0
-OF_USE_SECONDS = 1.0
-"""A call that let us listen for so long was cut, but did not fail."""
+USEFUL_SECONDS = 1.0
+"""Seconds after which an interrupted call counts as a success."""
 
 LONGEST_LINE = 1 << 20
 KEPT_ERRORS = 1 << 14
 
 
 class Cut(Exception):
-    """A call failed in a way that says nothing about the sandbox. It may be made again."""
+    """A call failed, but the sandbox may be fine. The call may be retried."""
 
 
 class Gone(Exception):
-    """The sandbox, or the program in it, is no more; the text says what is known."""
+    """The sandbox or the relay in it has ended; the message tells what is known."""
 
 
 class RemoteProcess(Protocol):
-    """The relay in a sandbox, as the service lets us reach it. Any call may raise `Cut` or `Gone`."""
+    """Access to the relay in a sandbox. Any call may raise `Cut` or `Gone`."""
 
     def send(self, text: str, timeout: float) -> None:
         """Write to its standard input."""
@@ -41,30 +44,30 @@ class RemoteProcess(Protocol):
     def follow(
         self, opened: Callable[[], None], output: Callable[[str], None], errors: Callable[[str], None], seconds: int
     ) -> None:
-        """Listen to it: call `opened` once that is so, then the others with what it prints. Return after `seconds`."""
+        """Listen for `seconds`: call `opened` once connected, then the others with what the relay prints."""
         ...
 
     def check(self) -> None:
-        """Ask the service whether the sandbox is still there."""
+        """Check with the service that the sandbox exists."""
         ...
 
     def renew(self) -> None:
-        """Have the service keep the sandbox for longer."""
+        """Extend the sandbox's life."""
         ...
 
 
 class ResumedStream:
-    """A `ByteStream` over a `RemoteProcess`. A call that is cut is made again; no byte is lost or comes twice.
+    """A `ByteStream` over a `RemoteProcess`. Interrupted calls are retried; no byte is lost or duplicated.
 
-    Two threads serve it until it is closed: one listens, in calls of `listen_seconds` each, so that no gateway sees a
-    long one; one sends, in calls of `send_seconds` and what their size asks for, and has the sandbox renewed every
-    `renew_seconds`. After `close` neither starts another call.
+    Two threads serve it until `close`. One listens in calls of `listen_seconds`, short enough for gateways. The other
+    sends in calls of `send_seconds` plus a time for their size, and renews the sandbox every `renew_seconds`.
     """
 
     def __init__(
         self, process: RemoteProcess, *, name: str, send_seconds: float, listen_seconds: int, renew_seconds: float
     ) -> None:
         self._process = process
+        self._name = name
         self._send_seconds = send_seconds
         self._listen_seconds = listen_seconds
         self._renew_seconds = renew_seconds
@@ -74,14 +77,14 @@ class ResumedStream:
         self._sent = 0
         self._incoming = bytearray()
         self._received = 0
-        self._asked = 0  # how often we wanted to hear again what we lack
+        self._asked = 0  # how often a retransmission was needed
         self._answered = 0
         self._end: str | None = None
-        self.trouble = ""  # the last call that was cut
+        self.trouble = ""  # error of the last interrupted call
         self._rest = ""
         self._errors = ""
         for work in (self._listen_on, self._send_on):
-            threading.Thread(target=work, name=f"{name}-{work.__name__}", daemon=True).start()
+            threading.Thread(target=work, name=f"e2b-{name}{work.__name__}", daemon=True).start()
 
     # --- what a channel uses ------------------------------------------------------------------------------
 
@@ -113,7 +116,7 @@ class ResumedStream:
 
     @property
     def errors(self) -> str:
-        """The last that the relay wrote to its standard error."""
+        """End of the relay's standard error."""
         return self._errors
 
     def _finish(self, why: str) -> None:
@@ -137,10 +140,9 @@ class ResumedStream:
             except Gone as gone:
                 self._finish(str(gone))
             except Cut as cut:
-                self.trouble = str(cut)
-                of_use = self._received > before or time.monotonic() > began + OF_USE_SECONDS
-                failures = 0 if of_use else failures + 1
-                self._pause(failures)
+                useful = self._received > before or time.monotonic() > began + USEFUL_SECONDS
+                failures = 0 if useful else failures + 1
+                self._pause(failures, "listening", cut)
 
     def _ask_again(self) -> None:
         with self._change:
@@ -149,14 +151,14 @@ class ResumedStream:
 
     def _on_output(self, text: str) -> None:
         if self._end is not None:
-            raise Cut("closed")  # leaves the call
+            raise Cut("closed")  # ends the call
         lines = (self._rest + text).split("\n")
         self._rest = lines.pop()[:LONGEST_LINE]
         for line in lines:
             self._on_line(line)
 
     def _on_line(self, line: str) -> None:
-        """Take a line of the relay's that goes on where we are; all else was had, or will be asked for again."""
+        """Take a line of the relay if it continues the received bytes; others are duplicates or retransmitted."""
         mark, _, rest = line.partition(" ")
         place, _, text = rest.partition(" ")
         if mark != LINE_MARK or not place.isdigit():
@@ -191,12 +193,11 @@ class ResumedStream:
             except Gone as gone:
                 self._finish(str(gone))
             except Cut as cut:
-                self.trouble = str(cut)
                 failures += 1
-                self._pause(failures)
+                self._pause(failures, "sending", cut)
 
     def _wait_for_work(self) -> bool:
-        """Wait until there is something to send or to renew; False at the end."""
+        """Wait until there is something to send or to renew; False at the end of the stream."""
         with self._change:
             self._change.wait_for(
                 lambda: self._outgoing or self._asked > self._answered or self._end is not None,
@@ -221,12 +222,16 @@ class ResumedStream:
             self._change.notify_all()
 
     def _renew(self) -> None:
-        self._renew_at = time.monotonic() + min(self._renew_seconds, 15.0)  # where it fails
+        self._renew_at = time.monotonic() + min(self._renew_seconds, 15.0)  # if it fails
         self._process.renew()
         self._renew_at = time.monotonic() + self._renew_seconds
 
-    def _pause(self, failures: int) -> None:
-        """Wait a little longer after each failure, and never as long as others who failed with us."""
+    def _pause(self, failures: int, what: str, cut: Cut) -> None:
+        """Wait before a retry: exponential with jitter."""
+        self.trouble = str(cut)
+        if self._end is None:
+            level = logging.WARNING if failures else logging.DEBUG  # gateways routinely cut long streams
+            log.log(level, "sandbox %s: %s was interrupted; retrying: %s", self._name, what, cut)
         seconds = jittered(min(LONGEST_PAUSE, 0.05 * 2**failures))
         with self._change:
             self._change.wait_for(lambda: self._end is not None, seconds)

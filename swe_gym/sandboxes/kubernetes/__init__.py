@@ -1,8 +1,7 @@
-"""Sandboxes in pods of Kubernetes: the runner is the first process, over one attached websocket for each.
+"""Sandboxes in pods of Kubernetes. The runner is the first process, reached through one attached websocket.
 
-No command costs a call of the API. Standard input is opened once (`stdinOnce`), so the node closes it when our end is
-gone, by SIGKILL too; the runner then ends, and with it the container. The pod that is left, ended, is deleted by us,
-or by the next sweep of anybody.
+A command does not call the API. Standard input is opened with `stdinOnce`, so the node closes it when this process
+ends, even by SIGKILL; the runner then exits, and with it the container. The owner or the next sweep deletes the pod.
 """
 
 import threading
@@ -26,11 +25,11 @@ from .watch import PodView
 __all__ = ["KubernetesOptions", "KubernetesSandbox", "sweep"]
 
 VM_CLASSES = ("kata", "gvisor", "runsc")
-"""Runtime classes with these in their names have a kernel of their own."""
+"""Substrings of the names of runtime classes that run each pod on a kernel of its own."""
 
 CLOSE_SECONDS = 9.0
 EXPLAIN_SECONDS = 3.0
-"""How long to wait for the cluster to say why a sandbox ended: its node reports about once a second."""
+"""Seconds to wait for the cluster to report why a sandbox ended; nodes report about once a second."""
 
 
 class KubernetesSandbox(ContainerSandbox):
@@ -43,7 +42,7 @@ class KubernetesSandbox(ContainerSandbox):
         self.options = parse_options(KubernetesOptions, spec.options, self.name)
         super().__init__(spec, self.options.activate, self.options.running)
         manifest.check(spec, self.options)
-        advice = "Name a runtime class of gVisor or Kata, sandbox_options={'options': {'runtime_class': ...}}."
+        advice = "Name a runtime class of gVisor or Kata: sandbox_options={'options': {'runtime_class': ...}}."
         demand_isolation(spec, self._isolation(), self.name, advice)
         self._cluster: Cluster | None = None
         self._view: PodView | None = None
@@ -56,17 +55,17 @@ class KubernetesSandbox(ContainerSandbox):
     def capabilities(self) -> Capabilities:
         """See `Sandbox.capabilities`."""
         notes = [
-            "The number of processes is capped by the node (podPidsLimit), not by `pids`.",
-            "Disk is capped per file; a pod that takes more in total is evicted, up to two minutes later.",
+            "The node limits the number of processes (podPidsLimit), not `pids`.",
+            "Disk is limited per file. A pod that uses more in total is evicted, up to two minutes later.",
             *self._runner_notes(),
         ]
         if self._isolation() == "container":
-            notes.append("It shares the node's kernel: it does not stop an exploit of the kernel.")
-        closed = self.spec.network == "none" and self.options.network == "open"
+            notes.append("The pod shares the node's kernel: a kernel exploit escapes.")
+        stays_open = self.spec.network == "none" and self.options.network == "open"
         return Capabilities(
             backend=self.name,
             isolation=self._isolation(),
-            network="open" if closed else self.spec.network,
+            network="open" if stays_open else self.spec.network,
             notes=tuple(notes),
         )
 
@@ -94,13 +93,13 @@ class KubernetesSandbox(ContainerSandbox):
         name = manifest.pod_name(self.id)
         pod = manifest.pod(self.spec, self.options, name=name, image=image, run=shared.run, sandbox=self.id)
         view = self._view = shared.view(name)
-        view.made(shared.create(pod, deadline, self._cancelled))
+        view.set_created(shared.create(pod, deadline, self._cancelled))
         shared.wait_ready(view, deadline, self._cancelled)
         stream = self._stream = shared.attach(view, deadline, self._cancelled)
         try:
             stream.write(manifest.program(self.spec, self.options), deadline - time.monotonic())
-        except OSError as error:  # a timeout is one
-            text = f"pod {name} did not take its program"
+        except OSError as error:  # TimeoutError included
+            text = f"pod {name} did not accept the runner"
             raise SandboxStartError(text, reason="setup", retryable=True, detail=self._last_words()) from error
         if self._cancelled.is_set():
             raise SandboxClosed("closed while it started")
@@ -112,10 +111,10 @@ class KubernetesSandbox(ContainerSandbox):
         if self._view is not None:
             self._view.wake()
         if self._connecting == threading.get_ident():
-            return  # a signal's handler closes what its own thread is starting: `start` disconnects again
+            return  # a signal handler interrupted this thread's `start`, which disconnects again
         deadline = time.monotonic() + CLOSE_SECONDS
         if not self._settled.wait(CLOSE_SECONDS):
-            return  # likewise
+            return  # `start` disconnects again
         with self._lock:
             shared, self._cluster = self._cluster, None
         if shared is not None:
@@ -133,16 +132,8 @@ class KubernetesSandbox(ContainerSandbox):
 
     # --- what the runner says -----------------------------------------------------------------------------------
 
-    def _request(
-        self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
-    ) -> tuple[dict[str, Any], bytes]:
-        try:
-            return super()._request(op, payload, timeout=timeout, path=path, **fields)
-        except SandboxLost as loss:
-            raise self._explained(loss) from loss
-
     def _explained(self, loss: SandboxLost) -> SandboxLost:
-        """The loss, with the reason that the cluster gives for the pod's end."""
+        """See `ContainerSandbox._explained`; the pod's status tells why it ended."""
         view = self._view
         if view is None or self.closed or loss.reason not in ("killed", "unresponsive"):
             return loss  # the runner has told why
@@ -161,31 +152,31 @@ class KubernetesSandbox(ContainerSandbox):
         return self._stream.last_words() if self._stream else ""
 
     def _read_environment(self, deadline: float) -> dict[str, str]:
-        """What the image sets, without what the cluster adds."""
+        """Return the image's environment without the cluster's variables."""
         found = super()._read_environment(deadline)
         return {name: value for name, value in found.items() if not name.startswith("KUBERNETES_")}
 
 
 def sweep(options: Mapping[str, Any] | None = None, *, older_than: float = KEPT_SECONDS) -> list[str]:
-    """Delete the pods of any client of ours that nobody uses any more: ended, never started, or past their lease.
+    """Delete abandoned pods of any client of this package: ended, never started, or past their lease.
 
     Args:
-        options: The backend's own options; those that say which cluster and namespace are looked at.
-        older_than: Seconds for which a pod that ended is kept for its owner to look at.
+        options: Options of the backend; they select the cluster and the namespace.
+        older_than: Seconds that an ended pod is kept for its owner to inspect.
 
     Returns:
-        The names of the pods.
+        The names of the deleted pods.
 
     Raises:
-        UsageError: There is no such cluster, or no such option.
-        SandboxError: The cluster refuses, or does not answer.
+        UsageError: The cluster or an option does not exist.
+        SandboxError: The cluster refuses or does not answer.
     """
     parsed = parse_options(KubernetesOptions, options or {}, KubernetesSandbox.name)
     api = Api(kubeconfig=parsed.kubeconfig, context=parsed.context)
     try:
         return sweep_pods(api, parsed.namespace or api.namespace, older_than=older_than)
     except ApiError as error:
-        text = "the cluster did not let us sweep: the verbs list and delete of pods are needed"
-        raise SandboxError(text, retryable=error.passing, detail=str(error)) from error
+        text = "the cluster refused the sweep: it needs the verbs list and delete on pods"
+        raise SandboxError(text, retryable=error.transient, detail=str(error)) from error
     finally:
         api.close()

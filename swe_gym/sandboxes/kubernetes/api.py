@@ -1,8 +1,8 @@
-"""The few calls of the Kubernetes API that sandboxes need, over the configuration that the official SDK reads.
+"""The few calls of the Kubernetes API that sandboxes need, with the official SDK's configuration.
 
-The SDK knows kubeconfigs, service accounts, token plugins, certificates and proxies, so it makes the configuration and
-the pool of connections. Its generated methods are not used: `stream()` patches the client it is given, which breaks the
-calls of every other thread, and its models cost more time than the calls.
+The SDK handles kubeconfigs, service accounts, token plugins, certificates and proxies, and makes the connection pool.
+Its generated methods are not used: `stream()` patches the given client, which breaks calls of other threads, and the
+models take longer than the calls.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ from ...errors import UsageError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-"""How websockets of the API carry standard streams; the server takes the first that it knows."""
+"""Websocket protocols for standard streams, most wanted first."""
 
 CONNECT_SECONDS = 10.0
 
 Object = dict[str, Any]
-"""A Kubernetes object, as its JSON says."""
+"""A Kubernetes object as parsed JSON."""
 
 
 class ApiError(Exception):
-    """The API server refused, or no reply came.
+    """A request that the API server refused or did not answer.
 
     Attributes:
-        status: The HTTP status; 0 where no reply came and nobody knows whether the request was carried out.
-        reason: The machine-readable reason, as in "AlreadyExists".
-        message: What the server, or the network, says.
-        retry_after: Seconds that the server asks to wait, where it does.
+        status: HTTP status; 0 without a reply, in which case the request may have been carried out.
+        reason: Machine-readable reason, such as "AlreadyExists".
+        message: Message of the server or the network.
+        retry_after: Seconds that the server asks to wait, if it does.
     """
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
@@ -53,13 +53,13 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     @property
-    def passing(self) -> bool:
-        """Whether the same request may well work in a moment."""
+    def transient(self) -> bool:
+        """Whether the same request may succeed later."""
         return self.status in (0, 429) or self.status >= 500
 
 
 class Watching:
-    """One open watch: iterate over its events, `close` it from any thread."""
+    """An open watch. Iterate over its events; `close` it from any thread."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -67,10 +67,10 @@ class Watching:
         self._closed = False
 
     def __iter__(self) -> Iterator[Object]:
-        """Events until the server ends the watch.
+        """Yield events until the server ends the watch.
 
         Raises:
-            ApiError: The connection broke, or nothing came for longer than the read timeout.
+            ApiError: The connection broke, or was silent for longer than the read timeout.
         """
         pending = b""
         try:
@@ -85,45 +85,45 @@ class Watching:
                 self._response.close()
 
     def close(self) -> None:
-        """End the iteration, also one that waits in another thread."""
+        """End the iteration, even in another thread."""
         with self._lock:
             connection = None if self._closed else getattr(self._response, "connection", None)
             sock = getattr(connection, "sock", None)
             if sock is not None:
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # that of SSLSocket would pull TLS from under a read
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # SSLSocket's own would drop TLS during a read
 
 
 class Api:
-    """A connection to one cluster, for any number of threads.
+    """A client of one cluster, shared by any number of threads.
 
     Args:
-        kubeconfig: Path of a kubeconfig; None is what `kubectl` would take, else the pod that we run in.
-        context: A context of the kubeconfig; None is the current one.
-        connections: How many calls may run at the same time without opening connections for one call only.
+        kubeconfig: Path of a kubeconfig; None uses `kubectl`'s, else the pod that this process runs in.
+        context: Context of the kubeconfig; None is the current one.
+        connections: Size of the connection pool.
 
     Attributes:
-        answered: Whether the server has ever said anything.
+        answered: Whether the server has ever replied.
 
     Raises:
-        UsageError: There is no configuration, or it has no such context.
+        UsageError: The configuration or the context does not exist.
     """
 
     def __init__(self, *, kubeconfig: str | None, context: str | None, connections: int = 64) -> None:
         self._configuration, self.namespace = _configure(kubeconfig, context)
         self._configuration.connection_pool_maxsize = connections
         self._pool = RESTClientObject(self._configuration).pool_manager
-        self._auth_lock = threading.Lock()  # the SDK's refreshing of tokens is not made for threads
+        self._auth_lock = threading.Lock()  # the SDK's token refresh is not thread-safe
         self._skew = 0.0
         self.answered = False
 
     @property
     def host(self) -> str:
-        """The address of the API server."""
+        """Address of the API server."""
         return str(self._configuration.host)
 
     def now(self) -> float:
-        """Seconds since the epoch by the clock of the API server, as far as replies have told."""
+        """Return seconds since the epoch by the API server's clock, as estimated from its replies."""
         return time.time() + self._skew
 
     def request(
@@ -135,10 +135,10 @@ class Api:
         query: Mapping[str, str] | None = None,
         timeout: float = 30.0,
     ) -> Object:
-        """One call; returns the object in the reply.
+        """Send one request and return the object of the reply.
 
         Raises:
-            ApiError: The server refused, or no reply came in `timeout` seconds.
+            ApiError: The server refused, or did not reply within `timeout` seconds.
         """
         response = self._send(method, path, body, query, timeout, timeout)
         try:
@@ -152,10 +152,10 @@ class Api:
         return reply
 
     def watch(self, path: str, *, query: Mapping[str, str], seconds: int) -> Watching:
-        """Watch a collection for so many seconds; a connection that is silent for 5 s longer counts as broken.
+        """Watch a collection for `seconds`. A connection that is silent for 5 s longer counts as broken.
 
         Raises:
-            ApiError: The server refused (410: the resource version is too old), or no reply came.
+            ApiError: The server refused (410: the resource version is too old) or did not reply.
         """
         query = {**query, "watch": "true", "timeoutSeconds": str(seconds), "allowWatchBookmarks": "true"}
         response = self._send("GET", path, None, query, CONNECT_SECONDS, seconds + 5.0)
@@ -165,10 +165,10 @@ class Api:
         return Watching(response)
 
     def connect(self, path: str, *, query: Mapping[str, str], timeout: float) -> socket.socket:
-        """Open a websocket; returns the socket after the handshake.
+        """Open a websocket and return its socket after the handshake.
 
         Raises:
-            ApiError: The server refused, or no reply came in `timeout` seconds.
+            ApiError: The server refused, or did not reply within `timeout` seconds.
         """
         url = f"{self.host.replace('http', 'ws', 1)}{path}?{urlencode(query)}"
         headers = [f"authorization: {value}" for value in self._authorization().values()]
@@ -215,7 +215,7 @@ class Api:
                 timeout=urllib3.Timeout(
                     connect=max(0.1, min(connect_timeout, CONNECT_SECONDS)), read=max(0.1, read_timeout)
                 ),
-                retries=False,  # whoever calls knows what may be sent twice
+                retries=False,  # only the caller knows what may be sent twice
                 preload_content=False,
             )
         except urllib3.exceptions.HTTPError as error:
@@ -241,7 +241,7 @@ class Api:
         return options | {name: value for name, value in given.items() if value is not None}
 
     def _proxy(self) -> dict[str, Any]:
-        """The proxy that the SDK uses, and no other: `websocket` would look into the environment itself."""
+        """Return the SDK's proxy; by default, `websocket` would read one from the environment."""
         proxy = self._configuration.proxy
         if not proxy:
             return {"http_no_proxy": ["*"]}
@@ -261,14 +261,14 @@ class Api:
 
 
 def pods_path(namespace: str, name: str = "", subresource: str = "") -> str:
-    """The path of a namespace's pods, of one of them, or of a part of it."""
+    """Return the path of a namespace's pods, of one pod, or of its subresource."""
     parts = ["/api/v1/namespaces", quote(namespace, safe=""), "pods", quote(name, safe=""), subresource]
     return "/".join(part for part in parts if part)
 
 
 def _configure(kubeconfig: str | None, context: str | None) -> tuple[Any, str]:
-    """The SDK's configuration of the client, and the namespace that goes with it."""
-    load: Any = config  # a part of the SDK without annotations
+    """Return the SDK's client configuration and the namespace of its context."""
+    load: Any = config  # not annotated
     configuration = client.Configuration()
     try:
         if kubeconfig or context or _has_kubeconfig() or "KUBERNETES_SERVICE_HOST" not in os.environ:
@@ -281,7 +281,7 @@ def _configure(kubeconfig: str | None, context: str | None) -> tuple[Any, str]:
         return configuration, (SERVICE_ACCOUNT / "namespace").read_text().strip() or "default"
     except (config.ConfigException, OSError) as error:
         raise UsageError(
-            f"no Kubernetes cluster to use: {str(error).rstrip('.')}. Set KUBECONFIG, give "
+            f"no Kubernetes cluster is configured: {str(error).rstrip('.')}. Set KUBECONFIG, pass "
             "sandbox_options={'options': {'kubeconfig': ..., 'context': ...}}, or run in a pod with a service account."
         ) from error
 
@@ -299,7 +299,7 @@ def _parse(data: bytes) -> Object:
 
 
 def _refusal(status: int, headers: Mapping[str, str], reply: Object, data: bytes) -> ApiError:
-    """What a `Status` object, or whatever stands between us and the API server, says."""
+    """Build the error from a `Status` object, or from the reply of a proxy before the API server."""
     message = reply.get("message") or data.decode("utf-8", "replace").strip()[:500]
     asked = headers.get("Retry-After") or (reply.get("details") or {}).get("retryAfterSeconds")
     try:

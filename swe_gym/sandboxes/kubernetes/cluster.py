@@ -1,8 +1,9 @@
-"""One process's use of one namespace: makes pods, waits for them, attaches to them, and sees that none is left."""
+"""One process's use of one namespace: creating, awaiting, attaching to and deleting pods."""
 
 import atexit
 import contextlib
 import itertools
+import logging
 import os
 import threading
 import time
@@ -17,24 +18,27 @@ from .api import Api, ApiError, Object, pods_path
 from .manifest import CLAIM, RUN
 from .options import ClusterOptions
 from .pods import KEPT_SECONDS, REQUEST_SECONDS, delete_pod, list_pods, sweep_pods
-from .status import CONTAINER, READY, Again, Waiting, judge, judge_refusal
+from .status import CONTAINER, READY, Waiting, judge, judge_refusal
 from .streams import AttachedStream, open_stream
 from .watch import PodView, PodWatch
 
+log = logging.getLogger(__name__)
+
 WINDOW_SECONDS, SHORT_SECONDS = 30, 5
-"""How long one watch is kept open: a dead connection that does not say so is noticed 5 s after it, and between two of
-them the house is kept. The short one is for when there is something to do in it."""
+"""Seconds of one watch; a silently dead connection is noticed 5 s after it.
+
+Housekeeping runs between two watches, so the window is short if there is something to delete or sweep."""
 
 SWEEP_SECONDS = 600.0
 UNSURE_SECONDS = 60.0
-"""How long a request that got no reply may still be carried out."""
+"""Seconds in which a request without a reply may still be carried out."""
 
 EXIT_SECONDS = 10.0
 DELETE_SECONDS = 5.0
 
 
 class Cluster:
-    """What all sandboxes of a process share that are made with the same options of connection and the same limits."""
+    """State shared by all sandboxes of a process with equal `ClusterOptions`."""
 
     def __init__(self, options: ClusterOptions) -> None:
         self.options = options
@@ -53,10 +57,10 @@ class Cluster:
         self._pid = os.getpid()
         atexit.register(self._delete_all)
 
-    # --- who uses it ----------------------------------------------------------------------------------------
+    # --- users ----------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """One more sandbox; the first starts the thread that watches."""
+        """Add a sandbox; the first one starts the watching thread."""
         with self._lock:
             self._users += 1
             if self._watch is None:
@@ -64,7 +68,7 @@ class Cluster:
                 threading.Thread(target=self._run, args=[self._watch], name="swe-gym pods", daemon=True).start()
 
     def leave(self) -> None:
-        """One sandbox less; the last ends the thread, once everything that must go has gone."""
+        """Remove a sandbox; the last one stops the thread once all doomed pods are gone."""
         with self._lock:
             self._users -= 1
             watch = self._watch if self._users == 0 and not self._doomed else None
@@ -80,7 +84,11 @@ class Cluster:
             try:
                 watch.turn(SHORT_SECONDS if soon else WINDOW_SECONDS)
                 self._keep_house()
-            except Exception:  # noqa: BLE001  whatever it is, without this thread no sandbox starts any more
+            except ApiError as error:
+                log.warning("housekeeping in namespace %s failed: %s", self.namespace, error)
+                NEVER.wait(1.0)
+            except Exception:  # without this thread, no sandbox can start any more
+                log.exception("the watching thread of namespace %s failed; retrying", self.namespace)
                 NEVER.wait(1.0)
 
     def _wanted(self, watch: PodWatch) -> bool:
@@ -94,27 +102,27 @@ class Cluster:
             streams = list(self._streams)
         for stream in streams:
             stream.keep_alive()
-        self._bury()
+        self._delete_all_doomed()
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + SWEEP_SECONDS
             sweep_pods(self.api, self.namespace, older_than=KEPT_SECONDS)
 
-    # --- making a pod -----------------------------------------------------------------------------------------
+    # --- creation ---------------------------------------------------------------------------------------------
 
     def view(self, name: str) -> PodView:
-        """Look out for a pod that will be made."""
+        """Add a view of a pod, before it is created."""
         assert self._watch is not None, "enter() first"
         return self._watch.view(name)
 
     def create(self, pod: Object, deadline: float, cancelled: threading.Event) -> Object:
-        """Make a pod; returns it as the API has it. A request whose reply was lost does not make a second one.
+        """Create a pod and return it. A retry after a lost reply does not create a second one.
 
         Raises:
-            SandboxStartError: The API refused, or did not take it in time.
+            SandboxStartError: The API refused, or did not create it in time.
             SandboxClosed: `cancelled` was set.
         """
         name, started = pod["metadata"]["name"], time.monotonic()
-        unsure = False  # whether a request of ours was, or may still be, carried out without our knowing
+        unsure = False  # whether an unanswered request created the pod, or may still create it
         try:
             for attempt in itertools.count():
                 self._rate.wait(deadline, cancelled)
@@ -131,7 +139,8 @@ class Cluster:
                     until = deadline if patient else min(deadline, started + self.options.capacity_timeout)
                     pause = self._pause(attempt, error)
                     if time.monotonic() + pause > until:
-                        raise self._given_up(name, attempt + 1, judged, error) from error
+                        raise self._give_up(name, attempt + 1, judged, error) from error
+                    log.warning("pod %s was not created; retrying in %.1f s: %s (%s)", name, pause, judged.why, error)
                 sleep(pause, cancelled)
         except BaseException:
             if unsure:
@@ -139,16 +148,14 @@ class Cluster:
             raise
         raise AssertionError("unreachable")  # pragma: no cover
 
-    def _given_up(self, name: str, tries: int, again: Again, error: ApiError) -> SandboxStartError:
-        text = f"pod {name} could not be created in {tries} tries"
-        if again.for_capacity:
-            text += ": the namespace's quota is used up"
+    def _give_up(self, name: str, attempts: int, judged: Waiting, error: ApiError) -> SandboxStartError:
+        text = f"pod {name} could not be created in {attempts} attempts: {judged.why}"
         if not self.api.answered:
-            text = f"no Kubernetes API answers at {self.api.host}: is it up, and the context the right one?"
-        return SandboxStartError(text, reason=again.reason, retryable=True, detail=str(error))
+            text = f"no Kubernetes API answers at {self.api.host}. Check that it is up and that the context is right"
+        return SandboxStartError(text, reason=judged.reason, retryable=True, detail=str(error))
 
     def _post(self, pod: Object, timeout: float) -> Object:
-        """Make the pod, or find that we have made it."""
+        """Create the pod, or find that an earlier request did."""
         try:
             return self.api.request("POST", pods_path(self.namespace), body=pod, timeout=timeout)
         except ApiError as error:
@@ -159,28 +166,30 @@ class Cluster:
             found = self.api.request("GET", pods_path(self.namespace, name), timeout=timeout)
         except ApiError as error:
             if error.status == 404:
-                raise ApiError(409, "Conflict", f"pod {name} was deleted while it was made") from error
+                raise ApiError(409, "Conflict", f"pod {name} was deleted while it was created") from error
             raise
         if found["metadata"].get("labels", {}).get(CLAIM) != labels[CLAIM]:
-            raise SandboxStartError(f"somebody else has a pod with the name {name}", reason="unknown", retryable=True)
+            raise SandboxStartError(
+                f"a pod with the name {name} exists and is not ours", reason="unknown", retryable=True
+            )
         return found
 
     def _pause(self, attempt: int, error: ApiError) -> float:
-        """Seconds until the next try: what the server asks for, else exponential, never the same for two clients."""
+        """Return seconds until the next attempt: the server's Retry-After, else exponential with jitter."""
         if error.retry_after is not None:
             return jittered(error.retry_after, 1.0, 1.2)
         if error.status == 0 and attempt == 0:
-            return jittered(0.5, 0.0)  # most likely the reply was lost and the pod is there
+            return jittered(0.5, 0.0)  # most likely only the reply was lost
         first, most = self.options.backoff
         return jittered(min(most, first * 2.0**attempt), 0.7)
 
-    # --- waiting for it ---------------------------------------------------------------------------------------
+    # --- readiness --------------------------------------------------------------------------------------------
 
     def wait_ready(self, view: PodView, deadline: float, cancelled: threading.Event) -> None:
         """Wait until the pod's container runs.
 
         Raises:
-            SandboxStartError: It never will, or did not in time.
+            SandboxStartError: It never will, or not in time.
             SandboxClosed: `cancelled` was set.
         """
         waits_since: float | None = None
@@ -195,6 +204,8 @@ class Cluster:
                 until = min(deadline, waits_since + self.options.capacity_timeout)
             else:
                 waits_since = None
+            slow = judged.reason != "timeout"  # an image, a queue or room on a node
+            log.log(logging.INFO if slow else logging.DEBUG, "pod %s waits: %s", view.name, judged.why)
             if not self._changed(view, seen, until, cancelled):
                 text = f"pod {view.name} did not start in time: {judged.why}"
                 raise SandboxStartError(text, reason=judged.reason, retryable=True, detail=self._events(view))
@@ -203,25 +214,26 @@ class Cluster:
         try:
             return view.wait(lambda: view.pod is not seen or view.gone or cancelled.is_set(), until)
         except ApiError as error:
-            text = "the cluster does not tell how our pods are: the verbs get, list and watch of pods are needed"
+            text = "the cluster refuses to report pods: the verbs get, list and watch on pods are needed"
             raise SandboxStartError(text, reason="setup", detail=str(error)) from error
 
     def _events(self, view: PodView) -> str:
-        """What the cluster reports of a pod that does not start, as far as we may read it."""
+        """Return warnings of the cluster about a pod that does not start, if they may be read."""
         query = {"fieldSelector": f"involvedObject.name={view.name},type=Warning", "limit": "5"}
         try:
             reply = self.api.request("GET", f"/api/v1/namespaces/{self.namespace}/events", query=query, timeout=5.0)
-        except ApiError:
+        except ApiError as error:
+            log.debug("the events of pod %s cannot be read: %s", view.name, error)
             return ""
         return "\n".join(f"{event.get('reason')}: {event.get('message')}" for event in reply.get("items") or ())
 
-    # --- talking to it ----------------------------------------------------------------------------------------
+    # --- attaching --------------------------------------------------------------------------------------------
 
     def attach(self, view: PodView, deadline: float, cancelled: threading.Event) -> AttachedStream:
         """Attach to the standard streams of a pod's first process.
 
         Raises:
-            SandboxStartError: That is not allowed, or did not work in time.
+            SandboxStartError: Attaching is not allowed, or failed until the deadline.
             SandboxClosed: `cancelled` was set.
         """
         query = {"container": CONTAINER, "stdin": "true", "stdout": "true", "stderr": "true"}
@@ -233,36 +245,41 @@ class Cluster:
                     stream = AttachedStream(open_stream(self.api.connect(path, query=query, timeout=timeout)))
                 break
             except ApiError as error:
-                _judge(view, cancelled)  # says more where the pod has ended meanwhile
+                _judge(view, cancelled)  # tells more if the pod has ended meanwhile
                 pause = jittered(min(5.0, 0.2 * 2**attempt), 0.7)
-                if not error.passing or time.monotonic() + pause > deadline:
+                if not error.transient or time.monotonic() + pause > deadline:
                     text = f"cannot attach to pod {view.name}" + (
-                        ": the verbs get and create of pods/attach are needed" if error.status == 403 else ""
+                        ": the verbs get and create on pods/attach are needed" if error.status == 403 else ""
                     )
-                    raise SandboxStartError(text, reason="setup", retryable=error.passing, detail=str(error)) from error
+                    raise SandboxStartError(
+                        text, reason="setup", retryable=error.transient, detail=str(error)
+                    ) from error
+                log.warning("attaching to pod %s failed; retrying in %.1f s: %s", view.name, pause, error)
             sleep(pause, cancelled)
         with self._lock:
             self._streams.add(stream)
+        log.debug("attached to pod %s", view.name)
         return stream
 
-    # --- the end ----------------------------------------------------------------------------------------------
+    # --- deletion ---------------------------------------------------------------------------------------------
 
     def delete(self, view: PodView, stream: AttachedStream | None, deadline: float) -> None:
-        """Delete a pod, if it was made, and wait until it is gone.
+        """Delete a pod, if it was created, and wait until it is gone.
 
-        What is not gone by the deadline is deleted later, by the watching thread.
+        If it is not gone by the deadline, the watching thread deletes it later.
         """
         with self._lock:
             if stream is not None:
                 self._streams.discard(stream)
             watch = self._watch
         if "uid" in view.pod["metadata"] and not view.gone and not self._delete(view, deadline):
+            log.warning("pod %s is not deleted yet; the watching thread deletes it later", view.name)
             self._doom(view.pod)
         if watch is not None:
             watch.forget(view.name)
 
     def _delete(self, view: PodView, deadline: float) -> bool:
-        """Whether the pod is gone by the deadline."""
+        """Delete a pod and return whether it is gone by the deadline."""
         uid = view.pod["metadata"]["uid"]
         pause = 0.2
         while time.monotonic() + pause < deadline:
@@ -271,34 +288,35 @@ class Cluster:
                     timeout = max(0.5, min(DELETE_SECONDS, deadline - time.monotonic()))
                     if delete_pod(self.api, self.namespace, view.name, uid=uid, timeout=timeout):
                         return True
-                # Where the watch does not tell that it is gone, asking once more does.
+                # If the watch does not report the deletion, a second request does.
                 if view.wait(lambda: view.gone, min(deadline, time.monotonic() + 1.0)):
                     return True
-            except SandboxStartError:  # others were deleting all the time
+            except SandboxStartError:  # the gate stayed closed
                 return False
             except ApiError as error:
-                if not error.passing:
+                log.debug("deleting pod %s failed: %s", view.name, error)
+                if not error.transient:
                     return False
                 time.sleep(pause)
                 pause *= 2
         return False
 
     def _doom(self, pod: Object) -> None:
-        """See later that a pod of ours is gone, or is not made after all."""
+        """Have the watching thread delete a pod that exists or may still be created."""
         metadata = pod["metadata"]
         with self._lock:
             self._doomed.setdefault((metadata["name"], metadata["labels"][CLAIM]), time.monotonic())
 
-    def _bury(self) -> None:
+    def _delete_all_doomed(self) -> None:
         with self._lock:
             doomed = list(self._doomed.items())
         for (name, claim), since in doomed:
-            if self._is_buried(name, claim, since):
+            if self._delete_doomed(name, claim, since):
                 with self._lock:
                     self._doomed.pop((name, claim), None)
 
-    def _is_buried(self, name: str, claim: str, since: float) -> bool:
-        """Whether a doomed pod needs no more care, after doing something about it."""
+    def _delete_doomed(self, name: str, claim: str, since: float) -> bool:
+        """Delete a doomed pod if it exists; return whether it needs no further attempt."""
         try:
             metadata = self.api.request("GET", pods_path(self.namespace, name), timeout=REQUEST_SECONDS)["metadata"]
             if metadata.get("labels", {}).get(CLAIM) == claim:
@@ -306,28 +324,26 @@ class Cluster:
                 return False
         except ApiError as error:
             if error.status != 404:
-                return not error.passing  # where we may not, trying on does not help
+                log.warning("deleting pod %s failed: %s", name, error)
+                return not error.transient
         return time.monotonic() > since + UNSURE_SECONDS
 
     def _delete_all(self) -> None:
-        """At the end of the process: what is still there of this run is deleted."""
+        """Delete all pods of this run at the end of the process."""
         with self._lock:
             left = self._users or self._doomed
-        if not left or os.getpid() != self._pid:  # a forked copy must not end its parent's sandboxes
+        if not left or os.getpid() != self._pid:  # a fork must not delete its parent's sandboxes
             return
         deadline = time.monotonic() + EXIT_SECONDS
-        with contextlib.suppress(ApiError):
+        with contextlib.suppress(ApiError):  # the pods end by themselves, and a sweep deletes them
             for pod in list_pods(self.api, self.namespace, {RUN: self.run}):
                 if time.monotonic() < deadline:
                     metadata = pod["metadata"]
                     delete_pod(self.api, self.namespace, metadata["name"], uid=metadata["uid"], timeout=2.0)
 
 
-# --- small parts ------------------------------------------------------------------------------------------
-
-
 def _judge(view: PodView, cancelled: threading.Event) -> Literal["ready"] | Waiting:
-    """The judgement, where it is neither a failure nor too late for one."""
+    """Return the state of a starting pod; raise if it failed or the start was cancelled."""
     if cancelled.is_set():
         raise SandboxClosed("closed while it started")
     if view.gone:
@@ -338,15 +354,13 @@ def _judge(view: PodView, cancelled: threading.Event) -> Literal["ready"] | Wait
     return judged
 
 
-# --- one for all --------------------------------------------------------------------------------------------
-
 _LOCK = threading.Lock()
 _CLUSTERS: dict[tuple[object, ...], Cluster] = {}
-"""The clusters in use, by our own pid: a forked copy of this process must not share connections with its parent."""
+"""Clusters in use, by this process's id: a fork must not share connections with its parent."""
 
 
 def shared_cluster(options: ClusterOptions) -> Cluster:
-    """The process's use of the cluster that the options name; with `enter` called."""
+    """Return this process's `Cluster` for the options, with `enter` called."""
     key = (os.getpid(), *(getattr(options, name) for name in ClusterOptions.model_fields))
     with _LOCK:
         cluster = _CLUSTERS.get(key)

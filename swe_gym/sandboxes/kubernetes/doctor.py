@@ -1,4 +1,4 @@
-"""What a cluster lacks for our sandboxes, in words that a user can act on. For `swe-gym doctor`."""
+"""Checks of a cluster for `swe-gym doctor`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,19 +13,19 @@ NEEDED = (
     ("pods", "create get list watch delete"),
     ("pods/attach", "create get"),
 )
-"""Resources and verbs, as in the Role of `docs/sandboxes/kubernetes.md`."""
+"""Resources and verbs of the Role in `docs/sandboxes/kubernetes.md`."""
 
 SECONDS = 10.0
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        what: Its name.
-        works: Whether it is as it should be.
-        detail: What was found.
-        fix: What to do where it is not.
+        what: Name of the check.
+        works: Whether it passed.
+        detail: Description of the result.
+        fix: Fix if it failed.
     """
 
     what: str
@@ -35,10 +35,10 @@ class Finding(NamedTuple):
 
 
 def examine(options: Mapping[str, Any] | None = None) -> list[Finding]:
-    """Look at the cluster, the rights, the quotas and the policies that the options lead to.
+    """Check the cluster, the rights, the quotas and the network policy that the options select.
 
     Raises:
-        UsageError: No such option.
+        UsageError: An option is unknown or invalid.
     """
     parsed = parse_options(KubernetesOptions, options or {}, "kubernetes")
     try:
@@ -48,17 +48,24 @@ def examine(options: Mapping[str, Any] | None = None) -> list[Finding]:
     try:
         return list(_findings(api, parsed, parsed.namespace or api.namespace))
     except ApiError as error:
-        return [Finding("cluster", False, f"{api.host}: {error}", "is it up, and are the credentials still good?")]
+        return [
+            Finding(
+                "cluster",
+                False,
+                f"{api.host}: {error}",
+                "check that it is up and that the credentials are valid: kubectl get pods",
+            )
+        ]
     finally:
         api.close()
 
 
 def _findings(api: Api, options: KubernetesOptions, namespace: str) -> Iterator[Finding]:
     version = api.request("GET", "/version", timeout=SECONDS)
-    yield Finding("cluster", True, f"{api.host}, Kubernetes {version.get('gitVersion', 'of unknown version')}")
+    yield Finding("cluster", True, f"{api.host}, Kubernetes {version.get('gitVersion', '(unknown version)')}")
     if not _exists(api, namespace):
-        fix = f"kubectl create namespace {namespace}, or name another one with the option 'namespace'"
-        yield Finding("namespace", False, f"there is no namespace {namespace}", fix)
+        fix = f"kubectl create namespace {namespace}, or set the option 'namespace'"
+        yield Finding("namespace", False, f"namespace {namespace} does not exist", fix)
         return
     for resource, verbs in NEEDED:
         missing = [verb for verb in verbs.split() if not _may(api, namespace, resource, verb)]
@@ -70,7 +77,7 @@ def _findings(api: Api, options: KubernetesOptions, namespace: str) -> Iterator[
 
 
 def _exists(api: Api, namespace: str) -> bool:
-    """Whether a namespace is there; who may not look is believed."""
+    """Return whether a namespace exists; True if it may not be read."""
     try:
         api.request("GET", f"/api/v1/namespaces/{namespace}", timeout=SECONDS)
     except ApiError as error:
@@ -94,7 +101,7 @@ def _may(api: Api, namespace: str, resource: str, verb: str) -> bool:
 
 
 def _quotas(api: Api, namespace: str) -> Iterator[Finding]:
-    """Quotas that are used up. Who may not read them is not told of them."""
+    """Check the quotas, if they may be read."""
     try:
         reply = api.request("GET", f"/api/v1/namespaces/{namespace}/resourcequotas", timeout=SECONDS)
     except ApiError as error:
@@ -107,11 +114,11 @@ def _quotas(api: Api, namespace: str) -> Iterator[Finding]:
         full = [f"{name} {used.get(name)} of {limit}" for name, limit in hard.items() if used.get(name) == limit]
         told = ", ".join(full) or ", ".join(f"{name} {used.get(name, 0)} of {limit}" for name, limit in hard.items())
         name = quota["metadata"]["name"]
-        yield Finding(f"quota {name}", not full, told, "delete what uses it (`swe-gym clean`), or have it raised")
+        yield Finding(f"quota {name}", not full, told, "free it with `swe-gym clean`, or raise it")
 
 
 def _policy(api: Api, namespace: str) -> Finding:
-    """Whether a NetworkPolicy selects sandboxes that should have no network. Who enforces it cannot be seen."""
+    """Check that a NetworkPolicy closes the egress of sandboxes. Its enforcement cannot be checked."""
     fix = "apply the NetworkPolicy of docs/sandboxes/kubernetes.md; your network plugin must enforce policies"
     path = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
     try:
@@ -124,4 +131,4 @@ def _policy(api: Api, namespace: str) -> Finding:
         closes = "Egress" in (spec.get("policyTypes") or ()) and not spec.get("egress")
         if closes and labels in ({}, {NETWORK: "none"}):
             return Finding("network policy", True, f"{policy['metadata']['name']} closes egress")
-    return Finding("network policy", False, f"none in namespace {namespace} closes the egress of sandboxes", fix)
+    return Finding("network policy", False, f"no policy in namespace {namespace} closes the egress of sandboxes", fix)

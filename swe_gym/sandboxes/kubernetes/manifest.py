@@ -1,4 +1,4 @@
-"""The pod of a sandbox, as the API takes it, and the program that is sent to its first process. Pure."""
+"""The manifest of a sandbox's pod, and the program sent to its first process. Pure functions."""
 
 import getpass
 import re
@@ -20,11 +20,11 @@ from .status import CONTAINER, LENT_PYTHON, START_TIMEOUT, TTL
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "swe-gym"
 RUN, SANDBOX, CLAIM, OWNER, NETWORK = (f"swe-gym/{name}" for name in ("run", "sandbox", "claim", "owner", "network"))
-"""Labels. All pods of one client process share a run; a claim is known to the one who made the pod, and nobody else."""
+"""Labels. Pods of one client process share a run; only the creator of a pod knows its claim."""
 
 QUEUE_NAME = "kueue.x-k8s.io/queue-name"
 KEEP_OUT_OF_LOGS = {"fluentbit.io/exclude": "true"}
-"""Standard output carries frames, not text: collectors of logs have no use for it."""
+"""Keeps log collectors from a standard output that carries frames, not text."""
 
 _CAPABILITIES = """
 CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE
@@ -33,7 +33,7 @@ SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE A
 MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE
 """
 CAPABILITIES = tuple(_CAPABILITIES.split())
-"""Names in the order of the kernel's numbers."""
+"""Linux capabilities in the order of the kernel's numbers."""
 
 TO_UNPLUG = ("NET_ADMIN", "SETPCAP")
 
@@ -45,67 +45,66 @@ def read(size):
         ready = select.select([0], [], [], {patience})[0]
         piece = os.read(0, size - len(data)) if ready else b""
         if not piece:
-            sys.exit("nobody came for this sandbox")
+            sys.exit("no client attached to this sandbox")
         data += piece
     return data
 exec(compile(read(int(read(8))), "sandbox", "exec"), {{"__name__": "sandbox"}})
 """
-"""The first program: takes the real one from standard input, so that the pod stays small. It gives up by itself where
-nobody attaches, as when the client died in between."""
+"""The first program: reads the real one from standard input, which keeps the manifest small.
+
+It exits if nobody attaches, for example because the client died."""
 
 DEFAULT_CPUS, DEFAULT_MEMORY_MB = 2, 4096
-"""Limits where the spec says nothing. Next to nothing is reserved for them: most sandboxes wait most of the time."""
+"""Limits if the spec sets none. Requests stay minimal: most sandboxes wait most of the time."""
 
 ATTACH_SECONDS = 60
-"""How long a container that runs waits for its client, who may have died meanwhile."""
+"""Seconds that a running container waits for its client, which may have died."""
 
 _LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def pod_name(sandbox_id: str) -> str:
-    """The name of a sandbox's pod."""
+    """Return the name of a sandbox's pod."""
     return f"swe-gym-{sandbox_id}"
 
 
 def unplugs(spec: SandboxSpec, options: KubernetesOptions) -> bool:
-    """Whether the sandbox closes its own network."""
+    """Return whether the sandbox takes its own network down."""
     return spec.network == "none" and options.network == "unplug"
 
 
 def check(spec: SandboxSpec, options: KubernetesOptions) -> None:
-    """Refuse what a pod cannot be.
+    """Check that a pod can fulfil the spec.
 
     Raises:
-        Unsupported: A user that is no number, or one who could not close the network.
+        Unsupported: The user is not a number, or may not close the network; or a capability is unknown.
     """
     uid = user_id(spec)
     if uid and unplugs(spec, options):
         raise Unsupported(
-            f"only root can take the network down, and user={spec.user!r} was asked for: close it by a NetworkPolicy, "
-            "sandbox_options={'options': {'network': 'policy'}}, or give network='egress'"
+            f"only root can take the network down, not user={spec.user!r}. Close it by a NetworkPolicy and pass "
+            "sandbox_options={'options': {'network': 'policy'}}, or pass network='egress'"
         )
     for name in options.capabilities:
         if name not in CAPABILITIES:
-            raise Unsupported(f"backend 'kubernetes': no capability {name!r}. Known: {', '.join(CAPABILITIES)}")
+            raise Unsupported(f"backend 'kubernetes': unknown capability {name!r}. Known: {', '.join(CAPABILITIES)}")
 
 
 def user_id(spec: SandboxSpec) -> int | None:
-    """The number of the user who runs commands; None is the image's.
+    """Return the uid that runs commands; None is the image's user.
 
     Raises:
-        Unsupported: It is a name other than root: a pod takes numbers only.
+        Unsupported: The user is a name other than root; a pod takes only uids.
     """
     if spec.user is None or spec.user == "root":
         return None if spec.user is None else 0
     if not spec.user.isdecimal():
-        raise Unsupported(
-            f"a pod takes the number of a user, not the name {spec.user!r}: give its uid, as in user='1000'"
-        )
+        raise Unsupported(f"a pod takes a uid, not the user name {spec.user!r}. Pass the uid, such as user='1000'")
     return int(spec.user)
 
 
 def program(spec: SandboxSpec, options: KubernetesOptions) -> bytes:
-    """What `BOOT` reads: the length in 8 digits and the runner, with what comes before it."""
+    """Return the input of `BOOT`: the length in 8 digits, then the runner and its preamble."""
     source = runner_source()
     if unplugs(spec, options):
         kept = [CAPABILITIES.index(name) for name in options.capabilities]
@@ -122,15 +121,15 @@ def program(spec: SandboxSpec, options: KubernetesOptions) -> bytes:
 
 
 def pod(spec: SandboxSpec, options: KubernetesOptions, *, name: str, image: str, run: str, sandbox: str) -> Object:
-    """The pod of a sandbox.
+    """Return the manifest of a sandbox's pod.
 
     Args:
-        spec: What the sandbox should be.
-        options: The backend's options.
-        name: The pod's name.
-        image: The container's image.
-        run: What all pods of this client share.
-        sandbox: The sandbox's id.
+        spec: Specification of the sandbox.
+        options: Options of the backend.
+        name: Name of the pod.
+        image: Image of the container.
+        run: Label value shared by all pods of this client.
+        sandbox: Id of the sandbox.
     """
     labels = {
         **{label(key): label(value) for key, value in spec.labels.items()},
@@ -184,7 +183,7 @@ def _pod_spec(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Obje
 
 
 def _dns(spec: SandboxSpec) -> Object:
-    """Without network a name should fail at once, and not after the timeouts of servers that cannot be reached."""
+    """Make name lookups without a network fail at once, not after timeouts of unreachable servers."""
     return {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}} if spec.network == "none" else {}
 
 
@@ -200,15 +199,15 @@ def _container(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Obj
         "workingDir": spec.workdir,
         "volumeMounts": mounts,
         "stdin": True,
-        "stdinOnce": True,  # our end closes it, by our death too, and the runner ends with it
+        "stdinOnce": True,  # closes with the client, even if it is killed, which ends the runner
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": _resources(spec, options.requests),
-        "securityContext": _no_rights_but(added),
+        "securityContext": _only(added),
     }
 
 
 def _lender(spec: SandboxSpec, options: KubernetesOptions) -> Object:
-    """Runs to its end before the sandbox starts, and leaves a Python for it."""
+    """Return the init container that copies a Python into a volume."""
     return {
         "name": LENT_PYTHON,
         "image": options.python_image,
@@ -217,7 +216,7 @@ def _lender(spec: SandboxSpec, options: KubernetesOptions) -> Object:
         "volumeMounts": [{"name": name, "mountPath": path} for name, path in _lent(options).items()],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": _resources(spec, options.requests),
-        "securityContext": _no_rights_but(()),
+        "securityContext": _only(()),
     }
 
 
@@ -226,27 +225,27 @@ def _lent(options: KubernetesOptions) -> dict[str, str]:
 
 
 def _command(program: str) -> list[str]:
-    """The first command of a container. The API would take $(NAME) for a variable."""
+    """Return the command of a container. The API would expand $(NAME)."""
     return [part.replace("$", "$$") for part in start_command(program)]
 
 
-def _no_rights_but(capabilities: Iterable[str]) -> Object:
+def _only(capabilities: Iterable[str]) -> Object:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], "add": sorted(capabilities)}}
 
 
 def _own_folders(spec: SandboxSpec) -> dict[str, str]:
-    """Where a user who is not root must be able to write, to bring in the workspace of a task without an image."""
+    """Return folders in which a non-root user puts the workspace of a task without an image."""
     return {"workdir": spec.workdir, "venv": VENV} if user_id(spec) and not spec.image else {}
 
 
 def _resources(spec: SandboxSpec, requests: Mapping[str, str]) -> Object:
-    """Limits always, so that no sandbox can take its node down; what was asked for by name is reserved too."""
+    """Return limits, so that no sandbox can take its node down, and requests."""
     limits = {
         "cpu": f"{max(1, round((spec.cpus or DEFAULT_CPUS) * 1000))}m",
         "memory": f"{spec.memory_mb or DEFAULT_MEMORY_MB}Mi",
         "ephemeral-storage": f"{spec.disk_mb}Mi",
     }
-    # A limit that nothing is requested for is requested in full. Few sandboxes fill their disk.
+    # A limit without a request is requested in full, but few sandboxes fill their disk.
     reserved = {"ephemeral-storage": "0"}
     if spec.cpus is None:
         reserved["cpu"] = "10m"
@@ -256,12 +255,12 @@ def _resources(spec: SandboxSpec, requests: Mapping[str, str]) -> Object:
 
 
 def _whole(seconds: float) -> int:
-    """Whole seconds, as many as the API can count."""
+    """Return whole seconds, up to the API's maximum."""
     return int(min(seconds, 2**31 - 1))
 
 
 def label(text: str) -> str:
-    """Any text as a label's value: at most 63 characters of those that are allowed."""
+    """Turn any text into a label value: at most 63 allowed characters."""
     return _LABEL.sub("-", text)[:63].strip("-._")
 
 

@@ -5,26 +5,25 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ...types import Frozen
-
-KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "NET_BIND_SERVICE")
+from ..container import KEPT_CAPABILITIES
 
 
 class ClusterOptions(Frozen):
-    """Which cluster, and how hard it may be pressed. Sandboxes that agree on these share connections.
+    """The cluster, and limits on its use. Sandboxes with equal values share connections.
 
-    The limits count over all processes of this user on this machine, the rate in each process.
+    The limits count over all processes of this user on this machine, the rate per process.
 
     Attributes:
-        kubeconfig: Path of a kubeconfig; None is what `kubectl` would take, else the pod that we run in.
-        context: A context of it; None is the current one.
-        namespace: Where pods are made; None is the context's.
-        capacity_timeout: Seconds that a pod may wait for room on nodes or in a quota until that is an error; also the
-            patience with an API server that has never answered.
-        create_rate: Pods made per second, at most.
-        create_limit: Creations under way at the same time.
-        connect_limit: Connections being opened at the same time.
-        delete_limit: Deletions under way at the same time.
-        backoff: Seconds before the second try of a creation, and at most between tries.
+        kubeconfig: Path of a kubeconfig; None uses `kubectl`'s, else the pod that this process runs in.
+        context: Context of the kubeconfig; None is the current one.
+        namespace: Namespace of the pods; None is the context's.
+        capacity_timeout: Seconds that a pod may wait for room on a node or in a quota. Also the timeout for an API
+            server that has never answered.
+        create_rate: Maximum number of pods created per second.
+        create_limit: Maximum number of concurrent creations.
+        connect_limit: Maximum number of connections that are opened concurrently.
+        delete_limit: Maximum number of concurrent deletions.
+        backoff: Seconds before a creation is retried: the first pause and the longest.
     """
 
     kubeconfig: str | None = None
@@ -39,33 +38,33 @@ class ClusterOptions(Frozen):
 
 
 class KubernetesOptions(ClusterOptions):
-    """The Kubernetes backend's own options, beside those of `ClusterOptions`.
+    """Options of the Kubernetes backend, beside those of `ClusterOptions`.
 
     Attributes:
-        default_image: The image of tasks that bring a workspace and no image; None is `python:VERSION`.
-        image_pull_policy: As in a pod.
-        image_pull_secrets: Names of secrets.
-        python_image: An image with Python that is lent to sandboxes whose image has none; only the runner uses it.
-        running: How many commands may run at the same time, over all processes of this user on this machine; None is
-            no limit. One that waits has its whole timeout left when its turn comes, and is a retryable error if it
-            does not come in as long.
-        activate: The Python environment to put first on the PATH; "auto" looks for it, empty takes the image's PATH.
-        network: How `network="none"` is kept. "unplug" takes the interfaces down before the first command can run;
-            "policy" trusts a NetworkPolicy of yours that selects the label `swe-gym/network: none`; "open" leaves the
-            network open and says so.
+        default_image: Image of tasks that have a workspace and no image; None is `python:VERSION`.
+        image_pull_policy: `imagePullPolicy` of the pod.
+        image_pull_secrets: Names of `imagePullSecrets`.
+        python_image: Image whose Python is lent to sandboxes whose image has none; only the runner uses it.
+        running: Maximum number of commands that run at the same time, over all processes of this user on this machine;
+            None is unlimited. A command that waits keeps its whole timeout, and fails with a retryable error if the
+            wait exceeds it.
+        activate: Python environment to put first on PATH. "auto" looks for one; an empty string keeps the image's PATH.
+        network: How `network="none"` is enforced. "unplug" takes the interfaces down before the first command can run;
+            "policy" relies on your NetworkPolicy for the label `swe-gym/network: none`; "open" leaves the network open
+            and reports it in `capabilities`.
         capabilities: Linux capabilities of commands; all others are dropped.
-        requests: What the scheduler reserves, as in a pod. By default as much as `cpus` and `memory_mb` allow, and next
-            to nothing where these say nothing.
-        node_selector: As in a pod.
-        tolerations: As in a pod.
-        runtime_class: As in a pod; gVisor and Kata are runtime classes.
-        priority_class: As in a pod.
-        service_account: As in a pod. Its token is not mounted.
-        queue_name: The local queue of Kueue that admits the pods.
+        requests: `resources.requests` of the pod. By default equal to `cpus` and `memory_mb`, and minimal if those are
+            not set.
+        node_selector: `nodeSelector` of the pod.
+        tolerations: `tolerations` of the pod.
+        runtime_class: `runtimeClassName` of the pod; gVisor and Kata are runtime classes.
+        priority_class: `priorityClassName` of the pod.
+        service_account: `serviceAccountName` of the pod. Its token is not mounted.
+        queue_name: Local queue of Kueue that admits the pods.
         labels: More labels of the pods.
         annotations: More annotations of the pods.
-        owner: A label that tells whose pods these are; None is our user and machine.
-        owner_reference: An object, as in `metadata.ownerReferences`, with which the pods are to vanish.
+        owner: Label that names the owner of the pods; None is this user and machine.
+        owner_reference: An entry of `metadata.ownerReferences`. The pods are deleted together with that object.
     """
 
     default_image: str | None = None

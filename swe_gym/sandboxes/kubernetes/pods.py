@@ -1,23 +1,26 @@
-"""Any client's pods of ours: listing them, deleting one, sweeping those that nobody uses any more."""
+"""Listing, deleting and sweeping the pods of this package, of any client."""
 
+import logging
 from collections.abc import Iterator
 
 from .api import Api, ApiError, Object, pods_path
 from .manifest import MANAGED_BY, MANAGER
 from .status import expired
 
+log = logging.getLogger(__name__)
+
 REQUEST_SECONDS = 30.0
 KEPT_SECONDS = 60.0
-"""How long a pod that has ended is kept for its owner to look at, before anybody's sweep takes it."""
+"""Seconds that an ended pod is kept for its owner to inspect before any sweep deletes it."""
 
 DELETE_NOW = {"gracePeriodSeconds": "0", "propagationPolicy": "Background"}
 
 
 def list_pods(api: Api, namespace: str, labels: dict[str, str]) -> Iterator[Object]:
-    """All pods with these labels, page by page.
+    """Yield all pods with these labels, page by page.
 
     Raises:
-        ApiError: The API refused, or gave no reply.
+        ApiError: The API refused or did not reply.
     """
     query = {"labelSelector": ",".join(f"{name}={value}" for name, value in labels.items()), "limit": "500"}
     while True:
@@ -30,10 +33,10 @@ def list_pods(api: Api, namespace: str, labels: dict[str, str]) -> Iterator[Obje
 
 
 def sweep_pods(api: Api, namespace: str, *, older_than: float) -> list[str]:
-    """Delete the pods of ours that nobody uses any more; see `status.expired`. Returns their names.
+    """Delete abandoned pods of this package (see `status.expired`) and return their names.
 
     Raises:
-        ApiError: The API refused, or gave no reply.
+        ApiError: The API refused or did not reply.
     """
     swept = []
     for pod in list_pods(api, namespace, {MANAGED_BY: MANAGER}):
@@ -41,14 +44,16 @@ def sweep_pods(api: Api, namespace: str, *, older_than: float) -> list[str]:
             metadata = pod["metadata"]
             delete_pod(api, namespace, metadata["name"], uid=metadata["uid"], timeout=REQUEST_SECONDS)
             swept.append(metadata["name"])
+    if swept:
+        log.info("deleted %d abandoned pods of namespace %s: %s", len(swept), namespace, " ".join(swept))
     return swept
 
 
 def delete_pod(api: Api, namespace: str, name: str, *, uid: str, timeout: float) -> bool:
-    """Delete this pod, and not another one of the same name. Returns whether it was gone already.
+    """Delete this pod, but not another one of the same name. Return whether it was gone already.
 
     Raises:
-        ApiError: The API refused, or gave no reply.
+        ApiError: The API refused or did not reply.
     """
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
     try:

@@ -1,7 +1,7 @@
-"""What the status of a pod, or an answer of the API, means for a sandbox. Pure: objects in, a judgement out.
+"""Interpreting the status of a pod, or a refusal of the API. Pure functions.
 
-Looking at `status.phase` alone is why a misspelt image elsewhere takes hours to fail: a pod stays "Pending" while its
-image does not exist, while a quota is used up and while all is well.
+`status.phase` alone is not enough: a pod is "Pending" while its image does not exist, while a quota is used up, and
+while all is well.
 """
 
 import dataclasses
@@ -10,17 +10,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from ...errors import SandboxStartError
+from ..container import NO_PYTHON
 from .api import ApiError, Object
 
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """Not ready, and not lost either.
+    """A condition that may pass by itself, of a pod or of a request to create one.
 
     Attributes:
-        why: What it waits for, for the error at the deadline.
-        reason: The `SandboxStartError.reason` where the deadline comes before it is over.
-        for_capacity: It waits for room, which may never come: the patience is `capacity_timeout`.
+        why: Description for the error at the deadline.
+        reason: `SandboxStartError.reason` at the deadline.
+        for_capacity: Whether it waits for room, which may never come; `capacity_timeout` limits the wait.
     """
 
     why: str
@@ -31,10 +32,10 @@ class Waiting:
 READY: Literal["ready"] = "ready"
 
 CONTAINER = "sandbox"
-"""The name of the container that is ours: webhooks may add others to a pod."""
+"""Name of the sandbox's container; webhooks may add others to the pod."""
 
 LENT_PYTHON = "lent-python"
-"""The name of the container that lends a Python to ours before it starts, and of the volume that it lies in."""
+"""Name of the init container that lends a Python, and of its volume."""
 
 Judgement = Literal["ready"] | Waiting | SandboxStartError
 
@@ -43,18 +44,18 @@ def _fatal(what: str, reason: str, detail: str, *, retryable: bool = False) -> S
     return SandboxStartError(what, reason=reason, retryable=retryable, detail=detail)
 
 
-# --- the way to ready -------------------------------------------------------------------------------------
+# --- start -----------------------------------------------------------------------------------------------
 
 WAITING_IS_FATAL: Mapping[str, tuple[str, str]] = {
-    "InvalidImageName": ("image", "the image's name is no valid name"),
+    "InvalidImageName": ("image", "the image's name is invalid"),
     "ErrImageNeverPull": ("image", "the image is not on the node, and image_pull_policy is 'Never'"),
     "ImageInspectError": ("image", "the node cannot read the image"),
-    "CreateContainerConfigError": ("setup", "the container's configuration refers to something that is not there"),
+    "CreateContainerConfigError": ("setup", "the container's configuration refers to something missing"),
     "CreateContainerError": ("setup", "the node cannot create the container"),
-    "RunContainerError": ("setup", "the container cannot be run"),
-    "CrashLoopBackOff": ("setup", "the container ends as soon as it starts"),
+    "RunContainerError": ("setup", "the node cannot run the container"),
+    "CrashLoopBackOff": ("setup", "the container exits as soon as it starts"),
 }
-"""What a container never recovers from by itself: `state.waiting.reason` -> reason of ours, words for it."""
+"""Permanent failures: `state.waiting.reason` -> `SandboxStartError.reason` and description."""
 
 PULL_PROBLEMS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable")
 PULL_IS_FATAL = (
@@ -83,14 +84,11 @@ END_IS_RETRYABLE: Mapping[str, str] = {
     "Terminated": "unknown",
     "DeadlineExceeded": "timeout",
 }
-"""`status.reason` of a pod that failed before it was ready, through no fault of its own -> reason of ours."""
-
-NO_PYTHON = 97
-"""What the container's first program exits with where it finds no Python; see `container.START`."""
+"""Transient failures before readiness: `status.reason` of the pod -> `SandboxStartError.reason`."""
 
 
 def judge(pod: Object) -> Judgement:
-    """Whether a pod's container runs, is still on its way, or will never run."""
+    """Return whether a pod's container runs, may still run, or will never run."""
     status = pod.get("status") or {}
     name = pod["metadata"]["name"]
     lending = _judge_lender(name, status)
@@ -116,12 +114,12 @@ def judge(pod: Object) -> Judgement:
 
 
 def _containers(status: Object) -> Iterator[Object]:
-    """The status of our container, once there is one."""
+    """Yield the status of the sandbox's container, once it exists."""
     yield from (found for found in status.get("containerStatuses") or () if found.get("name") == CONTAINER)
 
 
 def _judge_lender(name: str, status: Object) -> Judgement | None:
-    """What keeps the container that lends a Python from it; None where nothing does."""
+    """Return the problem of the init container that lends a Python; None without one."""
     for container in status.get("initContainerStatuses") or ():
         if container.get("name") != LENT_PYTHON:
             continue
@@ -130,7 +128,7 @@ def _judge_lender(name: str, status: Object) -> Judgement | None:
             return _judge_waiting(name, state["waiting"], image)
         if (state.get("terminated") or {}).get("exitCode"):
             detail = state["terminated"].get("message") or ""
-            return _fatal(f"pod {name}: python_image {image} has no Python 3 that can be lent", "image", detail)
+            return _fatal(f"pod {name}: python_image {image} has no usable Python 3", "image", detail)
     return None
 
 
@@ -142,48 +140,43 @@ def _judge_waiting(name: str, waiting: Object, image: str) -> Judgement:
     if reason in PULL_PROBLEMS:
         lowered = message.lower()
         if any(words in lowered for words in PULL_IS_LIMITED):
-            return Waiting(f"the registry of image {image} asks to come back later: {message}", "rate_limit")
+            return Waiting(f"the registry of image {image} limits the rate: {message}", "rate_limit")
         if any(words in lowered for words in PULL_IS_FATAL):
-            text = f"pod {name}: image {image} cannot be pulled: is the name right, and may the cluster read it?"
+            text = f"pod {name}: image {image} cannot be pulled. Check its name and image_pull_secrets"
             return _fatal(text, "image", message)
-        return Waiting(f"image {image} could not be pulled yet: {message or reason}", "image")
-    return Waiting(f"its container is being made ({message or reason or 'no reason given'})")
+        return Waiting(f"image {image} is not pulled yet: {message or reason}", "image")
+    return Waiting(f"the container is being created ({message or reason or 'no reason given'})")
 
 
 def _judge_scheduling(scheduled: Object) -> Judgement:
     if scheduled.get("status") == "True":
-        return Waiting("its node has taken it and has not reported since")
+        return Waiting("it is scheduled, but its node has not reported since")
     reason, message = scheduled.get("reason") or "", scheduled.get("message") or ""
     if reason == "SchedulingGated":
         return Waiting(f"it is queued: {message or 'a scheduling gate is closed'}", "capacity")
     if reason == "Unschedulable":
-        return Waiting(f"no node can take it: {message}", "capacity", for_capacity=True)
-    return Waiting(f"it waits to be scheduled {message}".rstrip())
+        return Waiting(f"no node has room for it: {message}", "capacity", for_capacity=True)
+    return Waiting(f"it is not scheduled yet {message}".rstrip())
 
 
 def _judge_end(name: str, status: Object) -> SandboxStartError:
     reason, message = status.get("reason") or "", status.get("message") or ""
-    if reason in END_IS_RETRYABLE:
-        return _fatal(
-            f"pod {name} ended before it was ready ({reason})", END_IS_RETRYABLE[reason], message, retryable=True
-        )
-    for container in _containers(status):
-        ended = (container.get("state") or {}).get("terminated")
-        if ended:
-            return _judge_exit(name, ended)
-    return _fatal(
-        f"pod {name} ended before it was ready ({reason or status['phase']})", "unknown", message, retryable=True
-    )
+    if reason not in END_IS_RETRYABLE:
+        for container in _containers(status):
+            if ended := (container.get("state") or {}).get("terminated"):
+                return _judge_exit(name, ended)
+    text = f"pod {name} ended before it was ready ({reason or status['phase']})"
+    return _fatal(text, END_IS_RETRYABLE.get(reason, "unknown"), message, retryable=True)
 
 
 def _judge_exit(name: str, ended: Object) -> SandboxStartError:
     reason, message = ended.get("reason") or "", ended.get("message") or ""
     if ended.get("exitCode") == NO_PYTHON:
-        text = f"pod {name}: the image has no Python 3; the option 'python_image' names one that lends it"
+        text = f"pod {name}: the image has no Python 3. The option 'python_image' lends it one"
         return _fatal(text, "image", message)
     if reason == "OOMKilled":
-        return _fatal(f"pod {name}: memory_mb is too small to start in", "setup", message)
-    text = f"pod {name}: the container ended before it was used ({reason}, exit code {ended.get('exitCode')})"
+        return _fatal(f"pod {name}: memory_mb is too small to start", "setup", message)
+    text = f"pod {name}: the container exited before it was used ({reason}, exit code {ended.get('exitCode')})"
     return _missing_program(name, message) or _fatal(
         text, "setup", message, retryable=reason in ("Completed", "ContainerStatusUnknown")
     )
@@ -191,9 +184,7 @@ def _judge_exit(name: str, ended: Object) -> SandboxStartError:
 
 def _missing_program(name: str, message: str) -> SandboxStartError | None:
     if "executable file not found" in message or "no such file or directory" in message:
-        return _fatal(
-            f"pod {name}: the image lacks a program that a sandbox needs: /bin/sh and Python 3", "image", message
-        )
+        return _fatal(f"pod {name}: the image lacks /bin/sh or Python 3, which a sandbox needs", "image", message)
     return None
 
 
@@ -215,7 +206,7 @@ LOSSES: Mapping[str, LossReason] = {
 
 
 def loss(pod: Object) -> tuple[LossReason, str] | None:
-    """Why a sandbox that was ready has ended, and what the cluster says about it; None while it has not."""
+    """Return why a ready sandbox has ended, as reason and description; None if it has not."""
     status = pod.get("status") or {}
     for condition in status.get("conditions") or ():
         if condition["type"] == "DisruptionTarget" and condition.get("status") == "True":
@@ -232,71 +223,59 @@ def loss(pod: Object) -> tuple[LossReason, str] | None:
     return None
 
 
-# --- answers of the API -----------------------------------------------------------------------------------
+# --- refusals of the API ----------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Again:
-    """The same request may work later.
-
-    Attributes:
-        reason: The `SandboxStartError.reason` where it never does.
-        for_capacity: It waits for room: the patience is `capacity_timeout`.
-    """
-
-    reason: str
-    for_capacity: bool = False
-
-
-def judge_refusal(error: ApiError) -> Again | SandboxStartError:
-    """What to do about a pod that the API did not create. "AlreadyExists" is the caller's to look into."""
+def judge_refusal(error: ApiError) -> Waiting | SandboxStartError:
+    """Interpret a refused creation of a pod. The caller handles "AlreadyExists"."""
     if error.status == 403 and "exceeded quota" in error.message:
-        return Again("capacity", for_capacity=True)
+        return Waiting("the namespace's quota is used up", "capacity", for_capacity=True)
     if error.status == 429:
-        return Again("rate_limit")
-    if error.passing or error.status == 409:
-        return Again("unknown")
-    return _fatal(f"the cluster refuses to create a pod: {_advice(error)}", "setup", str(error))
+        return Waiting("the API server limits the rate", "rate_limit")
+    if error.transient or error.status == 409:
+        return Waiting("the API server failed", "unknown")
+    return _fatal(f"the cluster refused to create a pod: {_advice(error)}", "setup", str(error))
 
 
 def _advice(error: ApiError) -> str:
     if error.status == 401:
-        return "it does not know who we are; renew the credentials of the kubeconfig or of the service account"
+        return "not authenticated. Renew the credentials of the kubeconfig or of the service account"
     if error.status == 404:
-        return "the namespace does not exist; create it, or name another one with the option 'namespace'"
+        return "the namespace does not exist. Create it, or set the option 'namespace'"
     if error.status == 403 and "PodSecurity" in error.message:
         return (
-            "the namespace's pod security standard forbids it; for 'baseline' close the network by a NetworkPolicy and "
-            "give the option 'network': 'policy', for 'restricted' also 'capabilities': [] and a numeric user"
+            "the namespace's pod security standard forbids it. For 'baseline', close the network by a NetworkPolicy "
+            "and set the option 'network': 'policy'; for 'restricted', also set 'capabilities': [] and a numeric user"
         )
     if error.status == 403 and "must specify" in error.message:
-        return "the namespace's quota demands limits that our pods do not have"
+        return "the namespace's quota requires limits other than CPU, memory and disk"
     if error.status == 403:
-        return "we may not; `docs/sandboxes/kubernetes.md` has a Role with all that is needed"
-    return "the request is not valid there"
+        return "not authorized. Apply the Role in docs/sandboxes/kubernetes.md"
+    return "the request is invalid"
 
 
 # --- leases -----------------------------------------------------------------------------------------------
 
 TTL = "swe-gym/ttl"
 START_TIMEOUT = "swe-gym/start-timeout"
-"""Annotations: the seconds that a pod may live, and those of it that it may take to start. They count from
-`creationTimestamp`, so only the API server's clock matters."""
+"""Annotations: seconds that a pod may live, and seconds that it may take to start.
+
+Both count from `creationTimestamp`, so only the API server's clock matters."""
 
 
 def expired(pod: Object, *, now: float, older_than: float) -> bool:
-    """Whether nobody can still be using a pod of ours.
+    """Return whether a pod is abandoned.
 
     Args:
-        pod: A pod that carries our label.
-        now: Seconds since the epoch, by the API server's clock.
-        older_than: Seconds for which a pod that has ended is kept for its owner to look at.
+        pod: A pod with this package's label.
+        now: Seconds since the epoch by the API server's clock.
+        older_than: Seconds that an ended pod is kept for its owner to inspect.
     """
     annotations = pod["metadata"].get("annotations") or {}
     age = now - _seconds(pod["metadata"]["creationTimestamp"])
     start_timeout, ttl = _number(annotations.get(START_TIMEOUT)), _number(annotations.get(TTL))
     if start_timeout is None or ttl is None:
-        return False  # somebody made it by hand
+        return False  # created by hand
     status = pod.get("status") or {}
     if status.get("phase") in ("Succeeded", "Failed"):
         return now - _end(pod) > older_than
@@ -306,7 +285,7 @@ def expired(pod: Object, *, now: float, older_than: float) -> bool:
 
 
 def _end(pod: Object) -> float:
-    """When a pod ended, as far as it says; else when it began."""
+    """Return when a pod ended; when it was created if that is unknown."""
     times: list[Any] = [pod["metadata"]["creationTimestamp"]]
     for container in _containers(pod["status"]):
         times.append((container.get("state") or {}).get("terminated", {}).get("finishedAt"))

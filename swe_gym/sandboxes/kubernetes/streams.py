@@ -1,8 +1,7 @@
-"""The runner's byte stream over a websocket of the Kubernetes API: sockets with and without TLS, frames, channels."""
+"""The runner's byte stream over a websocket of the Kubernetes API."""
 
 import contextlib
 import json
-import select
 import socket
 import ssl
 import struct
@@ -13,68 +12,23 @@ from collections.abc import Iterator
 import websocket
 
 from ..channel import SocketStream
+from ..tls import TlsSocket
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 STDIN, STDOUT, STDERR, STATUS = range(4)
 LARGEST_WRITE = 256 << 10
-"""Bytes of one message. Some servers cut the connection at messages of more than a mebibyte."""
+"""Bytes of one message. Some servers close the connection at messages above 1 MiB."""
 
 KEPT_ERRORS = 16 << 10
 
 
-class TlsStream(SocketStream):
-    """A `ByteStream` over a TLS socket, which it owns.
-
-    A TLS connection is one state machine for both directions, so two threads must not be in it at the same time. The
-    socket does not block, and who waits, waits outside of the lock.
-    """
-
-    def __init__(self, sock: ssl.SSLSocket) -> None:
-        super().__init__(sock)
-        self._tls = sock
-        self._tls_lock = threading.Lock()
-
-    def read(self, timeout: float) -> bytes:
-        """See `ByteStream.read`."""
-        deadline = time.monotonic() + timeout
-        with self._use():
-            while True:
-                with self._waiting(deadline), self._tls_lock:  # first, for TLS may hold more than the socket shows
-                    return self._tls.recv(1 << 16)
-
-    def write(self, data: bytes, timeout: float) -> None:
-        """See `ByteStream.write`."""
-        deadline = time.monotonic() + timeout
-        view = memoryview(data)
-        with self._use():
-            while view:
-                with self._waiting(deadline), self._tls_lock:
-                    view = view[self._tls.send(view) :]
-
-    @contextlib.contextmanager
-    def _waiting(self, deadline: float) -> Iterator[None]:
-        """Where TLS cannot go on, wait for what it wants."""
-        try:
-            yield
-        except ssl.SSLWantReadError:
-            self._wait(select.POLLIN, deadline - time.monotonic())
-        except ssl.SSLWantWriteError:
-            self._wait(select.POLLOUT, deadline - time.monotonic())
-
-    def close(self) -> None:
-        """See `ByteStream.close`."""
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._tls, socket.SHUT_RDWR)  # that of SSLSocket would pull TLS from under a read
-        super().close()
-
-
 def open_stream(sock: socket.socket) -> SocketStream:
-    """The stream over a socket, with TLS or without."""
-    return TlsStream(sock) if isinstance(sock, ssl.SSLSocket) else SocketStream(sock)
+    """Return a stream over a socket with or without TLS."""
+    return SocketStream(TlsSocket(sock) if isinstance(sock, ssl.SSLSocket) else sock)
 
 
 class FrameReader:
-    """Turns received bytes, in pieces of any size, into the messages of a websocket server."""
+    """Parses the messages of a websocket server from received bytes."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -82,7 +36,7 @@ class FrameReader:
         self._kind = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Take bytes; yield each (opcode, payload) that they complete. Parts of one message are put together."""
+        """Take bytes; yield each complete message as (opcode, payload), fragments joined."""
         self._buffer += data
         while (frame := self._next()) is not None:
             final, opcode, payload = frame
@@ -114,10 +68,10 @@ class FrameReader:
 
 
 class AttachedStream:
-    """A `ByteStream` over the websocket of `pods/attach`: each message is a channel's number and data.
+    """A `ByteStream` over the websocket of `pods/attach`. A message is a channel's number and data.
 
     Attributes:
-        errors: The last of what the container wrote to standard error.
+        errors: The end of the container's standard error.
     """
 
     def __init__(self, stream: SocketStream) -> None:
@@ -140,9 +94,9 @@ class AttachedStream:
         return bytes(output)
 
     def _take(self, opcode: int, payload: bytes, output: bytearray) -> None:
-        """Put a message where it belongs."""
+        """Handle one message."""
         if opcode == PING:
-            with contextlib.suppress(OSError):  # whoever uses the stream next will notice
+            with contextlib.suppress(OSError):  # the next read or write fails
                 self._send(PONG, payload, 1.0)
         if opcode == CLOSE:
             self._ended = True
@@ -165,7 +119,7 @@ class AttachedStream:
             self._send(BINARY, bytes([STDIN]) + piece, deadline - time.monotonic())
 
     def last_words(self) -> str:
-        """What is known of the end: standard error, and what the server said where that is no success."""
+        """Return the end of standard error, and the server's message if it reported a failure."""
         words = self.errors.decode("utf-8", "replace").strip()
         with contextlib.suppress(ValueError):
             status = json.loads(self._status or b"{}")
@@ -173,8 +127,8 @@ class AttachedStream:
         return words.strip()
 
     def keep_alive(self) -> None:
-        """Send something, so that no proxy on the way takes the connection for idle."""
-        with contextlib.suppress(OSError):  # whoever uses the stream next will notice
+        """Send a ping, so that no proxy closes the connection as idle."""
+        with contextlib.suppress(OSError):  # the next read or write fails
             self._send(PING, b"", 0.1)
 
     def _send(self, opcode: int, payload: bytes, timeout: float) -> None:

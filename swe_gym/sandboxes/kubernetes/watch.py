@@ -1,5 +1,6 @@
-"""What is known of our pods: one watch for all of them, kept open by one thread, and a view of each for who waits."""
+"""The state of this process's pods: one thread keeps one watch open, and each sandbox waits on a view of its pod."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -7,11 +8,13 @@ from collections.abc import Callable, Mapping
 from ..jitter import jittered
 from .api import Api, ApiError, Object, Watching, pods_path
 
+log = logging.getLogger(__name__)
+
 LONGEST_PAUSE = 5.0
 
 
 class PodView:
-    """The latest state of one pod. Whoever waits for a change gets it from here, without asking the API."""
+    """The latest known state of one pod. Waiting for a change does not call the API."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -22,48 +25,43 @@ class PodView:
         self._version = 0
         self._problem: ApiError | None = None
 
-    def made(self, pod: Object) -> None:
-        """The pod was made, and was like this then. The watch may have told of what came after."""
+    def set_created(self, pod: Object) -> None:
+        """Record the pod as created, unless the watch has already reported it."""
         with self._changed:
             if self.known_since is None:
-                self.known_since = time.monotonic()
-                self.pod = pod
-                self._wake()
+                self.update(pod)
 
     def update(self, pod: Object) -> None:
-        """The pod is now like this."""
+        """Record the pod's current state."""
         with self._changed:
             if self.known_since is None:
                 self.known_since = time.monotonic()
             self.pod = pod
-            self._wake()
+            self.wake()
 
     def remove(self) -> None:
-        """The pod is no more."""
+        """Record that the pod no longer exists."""
         with self._changed:
             self.gone = True
-            self._wake()
-
-    def wake(self) -> None:
-        """Have whoever waits look again."""
-        with self._changed:
-            self._wake()
+            self.wake()
 
     def fail(self, problem: ApiError | None) -> None:
-        """Nothing will be known any more, because the API refuses to say; None takes that back."""
+        """Make waiting threads raise `problem`, because the API refuses to report; None reverts that."""
         with self._changed:
             self._problem = problem
-            self._wake()
+            self.wake()
 
-    def _wake(self) -> None:
-        self._version += 1
-        self._changed.notify_all()
+    def wake(self) -> None:
+        """Make waiting threads check their condition again."""
+        with self._changed:
+            self._version += 1
+            self._changed.notify_all()
 
     def wait(self, done: Callable[[], bool], until: float) -> bool:
-        """Wait until `done()`, which is asked at every change; False where `until` (of `time.monotonic`) came first.
+        """Wait until `done()`, which is called at every change; False if `until` (of `time.monotonic`) comes first.
 
         Raises:
-            ApiError: The API refuses to tell of pods.
+            ApiError: The API refuses to report pods.
         """
         while True:
             with self._changed:
@@ -79,10 +77,11 @@ class PodView:
 
 
 class PodWatch:
-    """Keeps the views up to date. One thread calls `turn` again and again; any thread may use the rest."""
+    """Updates the views. One thread calls `turn` repeatedly; any thread may use the rest."""
 
     def __init__(self, api: Api, namespace: str, labels: Mapping[str, str]) -> None:
         self._api = api
+        self._namespace = namespace
         self._path = pods_path(namespace)
         self._selector = ",".join(f"{name}={value}" for name, value in labels.items())
         self._lock = threading.Lock()
@@ -94,7 +93,7 @@ class PodWatch:
         self._failures = 0
 
     def view(self, name: str) -> PodView:
-        """Start to look out for a pod. Call it before the pod is made."""
+        """Add a view of a pod, before the pod is created."""
         view = PodView(name)
         view.fail(self._problem)
         with self._lock:
@@ -102,12 +101,12 @@ class PodWatch:
         return view
 
     def forget(self, name: str) -> None:
-        """Look out for it no longer."""
+        """Remove the view of a pod."""
         with self._lock:
             self._views.pop(name, None)
 
     def stop(self) -> None:
-        """End the running `turn`, and every later one at once."""
+        """End the running `turn`, and later ones at once."""
         self._stopped.set()
         with self._lock:
             watching = self._open
@@ -115,7 +114,7 @@ class PodWatch:
             watching.close()
 
     def turn(self, seconds: int) -> None:
-        """Follow what happens for so long. Returns earlier at `stop`, or after a failure and a pause."""
+        """Follow events for `seconds`. Return earlier at `stop`, or after a failure and a pause."""
         try:
             if self._version is None:
                 self._list()
@@ -124,16 +123,22 @@ class PodWatch:
         except ApiError as error:
             if self._stopped.is_set():
                 return
-            if error.status == 410 or self._failures:
-                self._version = None  # too far behind, or no watch to be had: what happened meanwhile is in the list
-            if error.status in (401, 403):
-                self._tell_problem(error)
-            if error.status != 410 or self._failures:
-                self._stopped.wait(jittered(min(LONGEST_PAUSE, 0.2 * 2**self._failures)))
-            self._failures = min(self._failures + 1, 10)
+            self._recover(error)
+
+    def _recover(self, error: ApiError) -> None:
+        expired = error.status == 410 and not self._failures  # routine: the server forgets old versions
+        level = logging.DEBUG if expired else logging.WARNING
+        log.log(level, "the watch on pods of namespace %s broke; reopening it: %s", self._namespace, error)
+        if error.status == 410 or self._failures:
+            self._version = None  # the next list contains what was missed
+        if error.status in (401, 403):
+            self._tell_problem(error)
+        if not expired:
+            self._stopped.wait(jittered(min(LONGEST_PAUSE, 0.2 * 2**self._failures)))
+        self._failures = min(self._failures + 1, 10)
 
     def _list(self) -> None:
-        # The first list may be of any age: the watch tells the rest. A later one must not forget a pod just made.
+        # The first list may be stale: the watch reports the rest. A later one must not miss a pod just created.
         started = time.monotonic()
         any_age = {"resourceVersion": "0"} if not self._failures else {}
         reply = self._api.request("GET", self._path, query={"labelSelector": self._selector, **any_age})

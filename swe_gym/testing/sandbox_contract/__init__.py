@@ -1,4 +1,4 @@
-"""The contract of a sandbox as cases, for every backend, also one of your own.
+"""The contract of sandboxes as test cases, for the built-in backends and your own.
 
     from swe_gym.sandboxes import SandboxSpec, open_sandbox
     from swe_gym.testing import sandbox_contract
@@ -10,12 +10,12 @@
     def test_contract(case):
         case.run(make)
 
-A deviation is a promise that the backend is known not to keep, with the reason. It becomes a strict xfail, so a
-deviation that has been mended is an error until it is struck from the list.
+A deviation is a promise that the backend is known to break, with the reason. It becomes a strict xfail, so a fixed
+deviation fails until you remove it from the list.
 
-The sandboxes need `bash`, `python3` (3.6 or newer) and the usual small programs. Nothing outside the sandbox is harmed
-by a backend that isolates nothing: the cases that would do that look at `Sandbox.capabilities` first, and fail.
-Without pytest, call `case.run(make)` for each case of `CASES`.
+The sandboxes need `bash`, `python3` (3.6 or newer) and the usual small programs. A backend without isolation is safe to
+test: cases that could harm this machine check `Sandbox.capabilities` first, and fail. Without pytest, call
+`case.run(make)` for each case of `CASES`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _MODULES = (commands, files, trees, output, deadlines, terminals, life, isolatio
 CASES: tuple[Case, ...] = tuple(
     value for module in _MODULES for value in vars(module).values() if isinstance(value, Case)
 )
-"""Every case, by topic, the simple topics first."""
+"""All cases by topic, simple topics first."""
 
 
 def cases(only: Collection[str] = (), exclude: Collection[str] = ()) -> tuple[Case, ...]:
-    """The cases that have a tag or name of `only` (all of them where it is empty) and none of `exclude`.
+    """Return the cases with a tag or name in `only` (all if it is empty) and none in `exclude`.
 
     Raises:
-        UsageError: No case has such a tag or name.
+        UsageError: A tag or name is unknown.
     """
     words = {case.name: {case.name, *case.tags} for case in CASES}
     known = set().union(*words.values())
@@ -61,21 +61,21 @@ def cases(only: Collection[str] = (), exclude: Collection[str] = ()) -> tuple[Ca
 def parametrize(
     deviations: Mapping[str, str] | None = None, *, only: Collection[str] = (), exclude: Collection[str] = ()
 ) -> pytest.MarkDecorator:
-    """A decorator that runs a test once for each case, as its argument `case`.
+    """Parametrize a test over the cases, as its argument `case`.
 
     Args:
-        deviations: Name of a case that the backend fails -> the reason; a strict xfail.
-        only: Only cases with one of these tags or names.
-        exclude: No case with one of these tags or names.
+        deviations: Name of a case that the backend fails -> reason, for a strict xfail.
+        only: Tags or names of the cases to run; empty runs all.
+        exclude: Tags or names of cases to skip.
 
     Raises:
-        UsageError: No case has such a tag or name.
+        UsageError: A tag or name is unknown.
         MissingDependency: pytest is not installed.
     """
     try:
         import pytest
     except ImportError as error:
-        raise MissingDependency("the contract as a test needs pytest: pip install pytest") from error
+        raise MissingDependency("sandbox_contract.parametrize needs pytest: pip install pytest") from error
     deviations = deviations or {}
     for name in deviations:
         if name not in {case.name for case in CASES}:

@@ -1,4 +1,4 @@
-"""What a case of the contract is, and what all cases use."""
+"""A case of the contract, and helpers of all cases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...sandboxes.base import ISOLATION_LEVELS, Sandbox
 from ...types import ExecResult
 
 SLACK = 2.0
-"""Seconds beyond timeout and grace that the contract gives a backend on this machine."""
+"""Seconds beyond timeout and grace that the contract allows a backend on this machine."""
 
 CLOSE_SECONDS = 10.0
 CANCEL_SECONDS = 1.0
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """A call in a daemon thread of its own; its end is waited for with a limit."""
+    """A call in a daemon thread, awaited with a limit."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
@@ -38,19 +38,19 @@ class Background(Generic[T]):
     def _run(self) -> None:
         try:
             self._result.append(self._work())
-        except BaseException as error:  # noqa: BLE001  handed to whoever asks for the result
+        except BaseException as error:  # noqa: BLE001  raised by `result`
             self._error = error
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ended within so many seconds."""
+        """Return whether the call ended within `seconds`."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def result(self, seconds: float) -> T:
-        """What the call returned, or raised.
+        """Return the call's result, or raise its error.
 
         Raises:
-            AssertionError: It did not end within so many seconds.
+            AssertionError: The call did not end within `seconds`.
         """
         assert self.wait(seconds), f"a call did not return within {seconds:g} s"
         if self._error is not None:
@@ -59,11 +59,11 @@ class Background(Generic[T]):
 
 
 class Opener:
-    """What a case gets: opens sandboxes of the backend under test, and knows its deadlines.
+    """The argument of a case: opens sandboxes of the backend under test.
 
     Args:
         open_one: Opens a sandbox with the given fields of `SandboxSpec`.
-        slack: Seconds that the backend has beyond timeout and grace: 2 on this machine, 10 remotely.
+        slack: Seconds beyond timeout and grace that the backend may take: 2 on this machine, 10 remotely.
     """
 
     def __init__(self, open_one: Callable[..., Sandbox], slack: float = SLACK) -> None:
@@ -72,14 +72,14 @@ class Opener:
         self._opened: list[Sandbox] = []
 
     def __call__(self, **fields: object) -> Sandbox:
-        """Open a sandbox; it is closed after the case."""
+        """Open a sandbox. It is closed after the case."""
         sandbox = self._open_one(**fields)
         self._opened.append(sandbox)
         return sandbox
 
     @contextlib.contextmanager
     def within(self, seconds: float, what: str) -> Iterator[None]:
-        """Assert that the block takes at most so long; a remote backend gets what its slack is larger."""
+        """Assert that the block takes at most `seconds`, plus the additional slack of a remote backend."""
         limit = seconds + max(0.0, self.slack - SLACK)
         before = time.monotonic()
         yield
@@ -87,7 +87,7 @@ class Opener:
         assert took <= limit, f"{what} took {took:.2f} s, more than {limit:g} s"
 
     def close_all(self) -> None:
-        """Close every sandbox, each within the 10 s of the contract and without an exception."""
+        """Close all sandboxes, each within the 10 s of the contract and without an exception."""
         while self._opened:
             with self.within(CLOSE_SECONDS, "close"):
                 self._opened.pop().close()
@@ -98,11 +98,11 @@ class Case:
     """One promise of the contract.
 
     Attributes:
-        name: Unique.
-        promise: What is promised, in a sentence.
-        tags: Its topic, and words to select by: "network", "hostile" (tries to break out or break down), "slow".
-        check: Raises where the promise is broken, most often `AssertionError`.
-        budget: Seconds after which the case has failed because something hangs.
+        name: Unique name.
+        promise: The promise as a sentence.
+        tags: Topic, and tags to select by: "network", "hostile" (tries to escape or to break the sandbox), "slow".
+        check: Function that raises, usually `AssertionError`, if the promise is broken.
+        budget: Seconds after which the case fails because a call hangs.
     """
 
     name: str
@@ -112,11 +112,11 @@ class Case:
     budget: float
 
     def run(self, make: Callable[..., Sandbox], *, slack: float = SLACK) -> None:
-        """Hold a backend to this promise.
+        """Test a backend.
 
         Args:
-            make: Opens and returns a sandbox of the backend; takes fields of `SandboxSpec` as keywords.
-            slack: Seconds that `exec` may take beyond timeout and grace.
+            make: Function of `SandboxSpec` fields, as keyword arguments, that returns an open sandbox.
+            slack: Seconds beyond timeout and grace that `exec` may take.
 
         Raises:
             AssertionError: The promise is broken.
@@ -130,14 +130,14 @@ class Case:
         try:
             check.result(0)
         except BaseException:
-            with contextlib.suppress(Exception):  # the first failure is the one to tell
+            with contextlib.suppress(Exception):  # the first failure matters
                 opener.close_all()
             raise
         opener.close_all()
 
 
 def case(*tags: str, budget: float = 60.0) -> Callable[[Callable[[Opener], None]], Case]:
-    """Make a function a case; its docstring is the promise."""
+    """Turn a function into a case. Its docstring is the promise."""
 
     def make_case(check: Callable[[Opener], None]) -> Case:
         promise = " ".join((check.__doc__ or "").split())
@@ -146,17 +146,17 @@ def case(*tags: str, budget: float = 60.0) -> Callable[[Callable[[Opener], None]
     return make_case
 
 
-# --- what cases use ---------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------
 
 
 def ok(result: ExecResult) -> ExecResult:
-    """The result of a command that had to succeed."""
+    """Assert that a command succeeded and return its result."""
     assert result.ok, f"a command failed ({result.describe()}): {result.text[-500:]!r} {result.error_text[-500:]!r}"
     return result
 
 
 def loss_of(call: Callable[[], object]) -> SandboxLost | None:
-    """The `SandboxLost` that a call raises; None where it returns."""
+    """Return the `SandboxLost` that a call raises; None if it returns."""
     try:
         call()
     except SandboxLost as error:
@@ -170,7 +170,7 @@ def python(sandbox: Sandbox, program: str, *arguments: str, stdin: bytes = b"", 
 
 
 def eventually(condition: Callable[[], bool], seconds: float, message: str) -> None:
-    """Assert that something comes to be true within so many seconds."""
+    """Assert that a condition becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():
@@ -179,7 +179,7 @@ def eventually(condition: Callable[[], bool], seconds: float, message: str) -> N
 
 
 def new_marker() -> str:
-    """A unique number of seconds: `sleep MARKER` can be found in a list of processes."""
+    """Return a unique number of seconds, so that `sleep MARKER` can be found in a list of processes."""
     return f"300.{secrets.randbelow(10**9):09d}"
 
 
@@ -198,12 +198,12 @@ for name in os.listdir("/proc"):
 
 
 def processes_inside(sandbox: Sandbox, marker: str) -> list[str]:
-    """The pids, as the sandbox sees them, of live processes with the marker in their arguments."""
+    """Return the sandbox's pids of live processes with the marker in their arguments."""
     return python(sandbox, _FIND_PROCESSES, stdin=marker.encode()).split()
 
 
 def processes_here(marker: str) -> list[str]:
-    """The same on this machine. A remote backend's are never seen."""
+    """Return this machine's pids of such processes; none for remote backends."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
@@ -213,18 +213,18 @@ def processes_here(marker: str) -> list[str]:
 
 
 def demand_isolation(sandbox: Sandbox, why: str, level: str = "namespace") -> None:
-    """Fail before a command is run that would hurt this machine where the isolation is weaker."""
+    """Fail before a command that would harm this machine without that isolation."""
     isolation = sandbox.capabilities.isolation
     strong_enough = isolation in ISOLATION_LEVELS[ISOLATION_LEVELS.index(level) :]
     assert strong_enough, f"not tried: {why}, and isolation {isolation!r} does not contain that"
-    with open("/proc/self/cmdline", "rb") as file:  # a backend that only claims to isolate must not end us either
+    with open("/proc/self/cmdline", "rb") as file:  # protects this machine from a backend with false claims
         own = file.read()
     seen = sandbox.exec(["cat", f"/proc/{os.getpid()}/cmdline"]).stdout
     assert seen != own, f"not tried: {why}, and this process is visible in the sandbox"
 
 
 def run_all(works: Sequence[Callable[[], T]], seconds: float) -> list[T]:
-    """Run all at once, each in a thread; their results in order."""
+    """Run all concurrently, each in a thread, and return their results in order."""
     deadline = time.monotonic() + seconds
     running = [Background(work) for work in works]
     return [background.result(max(0.0, deadline - time.monotonic())) for background in running]

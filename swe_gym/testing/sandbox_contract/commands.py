@@ -1,4 +1,4 @@
-"""Commands: what they are given and what comes back."""
+"""Cases of commands: their input and their results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HARD_WORDS = [
 
 @case("commands")
 def hello(make: Opener) -> None:
-    """A command's output and exit code 0 come back."""
+    """A command's output and exit code 0 are returned."""
     result = make().exec("echo hello")
     assert (result.exit_code, result.stdout, result.stderr) == (0, b"hello\n", b""), result
     assert result.signal is None, result
@@ -57,7 +57,7 @@ def hello(make: Opener) -> None:
 
 @case("commands")
 def exit_codes(make: Opener) -> None:
-    """Every exit code is a result and comes back as it is."""
+    """Every exit code is a result and is returned unchanged."""
     sandbox = make()
     for code in (0, 1, 2, 3, 100, 126, 127, 128, 137, 255):
         result = sandbox.exec(f"exit {code}")
@@ -66,7 +66,7 @@ def exit_codes(make: Opener) -> None:
 
 @case("commands")
 def commands_that_cannot_start(make: Opener) -> None:
-    """An unknown command is exit code 127, one that cannot be executed 126; neither is an exception."""
+    """An unknown command has exit code 127, a file that cannot be executed 126; neither raises."""
     sandbox = make()
     sandbox.write_file("plain.txt", b"no program")
     for command in ("no-such-command-at-all", ["no-such-command-at-all", "x"]):
@@ -80,7 +80,7 @@ def commands_that_cannot_start(make: Opener) -> None:
 
 @case("commands")
 def signals_that_end_a_command(make: Opener) -> None:
-    """A command that a signal ended has that signal and no exit code."""
+    """A command killed by a signal has that signal and no exit code."""
     sandbox = make()
     for number in (1, 6, 9, 11, 15):
         result = sandbox.exec(f"kill -{number} $$")
@@ -89,7 +89,7 @@ def signals_that_end_a_command(make: Opener) -> None:
 
 @case("commands")
 def shell_lines(make: Opener) -> None:
-    """A string is a script for the shell: pipes, quotes, here-documents, several lines."""
+    """A string is a shell script: pipes, quotes, here-documents, several lines."""
     sandbox = make()
     script = "x='it'\"'\"'s'\nfor i in 1 2; do\n  echo \"$x $i\" | tr a-z A-Z\ndone\ncat <<'END'\n$x `id` \\\nEND\n"
     result = sandbox.exec(script)
@@ -101,14 +101,14 @@ def shell_lines(make: Opener) -> None:
 
 @case("commands")
 def argument_lists(make: Opener) -> None:
-    """The words of a list arrive untouched, without a shell."""
+    """The words of a list arrive unchanged, without a shell."""
     seen = json.loads(python(make(), PRINT_ARGUMENTS, *HARD_WORDS))
     assert seen == HARD_WORDS, f"sent {HARD_WORDS}, arrived {seen}"
 
 
 @case("commands")
 def two_streams(make: Opener) -> None:
-    """Standard output and standard error come back apart, or merged in the order of writing."""
+    """Standard output and standard error are separate, or merged in the order of writing."""
     sandbox = make()
     script = "for i in $(seq 200); do echo out$i; echo err$i >&2; done"
     apart = ok(sandbox.exec(script))
@@ -130,7 +130,7 @@ def no_output(make: Opener) -> None:
 
 @case("commands")
 def working_directory(make: Opener) -> None:
-    """Commands start in the workdir, or where `cwd` says; a missing one is exit code 127."""
+    """Commands start in the workdir or in `cwd`; a missing `cwd` is exit code 127."""
     sandbox = make()
     ok(sandbox.exec("mkdir -p 'sub dir/deep'"))
     assert sandbox.exec("pwd").text.strip() == sandbox.workdir
@@ -145,7 +145,7 @@ def working_directory(make: Opener) -> None:
 
 @case("commands")
 def environment_is_clean(make: Opener) -> None:
-    """Commands see the clean environment, the spec's and the call's; nothing of the host's."""
+    """Commands see the clean environment, the spec's and the call's, and nothing of the host's."""
     secret = f"SWE_GYM_CONTRACT_{secrets.token_hex(8)}"
     os.environ[secret] = "secret"
     try:
@@ -170,12 +170,12 @@ def large_environment(make: Opener) -> None:
     """An environment of a megabyte arrives."""
     env = {f"BIG_{index}": str(index) * 25_000 for index in range(10, 30)}
     seen = json.loads(ok(make().exec(["python3", "-c", PRINT_ENVIRONMENT], env=env, max_output=4 << 20)).text)
-    assert env.items() <= seen.items(), "a variable is missing or cut"
+    assert env.items() <= seen.items(), "a variable is missing or truncated"
 
 
 @case("commands")
 def standard_input(make: Opener) -> None:
-    """Stdin arrives byte for byte and then ends; without any it is at its end at once."""
+    """Stdin arrives byte for byte and then ends; without any, it is empty."""
     sandbox = make()
     everything = bytes(range(256)) * 5000
     assert ok(sandbox.exec("cat", stdin=everything, max_output=2 << 20)).stdout == everything
@@ -208,14 +208,14 @@ def signals_have_their_default_meaning(make: Opener) -> None:
     sandbox = make()
     status = ok(sandbox.exec(["cat", "/proc/self/status"])).text
     masks = dict(line.split(":\t") for line in status.splitlines() if line.startswith(("SigBlk", "SigIgn")))
-    ordinary = (1 << 31) - 1  # the C library keeps the two above to itself
+    ordinary = (1 << 31) - 1  # the C library reserves the two above
     assert not any(int(mask, 16) & ordinary for mask in masks.values()), masks
     assert sandbox.exec("yes | head -n 1; exit ${PIPESTATUS[0]}", timeout=10).exit_code == 141
 
 
 @case("commands")
 def only_the_three_streams_are_open(make: Opener) -> None:
-    """A command inherits its three streams and no other descriptor, so it cannot reach the control channel."""
+    """A command inherits only its three streams, so it cannot reach the control channel."""
     listing = "import os; print(sorted(int(name) for name in os.listdir('/proc/self/fd')))"
     seen = json.loads(python(make(), listing))
     assert set(seen) <= {0, 1, 2, 3}, f"descriptors {seen} are open; 3 is the listing's own"
@@ -223,7 +223,7 @@ def only_the_three_streams_are_open(make: Opener) -> None:
 
 @case("commands")
 def places_to_work_in(make: Opener) -> None:
-    """A temporary folder, HOME and the usual devices are there and can be used."""
+    """A temporary folder, HOME and the usual devices exist and are usable."""
     sandbox = make()
     ok(sandbox.exec('f=$(mktemp) && echo x >"$f" && rm "$f" && touch "$HOME/file" && rm "$HOME/file"'))
     ok(sandbox.exec("test -c /dev/null && head -c 8 /dev/zero >/dev/null && head -c 8 /dev/urandom >/dev/null"))
@@ -232,7 +232,7 @@ def places_to_work_in(make: Opener) -> None:
 
 @case("commands")
 def absolute_temporary_paths(make: Opener) -> None:
-    """/tmp and /var/tmp can be written to, by commands and by us."""
+    """Commands and `write_file` can write to /tmp and /var/tmp."""
     sandbox = make()
     for folder in ("/tmp", "/var/tmp"):
         sandbox.write_file(f"{folder}/contract/file", b"y")
@@ -241,14 +241,14 @@ def absolute_temporary_paths(make: Opener) -> None:
 
 @case("commands")
 def shared_memory(make: Opener) -> None:
-    """Programs may share memory and semaphores: Python's multiprocessing works."""
+    """Programs can share memory and semaphores: Python's multiprocessing works."""
     pool = "import multiprocessing\nprint(multiprocessing.get_context('fork').Pool(2).map(abs, [-1, -2]))"
     assert python(make(), pool) == "[1, 2]\n"
 
 
 @case("commands")
 def own_loopback(make: Opener) -> None:
-    """Programs in the sandbox may talk to each other over the loopback interface."""
+    """Programs in the sandbox can talk to each other over the loopback interface."""
     program = (
         "import socket\ns = socket.create_server(('127.0.0.1', 0))\n"
         "c = socket.create_connection(s.getsockname(), 5)\nprint('connected')"
@@ -258,7 +258,7 @@ def own_loopback(make: Opener) -> None:
 
 @case("commands")
 def git_works(make: Opener) -> None:
-    """git, where it is installed, makes a repository of what we and commands wrote."""
+    """git, if installed, commits files written by `write_file` and by commands."""
     sandbox = make()
     if sandbox.exec("git --version").ok:
         sandbox.write_file("repo/a.txt", b"text\n")
@@ -278,7 +278,7 @@ def long_shell_line(make: Opener) -> None:
 
 @case("commands")
 def long_argument_list(make: Opener) -> None:
-    """200 kB in many arguments arrive; one argument that is too long for the system is a result."""
+    """200 kB in many arguments arrive; one argument above the system's limit is a result, not an error."""
     sandbox = make()
     program = "import sys; print(len(sys.argv[1:]), sum(map(len, sys.argv[1:])))"
     assert python(sandbox, program, *["y" * 1000] * 200) == "200 200000\n"
@@ -289,7 +289,7 @@ def long_argument_list(make: Opener) -> None:
 
 @case("commands")
 def hundred_commands_in_a_row(make: Opener) -> None:
-    """A hundred commands, one after the other, each with its own output."""
+    """A hundred consecutive commands each return their own output."""
     sandbox = make()
     for number in range(100):
         assert ok(sandbox.exec(f"echo {number}")).text == f"{number}\n"
@@ -297,12 +297,14 @@ def hundred_commands_in_a_row(make: Opener) -> None:
 
 @case("commands", "threads")
 def sixteen_threads(make: Opener) -> None:
-    """Commands of many threads run at the same time in one sandbox, and nobody gets another's output."""
+    """Commands of many threads run concurrently in one sandbox, each with its own output."""
     sandbox = make()
 
     def one(number: int) -> str:
         word = f"word-{number} " * 2000
-        assert ok(sandbox.exec("sleep 1; cat", stdin=word.encode())).text == word, f"thread {number} got another's"
+        assert ok(sandbox.exec("sleep 1; cat", stdin=word.encode())).text == word, (
+            f"thread {number} got another thread's output"
+        )
         return word
 
     with make.within(8, "16 commands of 1 s at the same time"):
@@ -311,7 +313,7 @@ def sixteen_threads(make: Opener) -> None:
 
 @case("commands", "threads")
 def threads_with_everything(make: Opener) -> None:
-    """Commands, files and manifests from many threads do not disturb one another."""
+    """Commands, files and manifests of many threads do not disturb each other."""
     sandbox = make()
 
     def one(number: int) -> None:
@@ -328,7 +330,7 @@ def threads_with_everything(make: Opener) -> None:
 
 @case("commands")
 def background_children_do_not_delay(make: Opener) -> None:
-    """The reply comes when the leader exits, at most 0.2 s later than without children that hold its pipes."""
+    """The reply comes when the leader exits; children that hold its pipes delay it by at most 0.2 s."""
     sandbox = make()
     plain: list[float] = []
     held: list[float] = []
@@ -344,7 +346,7 @@ def background_children_do_not_delay(make: Opener) -> None:
 
 @case("commands")
 def late_output_is_discarded(make: Opener) -> None:
-    """What a child prints after its command has ended is in no other command's output."""
+    """Output of a child after its command has ended appears in no other command's output."""
     sandbox = make()
     ok(sandbox.exec("(for i in $(seq 100); do echo late; echo late >&2; sleep 0.02; done; touch printed) & echo early"))
     assert sandbox.exec("while [ ! -e printed ]; do sleep 0.05; done; echo mine", merge=True).text == "mine\n"
@@ -352,7 +354,7 @@ def late_output_is_discarded(make: Opener) -> None:
 
 @case("commands")
 def servers_live_until_close(make: Opener) -> None:
-    """A server started with `&` answers later commands, and is dead once the sandbox is closed."""
+    """A server started with `&` answers later commands, and ends when the sandbox is closed."""
     sandbox = make()
     marker = new_marker()
     ok(sandbox.exec(["bash", "-c", 'python3 -c "$0" $1 & until [ -S socket ]; do sleep 0.05; done', SERVE, marker]))
@@ -365,7 +367,7 @@ def servers_live_until_close(make: Opener) -> None:
 
 @case("commands", "hostile")
 def text_cannot_fake_a_reply(make: Opener) -> None:
-    """No output ends, fakes or shifts a reply: frames, markers, prompts, random bytes and NULs come back whole."""
+    """No output ends, fakes or shifts a reply: frames, markers, prompts, random bytes and NULs are returned whole."""
     sandbox = make()
     noise = random.Random(0)
     texts = [
@@ -379,13 +381,13 @@ def text_cannot_fake_a_reply(make: Opener) -> None:
     for text in texts:
         sandbox.write_file("in", text)
         result = ok(sandbox.exec("cat; cat in >&2", stdin=text))
-        assert result.stdout == result.stderr == text, f"changed on its way: {text[:40]!r}"
+        assert result.stdout == result.stderr == text, f"the output differs: {text[:40]!r}"
     assert ok(sandbox.exec("echo next")).text == "next\n"
 
 
 @case("commands", "hostile")
 def odd_strings_never_wedge(make: Opener) -> None:
-    """A NUL or a lone surrogate in a command, a variable or a folder is a result or a `UsageError`."""
+    """A NUL or a lone surrogate in a command, a variable or a folder gives a result or a `UsageError`."""
     sandbox = make()
     odd: list[str | list[str]] = ["echo a\0b", ["echo", "a\0b"], "echo \ud800", ["echo", "\udcff"], "\x00", "\n", [""]]
     calls: dict[str, Callable[[], object]] = {repr(command): partial(sandbox.exec, command) for command in odd}
@@ -405,13 +407,13 @@ def odd_strings_never_wedge(make: Opener) -> None:
 
 @case("commands")
 def senseless_arguments(make: Opener) -> None:
-    """Arguments that make no sense are a `UsageError`, and the sandbox stays open."""
+    """Invalid arguments are a `UsageError`, and the sandbox stays open."""
     sandbox = make()
     endless, unknown = float("inf"), float("nan")
     numbers = [("timeout", 0), ("timeout", -1), ("timeout", endless), ("timeout", unknown)]
     for name, value in [*numbers, ("grace", -1), ("grace", endless), ("max_output", -1)]:
         try:
-            sandbox.exec("true", **{name: value})  # type: ignore[arg-type]  # the point is that they are wrong
+            sandbox.exec("true", **{name: value})  # type: ignore[arg-type]  # invalid on purpose
         except UsageError:
             continue
         raise AssertionError(f"{name}={value} was accepted")

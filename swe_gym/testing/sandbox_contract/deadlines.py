@@ -1,4 +1,4 @@
-"""Deadlines: `exec` returns within timeout, grace and slack, and a timeout leaves no process alive."""
+"""Cases of deadlines: `exec` returns within timeout, grace and slack, and a timeout leaves no process alive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ time.sleep(300)
 def run_into_timeout(
     make: Opener, sandbox: Sandbox, command: str | list[str], *, timeout: float = 1.0, grace: float = 0.3
 ) -> ExecResult:
-    """Run a command that must time out, within its deadline."""
+    """Run a command and assert that it times out within its deadline."""
     with make.within(timeout + grace + SLACK, f"{command!r} with timeout={timeout:g}"):
         result = sandbox.exec(command, timeout=timeout, grace=grace)
     assert result.timed_out, f"not marked as timed out: {result}"
@@ -45,7 +45,7 @@ def run_into_timeout(
 
 
 def check_nobody_survives(make: Opener, command: str) -> None:
-    """Time a command out that starts processes with MARKER in their arguments; none may be left."""
+    """Run a command into its timeout and assert that no process with MARKER in its arguments survives."""
     sandbox = make()
     marker = new_marker()
     run_into_timeout(make, sandbox, command.replace("MARKER", marker))
@@ -56,7 +56,7 @@ def check_nobody_survives(make: Opener, command: str) -> None:
 
 @case("deadlines")
 def timeout_is_a_result(make: Opener) -> None:
-    """A timeout is a result, with what was printed before; the next command runs at once."""
+    """A timeout is a result with the output so far; the next command runs at once."""
     sandbox = make()
     result = run_into_timeout(make, sandbox, "echo before; echo error >&2; sleep 60; echo after", timeout=0.5)
     assert (result.text, result.error_text) == ("before\n", "error\n"), result
@@ -67,7 +67,7 @@ def timeout_is_a_result(make: Opener) -> None:
 
 @case("deadlines")
 def very_short_timeout(make: Opener) -> None:
-    """A timeout of a hundredth of a second holds too."""
+    """A timeout of 0.01 s holds."""
     sandbox = make()
     for command in ("sleep 60", ["sleep", "60"]):
         with make.within(0.01 + SLACK, "timeout=0.01"):
@@ -77,7 +77,7 @@ def very_short_timeout(make: Opener) -> None:
 
 @case("deadlines")
 def grace_is_for_cleaning_up(make: Opener) -> None:
-    """At the timeout comes SIGTERM; what handles it within the grace ends by itself, and still timed out."""
+    """A timeout sends SIGTERM; a command that handles it ends by itself within the grace, and still timed out."""
     sandbox = make()
     handler = "trap 'echo cleaned; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
     with make.within(1 + SLACK, "a command that ends at SIGTERM, with a grace of 20 s"):
@@ -88,7 +88,7 @@ def grace_is_for_cleaning_up(make: Opener) -> None:
 
 @case("deadlines")
 def ending_just_in_time_is_no_timeout(make: Opener) -> None:
-    """A command that ends before its timeout did not time out, whatever it left running."""
+    """A command that ends before its timeout did not time out, even if its children still run."""
     result = ok(make().exec("sleep 0.5; sleep 60 & echo done", timeout=5))
     assert (result.text, result.timed_out) == ("done\n", False), result
 
@@ -113,13 +113,13 @@ def kills_new_sessions(make: Opener) -> None:
 
 @case("deadlines", "hostile")
 def kills_daemons(make: Opener) -> None:
-    """A daemon that forked twice and let go of every stream is dead."""
+    """A daemon that forked twice and closed every stream is dead."""
     check_nobody_survives(make, f"python3 -c '{DAEMON}' MARKER")
 
 
 @case("deadlines", "hostile")
 def kills_nohup(make: Opener) -> None:
-    """What `nohup` and `disown` protect from a terminal is dead."""
+    """Processes protected from a terminal by `nohup` and `disown` are dead."""
     check_nobody_survives(make, "nohup sleep MARKER >/dev/null 2>&1 & disown; (nohup sleep MARKER &) ; sleep MARKER")
 
 
@@ -131,18 +131,18 @@ def kills_daemons_without_environment(make: Opener) -> None:
 
 @case("deadlines", "hostile")
 def kills_what_runs_away(make: Opener) -> None:
-    """A process that forks on and on, each time in a new session, is caught."""
+    """A process that forks endlessly, each time in a new session, is dead."""
     sandbox = make()
     marker = new_marker()
     command = ["bash", "-c", 'python3 -c "$1" "$2" & sleep 300', "bash", FORK_CHAIN, marker]
     run_into_timeout(make, sandbox, command)
     left = processes_inside(sandbox, marker) + processes_inside(sandbox, marker)
-    assert not left, "a process that forks on and on survived the timeout"
+    assert not left, "a process that forks endlessly survived the timeout"
 
 
 @case("deadlines", "hostile")
 def pipe_holders_do_not_delay_a_timeout(make: Opener) -> None:
-    """A timeout comes on time though children in other sessions hold the pipes and ignore SIGTERM."""
+    """A timeout is on time even if children in other sessions hold the pipes and ignore SIGTERM."""
     holders = "setsid sleep MARKER & (setsid sleep MARKER &)"
     check_nobody_survives(make, f"trap '' TERM; {holders} ; sleep MARKER; sleep MARKER")
 
@@ -155,7 +155,7 @@ def stopped_command(make: Opener) -> None:
 
 @case("deadlines")
 def closed_streams(make: Opener) -> None:
-    """The end of the streams is not the end of the command, and a command may end before its streams do."""
+    """A command may close its streams before it ends, and may end before its streams are closed."""
     sandbox = make()
     result = sandbox.exec("exec >&- 2>&-; sleep 0.5; exit 4")
     assert (result.exit_code, result.timed_out) == (4, False), result
@@ -165,13 +165,13 @@ def closed_streams(make: Opener) -> None:
 
 @case("deadlines")
 def reading_for_ever(make: Opener) -> None:
-    """A command that reads from a pipe to which nobody writes runs into its timeout."""
+    """A command that reads from a pipe without a writer runs into its timeout."""
     run_into_timeout(make, make(), "mkfifo pipe; cat pipe", timeout=0.5)
 
 
 @case("deadlines", "threads")
 def timeout_spares_the_others(make: Opener) -> None:
-    """A timeout kills its own command's processes: not those that run beside it, nor other commands' servers."""
+    """A timeout kills only its own command's processes, not concurrent commands or servers of other commands."""
     sandbox = make()
     before, meanwhile = new_marker(), new_marker()
     ok(sandbox.exec(f"sleep {before} >/dev/null 2>&1 & setsid sleep {before} & echo started"))
@@ -180,14 +180,14 @@ def timeout_spares_the_others(make: Opener) -> None:
     eventually(lambda: sandbox.exec("test -e timed").ok, 10, "the command that will time out has started")
     ok(sandbox.exec(f"sleep {meanwhile} & echo started"))
     timed.result(20)
-    assert ok(beside.result(20)).text == "done\n", "the command beside was hurt"
+    assert ok(beside.result(20)).text == "done\n", "the concurrent command was killed"
     assert len(processes_inside(sandbox, before)) == 2, "servers of earlier commands were killed"
     assert len(processes_inside(sandbox, meanwhile)) == 1, "another command's server was killed"
 
 
 @case("deadlines", "threads")
 def many_timeouts_at_once(make: Opener) -> None:
-    """Sixteen commands time out at the same time, each by its deadline."""
+    """Sixteen concurrent commands time out, each by its deadline."""
     sandbox = make()
     marker = new_marker()
     with make.within(1 + 0.3 + SLACK, "16 timeouts of 1 s"):
@@ -202,7 +202,7 @@ def many_timeouts_at_once(make: Opener) -> None:
 
 @case("deadlines", "hostile")
 def stopped_runner(make: Opener) -> None:
-    """A command that stops its parent cannot hold the caller: a result, or `SandboxLost`, by the deadline."""
+    """A command that stops its parent cannot block the caller: a result, or `SandboxLost`, by the deadline."""
     sandbox = make()
     with make.within(1 + 0.3 + SLACK + 0.5, "a command that stops its parent, and destroying what it stopped"):
         loss = loss_of(lambda: sandbox.exec("kill -STOP $PPID; sleep 60", timeout=1, grace=0.3))
@@ -214,7 +214,7 @@ def stopped_runner(make: Opener) -> None:
 
 @case("deadlines")
 def file_calls_have_deadlines(make: Opener) -> None:
-    """Reading a pipe or a device that never ends is refused or ends at its timeout; the sandbox can be closed."""
+    """Reading a pipe or an endless device is refused or times out; the sandbox can be closed."""
     sandbox = make()
     ok(sandbox.exec("mkfifo pipe"))
     for path in ("pipe", "/dev/zero"):

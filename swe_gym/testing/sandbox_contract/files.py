@@ -1,4 +1,4 @@
-"""Files: read and written byte for byte, with the errors that a file system has."""
+"""Cases of files: content, names, modes and errors."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ ODD_NAMES = [
 
 
 def check_refused(kind: type[FileError], call: Callable[[], object], what: str) -> None:
-    """The call raises an error of this kind, not another."""
+    """Assert that a call raises this kind of error."""
     try:
         call()
     except kind:
         return
     except FileError as error:
-        raise AssertionError(f"{what}: {type(error).__name__} and not {kind.__name__}: {error}") from error
+        raise AssertionError(f"{what}: {type(error).__name__} instead of {kind.__name__}: {error}") from error
     raise AssertionError(f"{what}: no error")
 
 
 @case("files")
 def round_trip(make: Opener) -> None:
-    """What is written is read, byte for byte, by us and by commands; what commands write, we read."""
+    """Files are written and read byte for byte, by calls and by commands."""
     sandbox = make()
     for data in (b"text\n", b"", b"no newline", b"a\r\nb\r", b"\xff\xfe\x00", bytes(range(256)) * 1000):
         sandbox.write_file("file", data)
@@ -55,18 +55,18 @@ def round_trip(make: Opener) -> None:
 
 @case("files", "slow")
 def fifty_megabytes(make: Opener) -> None:
-    """50 MB go in and come out unchanged."""
+    """50 MB are written and read unchanged."""
     sandbox = make()
     data = hashlib.shake_256(b"contract").digest(50_000_000)
     sandbox.write_file("large", data, timeout=30)
     digest = ok(sandbox.exec("sha256sum large")).text.split()[0]
-    assert digest == hashlib.sha256(data).hexdigest(), "changed on its way in"
-    assert sandbox.read_file("large", timeout=30) == data, "changed on its way out"
+    assert digest == hashlib.sha256(data).hexdigest(), "changed while writing"
+    assert sandbox.read_file("large", timeout=30) == data, "changed while reading"
 
 
 @case("files")
 def odd_names(make: Opener) -> None:
-    """Any name that a file system takes: spaces, newlines, quotes, dashes, letters of any script, no UTF-8."""
+    """Every valid file name works: spaces, newlines, quotes, dashes, letters of any script, invalid UTF-8."""
     sandbox = make()
     for index, name in enumerate(ODD_NAMES):
         data = f"file {index}".encode()
@@ -90,7 +90,7 @@ def paths(make: Opener) -> None:
 
 @case("files")
 def senseless_paths(make: Opener) -> None:
-    """A path that no file can have is a `FileError` or a `UsageError`, and the sandbox lives on."""
+    """An impossible path is a `FileError` or a `UsageError`, and the sandbox stays open."""
     sandbox = make()
     for path in ("a\0b", "\ud800", "", ".", "..", "/", "x" * 5000, "folder/"):
         calls = {"read_file": partial(sandbox.read_file, path), "write_file": partial(sandbox.write_file, path, b"")}
@@ -103,7 +103,7 @@ def senseless_paths(make: Opener) -> None:
 
 @case("files")
 def parents_and_modes(make: Opener) -> None:
-    """Parents are made; the mode is the given one, else that of the existing file, else 0o644."""
+    """Parents are created; the mode is the given one, else that of the existing file, else 0o644."""
     sandbox = make()
 
     def mode(path: str) -> str:
@@ -123,7 +123,7 @@ def parents_and_modes(make: Opener) -> None:
 
 @case("files")
 def ownership(make: Opener) -> None:
-    """What we write belongs to the user who runs the commands, who can change and delete it."""
+    """Written files belong to the user who runs the commands, who can change and delete them."""
     sandbox = make()
     sandbox.write_file("new/file", b"a")
     assert ok(sandbox.exec("stat -c %u new/file; id -u")).text.split()[0] == ok(sandbox.exec("id -u")).text.strip()
@@ -132,7 +132,7 @@ def ownership(make: Opener) -> None:
 
 @case("files")
 def overwriting(make: Opener) -> None:
-    """A file is written whole: longer, shorter, many times, and no other file is left beside it."""
+    """A file is written whole, whether it becomes longer or shorter, and leaves no other file beside it."""
     sandbox = make()
     for size in (10, 100_000, 3, 0, 5000):
         sandbox.write_file("sub/file", b"z" * size)
@@ -142,7 +142,7 @@ def overwriting(make: Opener) -> None:
 
 @case("files", "threads")
 def writing_is_atomic(make: Opener) -> None:
-    """A reader sees the old content or the new, never a part."""
+    """A reader sees the old or the new content, never a part."""
     sandbox = make()
     watch = (
         "import os\nseen = set()\nopen('watching', 'w').close()\n"
@@ -160,7 +160,7 @@ def writing_is_atomic(make: Opener) -> None:
 
 @case("files")
 def missing_files(make: Opener) -> None:
-    """A file that is not there is `MissingFile`, which is a `FileNotFoundError`."""
+    """A missing file is `MissingFile`, which is a `FileNotFoundError`."""
     sandbox = make()
     check_refused(MissingFile, lambda: sandbox.read_file("nothing"), "reading a missing file")
     check_refused(MissingFile, lambda: sandbox.read_file("no/such/folder/file"), "reading below a missing folder")
@@ -172,7 +172,7 @@ def missing_files(make: Opener) -> None:
 
 @case("files")
 def not_files(make: Opener) -> None:
-    """A folder in the place of a file is `NotAFile`; a file for a folder, a loop of links and a pipe are refused."""
+    """Reading a folder is `NotAFile`; a file as a folder, a loop of links and a pipe are refused."""
     sandbox = make()
     ok(sandbox.exec("mkdir folder; touch file; ln -s loop loop; mkfifo pipe"))
     check_refused(NotAFile, lambda: sandbox.read_file("folder"), "reading a folder")
@@ -188,7 +188,7 @@ def not_files(make: Opener) -> None:
 
 @case("files")
 def no_more_rights_than_commands(make: Opener) -> None:
-    """We may read and write what the sandbox's user may; the rest is `NoPermission`, a `PermissionError`."""
+    """File calls have the rights of the sandbox's user; the rest is `NoPermission`, a `PermissionError`."""
     sandbox = make()
     ok(sandbox.exec("echo secret > locked; chmod 000 locked; mkdir closed; chmod 500 closed"))
     if sandbox.exec("cat locked").ok:
@@ -206,7 +206,7 @@ def no_more_rights_than_commands(make: Opener) -> None:
 
 @case("files")
 def reading_is_bounded(make: Opener) -> None:
-    """A file larger than `max_bytes` is refused at once, however large; one of exactly that size is read."""
+    """A file larger than `max_bytes` is refused at once; one of exactly that size is read."""
     sandbox = make()
     sandbox.write_file("thousand", b"x" * 1000)
     assert len(sandbox.read_file("thousand", max_bytes=1000)) == 1000
@@ -226,7 +226,7 @@ def files_without_a_size(make: Opener) -> None:
 
 @case("files")
 def links_are_followed(make: Opener) -> None:
-    """Reading follows links inside the sandbox, absolute ones too."""
+    """Reading follows links inside the sandbox, including absolute ones."""
     sandbox = make()
     sandbox.write_file("real/file", b"content")
     ok(sandbox.exec('ln -s real/file one; ln -s "$PWD/real" two'))
@@ -237,7 +237,7 @@ def links_are_followed(make: Opener) -> None:
 
 @case("files", "isolation")
 def links_never_reach_the_host(make: Opener) -> None:
-    """Writing to a link that points out of the workdir changes no file of this machine."""
+    """Writing to a link out of the workdir changes no file of this machine."""
     with tempfile.TemporaryDirectory() as folder:
         outside = Path(folder) / "outside"
         outside.write_bytes(b"untouched")
@@ -254,7 +254,7 @@ def links_never_reach_the_host(make: Opener) -> None:
 
 @case("files", "threads")
 def files_from_many_threads(make: Opener) -> None:
-    """Sixteen threads write and read at the same time; the last write of a shared file is whole."""
+    """Sixteen threads write and read concurrently; the last write of a shared file is whole."""
     sandbox = make()
 
     def one(number: int) -> None:
@@ -302,7 +302,7 @@ print(os.listdir("pkg"))
 
 @case("files")
 def renaming_an_original_folder(make: Opener) -> None:
-    """A folder that the workspace came with can be renamed, to the temporary folder too; its name is free then."""
+    """A folder of the workspace can be renamed, even to the temporary folder; its name becomes free."""
     with tempfile.TemporaryDirectory() as name:
         fill(name)
         assert python(make(workspace=FolderWorkspace(path=name)), _RENAME_FOLDER) == "[]\n"
@@ -310,7 +310,7 @@ def renaming_an_original_folder(make: Opener) -> None:
 
 @case("files")
 def git_moves_an_original_folder(make: Opener) -> None:
-    """`git mv` renames a folder that the workspace came with."""
+    """`git mv` renames a folder of the workspace."""
     with tempfile.TemporaryDirectory() as name:
         fill(name)
         sandbox = make(workspace=FolderWorkspace(path=name))
@@ -319,6 +319,6 @@ def git_moves_an_original_folder(make: Opener) -> None:
 
 
 def fill(folder: str) -> None:
-    """Make a workspace of one folder with one file in it."""
+    """Create a workspace of one folder with one file."""
     (Path(folder) / "pkg").mkdir()
     (Path(folder) / "pkg" / "a.txt").write_text("a")

@@ -1,4 +1,4 @@
-"""Commands that mean harm to the sandbox they run in: it lives on or is lost, and never hangs or lies."""
+"""Cases of hostile commands: the sandbox survives or is lost, and never hangs or lies."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ else:
 
 
 def lives_or_is_lost(make: Opener, sandbox: Sandbox, command: str) -> None:
-    """Run something destructive: in time, a result after which the sandbox works, or a loss."""
+    """Run a destructive command; assert a timely result and a working sandbox, or a loss."""
     with make.within(1 + 1 + SLACK, command):
         loss = loss_of(lambda: sandbox.exec(command, timeout=1))
     if loss is not None:
@@ -80,7 +80,7 @@ def lives_or_is_lost(make: Opener, sandbox: Sandbox, command: str) -> None:
 
 @case("hostile")
 def killing_everything(make: Opener) -> None:
-    """`kill -9 -1` ends what runs, not the sandbox; or the sandbox is lost. Nothing hangs."""
+    """`kill -9 -1` ends all processes but not the sandbox, or the sandbox is lost. Nothing hangs."""
     sandbox = make()
     demand_isolation(sandbox, "it kills every process it can see")
     marker = new_marker()
@@ -102,7 +102,7 @@ def killing_the_first_process(make: Opener) -> None:
 
 @case("hostile")
 def killing_every_python(make: Opener) -> None:
-    """Killing every process whose name has "python" in it does not hang a call."""
+    """Killing every process with "python" in its name blocks no call."""
     sandbox = make()
     demand_isolation(sandbox, "it kills every Python process that it can see")
     program = "for f in /proc/[0-9]*/comm; do grep -q python $f && p=${f#/proc/} && kill -9 ${p%/comm}; done"
@@ -111,7 +111,7 @@ def killing_every_python(make: Opener) -> None:
 
 @case("hostile")
 def control_channel_is_out_of_reach(make: Opener) -> None:
-    """A command cannot open the descriptors or the memory of the process that answers for the sandbox."""
+    """A command cannot open the descriptors or the memory of the runner."""
     sandbox = make()
     demand_isolation(sandbox, "it opens the descriptors of every process that it can see")
     opened = ok(sandbox.exec(["python3", "-c", OPEN_OTHERS])).text.split()
@@ -120,7 +120,7 @@ def control_channel_is_out_of_reach(make: Opener) -> None:
 
 @case("hostile")
 def hindering_what_runs_commands(make: Opener) -> None:
-    """A command can neither limit nor slow down the process that runs it: by its number, its group or its user."""
+    """A command can neither limit nor slow down the runner by its process, its group or its user."""
     sandbox = make()
     isolation = sandbox.capabilities.isolation
     assert isolation != "process", f"not tried: other processes of the user would be hindered, isolation {isolation!r}"
@@ -130,7 +130,7 @@ def hindering_what_runs_commands(make: Opener) -> None:
 
 @case("hostile")
 def deleting_the_workdir(make: Opener) -> None:
-    """A command that deletes its workdir is answered; the sandbox can be used elsewhere and mended."""
+    """A command may delete its workdir; the sandbox stays usable elsewhere and can be repaired."""
     sandbox = make()
     assert len(sandbox.workdir) > 1, sandbox.workdir
     sandbox.exec(f"cd / && rm -rf {sandbox.workdir}/* {sandbox.workdir} 2>/dev/null; true")
@@ -142,7 +142,7 @@ def deleting_the_workdir(make: Opener) -> None:
 
 @case("hostile")
 def locking_the_workdir(make: Opener) -> None:
-    """A command that takes all rights from the workdir is answered, and so are the next calls."""
+    """A command may remove all permissions of the workdir; it and later calls are answered."""
     sandbox = make()
     ok(sandbox.exec("mkdir folder && touch folder/file && chmod 000 folder . || true"))
     sandbox.exec("echo on")
@@ -154,16 +154,16 @@ def locking_the_workdir(make: Opener) -> None:
 
 @case("hostile")
 def exhausting_descriptors(make: Opener) -> None:
-    """A command that opens as many files as it may takes none from the next."""
+    """A command that opens as many files as possible takes none from the next."""
     sandbox = make()
     for _ in range(3):
-        assert int(python(sandbox, OPEN_ALL)) >= 200, "too few files can be opened for ordinary work"
+        assert int(python(sandbox, OPEN_ALL)) >= 200, "too few files can be opened"
     assert ok(sandbox.exec("echo on")).text == "on\n"
 
 
 @case("hostile")
 def endless_links_and_names(make: Opener) -> None:
-    """Loops of links, very deep folders and names of control characters disturb no listing and no packing."""
+    """Loops of links, very deep folders and control characters in names break neither listing nor packing."""
     sandbox = make()
     program = (
         "import os\n"

@@ -1,4 +1,4 @@
-"""Isolation: what of this machine, of other sandboxes and of the network a sandbox can reach."""
+"""Cases of isolation from this machine, other sandboxes and the network."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ Address = tuple[str, int] | str
 
 
 def host_address() -> str:
-    """An address of this machine that is not loopback, or the loopback where it has no other."""
+    """Return an address of this machine, loopback only if it has no other."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks which address would be used
+        probe.connect(("192.0.2.1", 9))  # sends nothing, only selects the source address
         return str(probe.getsockname()[0])
     return "127.0.0.1"
 
 
 def check_unreachable(make: Opener, *attempts: tuple[str, str, Address]) -> None:
-    """No (family, kind, address) can be connected to from a sandbox without network."""
+    """Assert that a sandbox without network cannot connect to any (family, kind, address)."""
     reached = json.loads(python(make(), CONNECT, json.dumps(attempts)))
-    assert not reached, f"the sandbox has no network, and yet reached {reached}"
+    assert not reached, f"the sandbox has no network but reached {reached}"
 
 
 @contextlib.contextmanager
 def host_server(address: str, kind: str = "SOCK_STREAM") -> Iterator[tuple[socket.socket, int]]:
-    """A socket of this machine that waits for the sandbox."""
+    """A server socket of this machine."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, getattr(socket, kind)) as server:
         server.bind((address, 0))
@@ -66,7 +66,7 @@ def host_server(address: str, kind: str = "SOCK_STREAM") -> Iterator[tuple[socke
 
 @contextlib.contextmanager
 def host_secret(folder: Path | None = None) -> Iterator[tuple[Path, str]]:
-    """A file of this machine that everybody may read and write, and what stands in it."""
+    """A world-writable file of this machine and its content."""
     with tempfile.TemporaryDirectory(prefix=".swe-gym-contract-", dir=folder) as name:
         path = Path(name) / "secret.txt"
         text = secrets.token_hex(16)
@@ -77,7 +77,7 @@ def host_secret(folder: Path | None = None) -> Iterator[tuple[Path, str]]:
 
 
 def check_unreadable(make: Opener, path: Path, text: str) -> None:
-    """Neither a command nor a read finds a file of this machine."""
+    """Assert that neither a command nor `read_file` can read a file of this machine."""
     sandbox = make()
     seen = sandbox.exec(["cat", str(path)], merge=True).text
     assert text not in seen, f"a command can read {path} of this machine"
@@ -104,7 +104,7 @@ def host_home_is_invisible(make: Opener) -> None:
 
 @case("isolation")
 def host_files_cannot_be_changed(make: Opener) -> None:
-    """No file of this machine can be changed, made or deleted."""
+    """No file of this machine can be changed, created or deleted."""
     with host_secret() as (path, text):
         sandbox = make()
         sandbox.exec(f"echo changed > {path}; echo new > {path.parent}/new; rm -f {path}; rm -rf {path.parent}")
@@ -112,12 +112,12 @@ def host_files_cannot_be_changed(make: Opener) -> None:
             sandbox.write_file(f"{path.parent}/written", b"x")
         assert path.exists(), "a file of this machine was deleted"
         assert path.read_text() == text, "a file of this machine was changed"
-        assert os.listdir(path.parent) == ["secret.txt"], "a file was made on this machine"
+        assert os.listdir(path.parent) == ["secret.txt"], "a file was created on this machine"
 
 
 @case("isolation", "workspace")
 def workspace_is_never_written(make: Opener) -> None:
-    """The workspace is at the workdir; what commands do to it does not reach the folder it came from."""
+    """The workspace is in the workdir; commands do not change the folder that it came from."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "sub").mkdir()
@@ -157,7 +157,7 @@ def host_processes_are_invisible(make: Opener) -> None:
 
 @case("isolation")
 def host_sockets_are_unreachable(make: Opener) -> None:
-    """Sockets of this machine, that of Docker among them, cannot be reached."""
+    """Sockets of this machine, such as Docker's, cannot be reached."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         path = f"{folder}/socket"
         server.bind(path)
@@ -184,7 +184,7 @@ def host_abstract_sockets_are_unreachable(make: Opener) -> None:
 
 @case("isolation", "network")
 def no_network_tcp(make: Opener) -> None:
-    """Without network no TCP connection leaves the sandbox: not to the internet, not to this machine's address."""
+    """Without network, no TCP connection leaves the sandbox, to the internet or to this machine's address."""
     with host_server("0.0.0.0") as (_, port):
         addresses: list[Address] = [("1.1.1.1", 80), ("8.8.8.8", 53), (host_address(), port)]
         check_unreachable(make, *(("AF_INET", "SOCK_STREAM", address) for address in addresses))
@@ -202,7 +202,7 @@ def no_network_udp(make: Opener) -> None:
     """No datagram leaves the sandbox."""
     with host_server("0.0.0.0", "SOCK_DGRAM") as (server, port):
         attempts = [("AF_INET", "SOCK_DGRAM", (address, port)) for address in ("127.0.0.1", host_address())]
-        python(make(), CONNECT, json.dumps(attempts))  # UDP connects to nobody too: what counts is what arrives
+        python(make(), CONNECT, json.dumps(attempts))  # UDP always connects; only a received datagram counts
         server.settimeout(0.3)
         with contextlib.suppress(TimeoutError):
             raise AssertionError(f"a datagram arrived: {server.recv(100)!r}")
@@ -210,7 +210,7 @@ def no_network_udp(make: Opener) -> None:
 
 @case("isolation", "network")
 def no_network_ipv6(make: Opener) -> None:
-    """Without network no IPv6 connection leaves the sandbox."""
+    """Without network, no IPv6 connection leaves the sandbox."""
     attempts: list[tuple[str, str, Address]] = [("AF_INET6", "SOCK_STREAM", ("2606:4700:4700::1111", 80))]
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # a machine without IPv6
@@ -228,7 +228,7 @@ def no_network_metadata(make: Opener) -> None:
 
 @case("isolation", "network")
 def no_network_names(make: Opener) -> None:
-    """No name is resolved, and trying fails before long."""
+    """No name is resolved, and lookups fail within seconds."""
     program = (
         "import socket\n"
         "for name in ('example.com', 'github.com'):\n"
@@ -240,7 +240,7 @@ def no_network_names(make: Opener) -> None:
 
 @case("isolation")
 def sandboxes_share_no_files(make: Opener) -> None:
-    """What one sandbox writes in its workdir, /tmp, HOME or /dev/shm another does not see."""
+    """Files in the workdir, /tmp, HOME or /dev/shm of one sandbox are invisible in another."""
     first, second = make(), make()
     name = f"contract-{secrets.token_hex(8)}"
     paths = f'./{name} /tmp/{name} "$HOME/{name}" /dev/shm/{name} /var/tmp/{name} "$TMPDIR/{name}"'
@@ -254,7 +254,7 @@ def sandboxes_share_no_files(make: Opener) -> None:
 
 @case("isolation")
 def sandboxes_share_no_processes(make: Opener) -> None:
-    """Processes of one sandbox cannot be seen from another."""
+    """Processes of one sandbox are invisible in another."""
     first, second = make(), make()
     marker = new_marker()
     ok(first.exec(f"sleep {marker} & echo started"))
@@ -284,7 +284,7 @@ def sandboxes_share_no_ports(make: Opener) -> None:
 
 @case("isolation")
 def sandboxes_die_alone(make: Opener) -> None:
-    """Closing one sandbox, or losing it, leaves the others as they were."""
+    """Closing or losing one sandbox does not affect the others."""
     first, second = make(), make()
     marker = new_marker()
     ok(second.exec(f"sleep {marker} & echo started"))

@@ -1,4 +1,4 @@
-"""Life: starting, closing from anywhere, and leaving nothing behind."""
+"""Cases of the lifecycle: starting, closing from any thread, and leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .case import (
 
 FILL_WITH_FILES = """
 import os, time
-end = time.time() + 15  # fewer on a disk that is slow
+end = time.time() + 15  # fewer on a slow disk
 for number in range(100000):
     if number % 1000 == 0:
         if time.time() > end:
@@ -52,7 +52,7 @@ def closed_error(what: str) -> Iterator[None]:
 
 
 def every_call(sandbox: Sandbox) -> dict[str, Callable[[], object]]:
-    """One use of each public method."""
+    """Return one call of each public method."""
     return {
         "exec": lambda: sandbox.exec("true"),
         "read_file": lambda: sandbox.read_file("file"),
@@ -65,7 +65,7 @@ def every_call(sandbox: Sandbox) -> dict[str, Callable[[], object]]:
 
 
 def close_while(make: Opener, sandbox: Sandbox, running: Background[object], what: str) -> None:
-    """Close the sandbox; the running call raises `SandboxClosed` within a second."""
+    """Close the sandbox and assert that the running call raises `SandboxClosed` within a second."""
     sandbox.close()
     with make.within(CANCEL_SECONDS, what), closed_error(what):
         running.result(20)
@@ -73,7 +73,7 @@ def close_while(make: Opener, sandbox: Sandbox, running: Background[object], wha
 
 @case("life")
 def capabilities_are_told(make: Opener) -> None:
-    """An open sandbox tells its backend, its isolation, its transport and its network."""
+    """An open sandbox reports its backend, its isolation, its transport and its network."""
     sandbox = make()
     told = sandbox.capabilities
     assert told.backend == sandbox.name, told
@@ -85,7 +85,7 @@ def capabilities_are_told(make: Opener) -> None:
 
 @case("life")
 def demanded_isolation(make: Opener) -> None:
-    """`min_isolation` is met, or refused with `Unsupported`; never less."""
+    """`min_isolation` is met or refused with `Unsupported`."""
     isolation = make().capabilities.isolation
     own = ISOLATION_LEVELS.index(isolation)
     for level in ISOLATION_LEVELS:
@@ -101,7 +101,7 @@ def demanded_isolation(make: Opener) -> None:
 
 @case("life")
 def unknown_options(make: Opener) -> None:
-    """An option that the backend does not know is a `UsageError` that names it."""
+    """An unknown option is a `UsageError` that names it."""
     message = ""
     try:
         make(options={"no_such_option_of_any_backend": 1})
@@ -112,7 +112,7 @@ def unknown_options(make: Opener) -> None:
 
 @case("life")
 def short_start_timeout(make: Opener) -> None:
-    """A start that takes longer than `start_timeout` is a `SandboxStartError` that says so, by then."""
+    """A start that exceeds `start_timeout` is a timely `SandboxStartError` with that reason."""
     reason = "timeout"
     with make.within(0.001 + SLACK, "starting with start_timeout=0.001"):
         try:
@@ -124,17 +124,17 @@ def short_start_timeout(make: Opener) -> None:
 
 @case("life", "workspace")
 def missing_workspace(make: Opener) -> None:
-    """A workspace that is not there is a `TaskError`."""
+    """A missing workspace is a `TaskError`."""
     try:
         make(workspace=FolderWorkspace(path="/no/such/folder/anywhere"))
     except TaskError:
         return
-    raise AssertionError("a workspace that is not there was accepted")
+    raise AssertionError("a missing workspace was accepted")
 
 
 @case("life")
 def time_to_live(make: Opener) -> None:
-    """A sandbox ends itself after its `ttl`; whoever uses it then learns that it expired."""
+    """A sandbox ends itself after its `ttl`; later calls report that it expired."""
     sandbox = make(ttl=1.5)
     marker = new_marker()
     with make.within(1.5 + SLACK, "a command that outlives its sandbox"):
@@ -151,7 +151,7 @@ def time_to_live(make: Opener) -> None:
 
 @case("life")
 def demanded_user(make: Opener) -> None:
-    """`user` is who runs the commands, or refused with `Unsupported`."""
+    """`user` runs the commands, or is refused with `Unsupported`."""
     try:
         sandbox = make(user="nobody")
     except Unsupported:
@@ -161,7 +161,7 @@ def demanded_user(make: Opener) -> None:
 
 @case("life")
 def before_start_and_after_close(make: Opener) -> None:
-    """Every call on a sandbox that is not open raises `SandboxClosed`; a closed one does not start again."""
+    """Every call on a sandbox that is not open raises `SandboxClosed`; a closed one cannot start again."""
     sandbox = make()
     sandbox.close()
     assert sandbox.closed
@@ -179,7 +179,7 @@ def before_start_and_after_close(make: Opener) -> None:
 
 @case("life", "threads")
 def closing_twice_and_together(make: Opener) -> None:
-    """`close` may be called again, and by eight threads at once; it raises nothing and is bounded."""
+    """`close` may be called again, and by eight threads at once; it never raises and is bounded."""
     sandbox = make()
     with make.within(CLOSE_SECONDS, "closing from eight threads"):
         run_all([sandbox.close] * 8, 20)
@@ -189,7 +189,7 @@ def closing_twice_and_together(make: Opener) -> None:
 
 @case("life", "threads")
 def closing_ends_a_command(make: Opener) -> None:
-    """A running command's call raises `SandboxClosed` within a second of `close`, and its processes are dead."""
+    """A running command raises `SandboxClosed` within a second of `close`, and its processes are dead."""
     sandbox = make()
     marker = new_marker()
     command = f"trap '' TERM; setsid sleep {marker} & touch running; while :; do sleep {marker}; done"
@@ -234,7 +234,7 @@ def closing_ends_file_calls(make: Opener) -> None:
 
     running = [Background(read_on), Background(write_on)]
     for _ in range(6):
-        assert turns.acquire(timeout=20), "reading and writing do not go on"
+        assert turns.acquire(timeout=20), "reading and writing have stopped"
     sandbox.close()
     with make.within(CANCEL_SECONDS, "file calls while the sandbox is closed"):
         for background in running:
@@ -244,7 +244,7 @@ def closing_ends_file_calls(make: Opener) -> None:
 
 @case("life", "threads", budget=120.0)
 def closing_at_any_moment(make: Opener) -> None:
-    """Closed at thirty different moments, a busy sandbox gives results and `SandboxClosed`, nothing else."""
+    """A busy sandbox that is closed at thirty different moments gives only results and `SandboxClosed`."""
     pause = threading.Event()
     for moment in range(30):
         sandbox = make()
@@ -264,7 +264,7 @@ def closing_at_any_moment(make: Opener) -> None:
 
 @case("life", "hostile")
 def killed_from_inside(make: Opener) -> None:
-    """A command that kills its parent leads to a result or to `SandboxLost` by the deadline, and nothing survives."""
+    """A command that kills its parent gives a result or `SandboxLost` by the deadline, and nothing survives."""
     sandbox = make()
     marker = new_marker()
     with make.within(1 + 1 + SLACK, "a command that kills its parent"):
@@ -281,7 +281,7 @@ def killed_from_inside(make: Opener) -> None:
 
 @case("life")
 def nothing_is_left_open(make: Opener) -> None:
-    """Opening, using and closing leaves no thread and no descriptor in this process."""
+    """Opening, using and closing sandboxes leaks no thread and no descriptor."""
 
     def use() -> None:
         sandbox = make()
@@ -291,7 +291,7 @@ def nothing_is_left_open(make: Opener) -> None:
         sandbox.open_pty("sleep 60")
         sandbox.close()
 
-    use()  # what is opened once and kept, such as a helper process, is not a leak
+    use()  # a permanent helper process is not a leak
     before = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(10):
         use()
@@ -307,7 +307,7 @@ def nothing_is_left_open(make: Opener) -> None:
 
 @case("life")
 def eight_sandboxes_at_once(make: Opener) -> None:
-    """Eight sandboxes opened, used and closed by eight threads at the same time."""
+    """Eight threads open, use and close eight sandboxes concurrently."""
 
     def one(number: int) -> None:
         sandbox = make()
@@ -320,11 +320,11 @@ def eight_sandboxes_at_once(make: Opener) -> None:
 
 @case("life", "slow", budget=120.0)
 def closing_a_hundred_thousand_files(make: Opener) -> None:
-    """A sandbox full of files, deep folders and locked folders closes within its bound."""
+    """A sandbox full of files, deep folders and locked folders closes within its deadline."""
     sandbox = make()
     ok(sandbox.exec(["python3", "-c", FILL_WITH_FILES], timeout=40))
     ok(sandbox.exec("mkdir -p lock/in/side && touch lock/in/side/file && chmod 000 lock/in/side lock/in lock"))
     if sandbox.capabilities.isolation in ISOLATION_LEVELS[ISOLATION_LEVELS.index("namespace") :]:
-        sandbox.exec("touch pinned && chattr +i pinned")  # only the most privileged may; it may fail
+        sandbox.exec("touch pinned && chattr +i pinned")  # fails without privileges
     with make.within(CLOSE_SECONDS, "closing a sandbox with 100,000 files"):
         sandbox.close()

@@ -1,4 +1,4 @@
-"""Limits: processes, memory and disk, each full, and what is left of the sandbox and of this machine."""
+"""Cases of exhausted limits: processes, memory and disk."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ while time.time() < end:
 
 
 def children_started(sandbox: Sandbox, wanted: int) -> int:
-    """How many processes can be started at most, up to `wanted`. They end by themselves after 20 s."""
+    """Return how many processes can be started, up to `wanted`. They end after 20 s."""
     result = sandbox.exec(["python3", "-c", FORK_MANY, str(wanted)], timeout=30)
     return int(result.text)
 
 
 @case("limits")
 def process_limit(make: Opener) -> None:
-    """`pids` bounds the processes, to within 300; a command that runs into it gets an error, the next one runs."""
+    """`pids` limits the processes, to within 300; a command that reaches it gets an error, the next one runs."""
     sandbox = make(pids=100)
     started = children_started(sandbox, 500)
     assert 50 <= started <= 400, f"{started} processes with pids=100"
@@ -67,7 +67,7 @@ def process_limit(make: Opener) -> None:
 
 @case("limits")
 def process_limits_are_apart(make: Opener) -> None:
-    """One sandbox that is full of processes takes none from another."""
+    """A sandbox at its process limit takes no process from another."""
     full, other = make(pids=100), make(pids=100)
     assert children_started(full, 500) <= 400
     assert children_started(other, 50) == 50
@@ -75,21 +75,21 @@ def process_limits_are_apart(make: Opener) -> None:
 
 @case("limits", "hostile")
 def fork_bomb(make: Opener) -> None:
-    """A fork bomb runs into its timeout and is gone; the next command runs within 5 s."""
+    """A fork bomb runs into its timeout and is dead; the next command runs within 5 s."""
     sandbox = make(pids=100)
     demand_isolation(sandbox, "it is a fork bomb")
-    assert children_started(sandbox, 500) <= 400, "not tried: there is no limit of processes"
+    assert children_started(sandbox, 500) <= 400, "not tried: there is no process limit"
     bombed = make(pids=100)
     with make.within(2 + 0.3 + SLACK, "a fork bomb with timeout=2"):
         assert bombed.exec(["python3", "-c", FORK_BOMB], timeout=2, grace=0.3).timed_out
     with make.within(5, "the command after a fork bomb"):
         assert ok(bombed.exec("echo on")).text == "on\n"
-    assert len(ok(bombed.exec("ls -d /proc/[0-9]*")).text.split()) < 10, "something of the bomb is left"
+    assert len(ok(bombed.exec("ls -d /proc/[0-9]*")).text.split()) < 10, "processes of the bomb are left"
 
 
 @case("limits")
 def orphans_are_reaped(make: Opener) -> None:
-    """Five hundred orphans leave no zombie that would fill the limit of processes."""
+    """Five hundred orphans leave no zombies that would exhaust the process limit."""
     sandbox = make(pids=100)
     for _ in range(10):
         ok(sandbox.exec("for i in $(seq 50); do (true &) ; done"))
@@ -99,7 +99,7 @@ def orphans_are_reaped(make: Opener) -> None:
 
 @case("limits")
 def memory_limit(make: Opener) -> None:
-    """A command that needs more memory than `memory_mb` dies; the sandbox lives on, or is lost to "oom"."""
+    """A command that exceeds `memory_mb` dies; the sandbox survives, or is lost with reason "oom"."""
     sandbox = make(memory_mb=256)
     assert python(sandbox, "print(len(b'x' * (64 << 20)))") == f"{64 * MIB}\n"
     greedy = "python3 -c 'data = b\"x\" * (768 << 20)' && touch had-it-all"
@@ -112,7 +112,7 @@ def memory_limit(make: Opener) -> None:
 
 @case("limits")
 def disk_limit(make: Opener) -> None:
-    """A command that writes more than `disk_mb` gets an error; what it deletes it can write again."""
+    """A command that writes more than `disk_mb` gets an error; deleting files frees the space."""
     sandbox = make(disk_mb=64)
     free = shutil.disk_usage(os.getcwd()).free
     for folder in (".", '"$(dirname $(mktemp -u))"'):
@@ -122,7 +122,7 @@ def disk_limit(make: Opener) -> None:
         check_refused(FileError, lambda: sandbox.write_file("more", b"x" * (100 * MIB)), "writing to a full disk")
         ok(sandbox.exec(f"rm -f {folder}/big more"))
     ok(sandbox.exec("dd if=/dev/zero of=small bs=1M count=16"))
-    assert sandbox.exec("ls -A").text == "small\n", "a refused write left something"
+    assert sandbox.exec("ls -A").text == "small\n", "a refused write left a file"
 
 
 @case("limits")

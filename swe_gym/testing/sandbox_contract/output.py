@@ -1,4 +1,4 @@
-"""Output: bytes, bounded, both ends kept, never in the way of the command."""
+"""Cases of output: bytes, limits, floods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLIENT_GROWTH = 50 * MIB
 
 
 def check_cut(result: ExecResult, total: int, limit: int) -> None:
-    """A stream of `total` bytes was cut to `limit`, and the count is right."""
+    """Assert that a stream of `total` bytes was truncated to `limit` and counted."""
     assert len(result.stdout) <= limit, f"{len(result.stdout)} bytes kept of at most {limit}"
     assert len(result.stdout) >= limit // 2, f"only {len(result.stdout)} bytes kept of {limit}"
     assert result.stdout_dropped + len(result.stdout) >= total, f"{result.stdout_dropped} dropped of {total}"
@@ -24,13 +24,13 @@ def check_cut(result: ExecResult, total: int, limit: int) -> None:
 
 
 def client_peak() -> int:
-    """The most memory that this process ever had, in bytes."""
+    """Return the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @case("output")
 def any_bytes(make: Opener) -> None:
-    """Output is bytes: invalid UTF-8, NULs, carriage returns and no final newline come back as they are."""
+    """Output is bytes: invalid UTF-8, NULs, carriage returns and a missing final newline are returned unchanged."""
     sandbox = make()
     for text in (b"\xff\xfe\x80", b"a\r\nb\rc", b"\x00" * 100, "é😀".encode(), b"no newline", bytes(range(256)) * 300):
         assert ok(sandbox.exec("cat", stdin=text)).stdout == text
@@ -38,7 +38,7 @@ def any_bytes(make: Opener) -> None:
 
 @case("output")
 def characters_across_chunks(make: Opener) -> None:
-    """A character of four bytes is whole wherever chunks are cut."""
+    """A four-byte character stays whole across chunks."""
     sandbox = make()
     for size in (4096, 8192, 32768, 65536):
         for before in (1, 2, 3):
@@ -50,7 +50,7 @@ def characters_across_chunks(make: Opener) -> None:
 
 @case("output")
 def limit_is_exact(make: Opener) -> None:
-    """Output up to the limit is whole; one byte more is cut and counted; a limit of 0 keeps nothing."""
+    """Output up to the limit is whole; one more byte is dropped and counted; a limit of 0 keeps nothing."""
     sandbox = make()
     for size in (99, 100):
         result = ok(sandbox.exec(f"head -c {size} /dev/zero", max_output=100))
@@ -63,7 +63,7 @@ def limit_is_exact(make: Opener) -> None:
 
 @case("output")
 def both_ends_are_kept(make: Opener) -> None:
-    """Of a long output the first quarter and the last three quarters of the limit are kept, on either stream."""
+    """Long output keeps the first quarter and the last three quarters of the limit, on either stream."""
     sandbox = make()
     whole = "".join(f"{number}\n" for number in range(1, 50_001))
     result = ok(sandbox.exec("seq 50000", max_output=4000))
@@ -88,7 +88,7 @@ def flood_that_ends(make: Opener) -> None:
 
 @case("output")
 def flood_that_does_not_end(make: Opener) -> None:
-    """An endless output runs into the timeout like any other command; both ends are kept."""
+    """An endless output runs into the timeout; both ends are kept."""
     sandbox = make()
     before = client_peak()
     with make.within(1 + 1 + 2, "an endless flood with timeout=1"):
@@ -103,7 +103,7 @@ def flood_that_does_not_end(make: Opener) -> None:
 
 @case("output")
 def flood_on_standard_error(make: Opener) -> None:
-    """A flood on one stream does not block the other, nor the reply."""
+    """A flood on one stream blocks neither the other nor the reply."""
     result = ok(make().exec("head -c 20000000 /dev/zero >&2; echo done", max_output=1000, timeout=20))
     assert result.text == "done\n", result
     assert result.stderr_dropped == 20_000_000 - len(result.stderr), result
@@ -121,14 +121,14 @@ def flood_from_a_child(make: Opener) -> None:
 
 @case("output", "threads")
 def floods_at_the_same_time(make: Opener) -> None:
-    """Four floods and a quiet command at the same time: all end, nothing is mixed up."""
+    """Four floods and a quiet command run concurrently; all end, and no output is mixed up."""
     sandbox = make()
     size = 10_000_000
 
     def flood(letter: str) -> None:
         result = ok(sandbox.exec(f"head -c {size} /dev/zero | tr '\\0' {letter}", max_output=50_000, timeout=25))
         check_cut(result, size, 50_000)
-        assert set(result.text) == {letter}, "the output of another command is in between"
+        assert set(result.text) == {letter}, "the output of another command is mixed in"
 
     def quiet() -> None:
         for number in range(20):
@@ -140,9 +140,9 @@ def floods_at_the_same_time(make: Opener) -> None:
 
 @case("output")
 def large_output_comes_whole(make: Opener) -> None:
-    """16 MB within the limit come back byte for byte."""
+    """16 MB within the limit are returned byte for byte."""
     sandbox = make()
     digest = ok(sandbox.exec("head -c 16M /dev/urandom > random && sha256sum random")).text.split()[0]
     result = ok(sandbox.exec("cat random", max_output=32 * MIB))
     assert (len(result.stdout), result.stdout_dropped) == (16 * MIB, 0), result.stdout_dropped
-    assert hashlib.sha256(result.stdout).hexdigest() == digest, "16 MB changed on their way"
+    assert hashlib.sha256(result.stdout).hexdigest() == digest, "the 16 MB differ"

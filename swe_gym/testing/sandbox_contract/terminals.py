@@ -1,4 +1,4 @@
-"""Pseudo-terminals: what is typed, what is printed, how they end."""
+"""Cases of pseudo-terminals: input, output, signals, closing."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ print("sum", sum(map(len, iter(sys.stdin.readline, "end\\n"))), flush=True)
 
 
 def read(pty: Pty, marker: bytes, timeout: float = 10.0) -> bytes:
-    """What the terminal prints up to a marker that has to come."""
+    """Read up to a marker and assert that it comes."""
     text, found = pty.read_until(marker, timeout=timeout)
-    assert found, f"{marker!r} did not come: {text[-500:]!r}"
+    assert found, f"{marker!r} is missing: {text[-500:]!r}"
     return text
 
 
 @case("terminals")
 def terminal_dialogue(make: Opener) -> None:
-    """What is typed arrives, what is printed comes back; typing is not echoed."""
+    """Input arrives, output is returned, and input is not echoed."""
     with make() as sandbox:
         pty = sandbox.open_pty(["python3", "-c", ECHO_LINES])
         assert read(pty, b"ready\r\n") == b"ready\r\n"
@@ -45,7 +45,7 @@ def terminal_dialogue(make: Opener) -> None:
 
 @case("terminals")
 def typing_at_once(make: Opener) -> None:
-    """What is typed as soon as a terminal is open is not echoed either."""
+    """Input right after opening a terminal is not echoed either."""
     with make() as sandbox:
         for _ in range(20):
             pty = sandbox.open_pty("read line; echo got $line")
@@ -56,7 +56,7 @@ def typing_at_once(make: Opener) -> None:
 
 @case("terminals")
 def terminal_is_a_terminal(make: Opener) -> None:
-    """The process has a terminal of its own, of the asked size, in the asked folder and environment."""
+    """The process has its own terminal, with the requested size, folder and environment."""
     sandbox = make(env={"FROM_SPEC": "spec"})
     ok(sandbox.exec("mkdir sub"))
     script = 'test -t 0 -a -t 1 -a -t 2 && : </dev/tty && stty size && pwd && echo "$FROM_SPEC $MINE" && echo end'
@@ -67,7 +67,7 @@ def terminal_is_a_terminal(make: Opener) -> None:
 
 @case("terminals")
 def marker_in_pieces(make: Opener) -> None:
-    """A marker is found wherever chunks are cut, also where it starts twice."""
+    """A marker is found across chunks, and after a false start."""
     script = (
         "import os, time\n"
         "for piece in (b'(Pdb', b'(Pd', b'b', b') ', b'rest\\n', b'x' * 70001, b'(P', b'db) '):\n"
@@ -81,7 +81,7 @@ def marker_in_pieces(make: Opener) -> None:
 
 @case("terminals")
 def rest_stays_for_the_next_read(make: Opener) -> None:
-    """What follows the marker stays for the next read."""
+    """Output after the marker stays for the next read."""
     pty = make().open_pty("printf 'a>b>c>d'; sleep 60")
     assert [read(pty, b">") for _ in range(3)] == [b"a>", b"b>", b"c>"]
     assert pty.read_until(b">", timeout=0.2) == (b"d", False)
@@ -89,7 +89,7 @@ def rest_stays_for_the_next_read(make: Opener) -> None:
 
 @case("terminals")
 def reading_ends_at_its_timeout(make: Opener) -> None:
-    """A marker that does not come costs the timeout, and nothing that is printed is lost."""
+    """Without its marker, a read ends at its timeout and no output is lost."""
     pty = make().open_pty("echo first; read line; echo second; sleep 60")
     before = time.monotonic()
     with make.within(0.5 + SLACK, "read_until with timeout=0.5"):
@@ -102,7 +102,7 @@ def reading_ends_at_its_timeout(make: Opener) -> None:
 
 @case("terminals")
 def terminal_process_ends(make: Opener) -> None:
-    """When the process ends a read returns at once with the rest, and the exit code is known."""
+    """When the process ends, a read returns at once with the rest, and the exit code is known."""
     sandbox = make()
     for script, code in (("echo bye; exit 7", 7), ("echo bye; kill -9 $$", -9), ("echo bye", 0)):
         pty = sandbox.open_pty(script)
@@ -117,7 +117,7 @@ def terminal_process_ends(make: Opener) -> None:
 
 @case("terminals")
 def terminal_command_that_cannot_start(make: Opener) -> None:
-    """A command that does not exist is an `OSError` of opening, or exit code 127."""
+    """An unknown command is an `OSError`, or exit code 127."""
     sandbox = make()
     for command in (["no-such-command-at-all"], "no-such-command-at-all"):
         try:
@@ -131,7 +131,7 @@ def terminal_command_that_cannot_start(make: Opener) -> None:
 
 @case("terminals")
 def interrupting(make: Opener) -> None:
-    """A signal reaches the foreground process, and the session goes on."""
+    """A signal reaches the foreground process, and the session continues."""
     script = (
         "import time\n"
         "for turn in range(2):\n"
@@ -158,7 +158,7 @@ def typing_much(make: Opener) -> None:
 
 @case("terminals")
 def typing_to_nobody(make: Opener) -> None:
-    """Typing to a process that does not read returns or raises by its timeout, and blocks nothing else."""
+    """Input to a process that does not read returns or raises by its timeout, and blocks nothing else."""
     sandbox = make()
     pty = sandbox.open_pty("echo ready; sleep 60")
     read(pty, b"ready\r\n")
@@ -169,7 +169,7 @@ def typing_to_nobody(make: Opener) -> None:
 
 @case("terminals")
 def terminal_flood(make: Opener) -> None:
-    """A terminal that prints without end keeps at most the newest 1 MiB and disturbs no command."""
+    """A terminal with endless output keeps at most the newest 1 MiB and disturbs no command."""
     sandbox = make()
     pty = sandbox.open_pty("yes 0123456789; echo never")
     read(pty, b"0123456789\r\n")
@@ -187,7 +187,7 @@ def terminal_flood(make: Opener) -> None:
 
 @case("terminals", "threads")
 def several_terminals(make: Opener) -> None:
-    """Several terminals and commands at the same time do not mix."""
+    """Concurrent terminals and commands do not mix."""
     sandbox = make()
     ptys = [sandbox.open_pty(f"while read line; do echo {number} $line; done") for number in range(4)]
     waiting = [Background(partial(read, pty, b"\r\n", 20)) for pty in ptys]
@@ -200,7 +200,7 @@ def several_terminals(make: Opener) -> None:
 
 @case("terminals", "hostile")
 def closing_a_terminal_kills(make: Opener) -> None:
-    """Closing a terminal, twice even, kills its process and all that it started."""
+    """Closing a terminal, even twice, kills its process and everything that it started."""
     sandbox = make()
     marker = new_marker()
     children = f"(setsid sleep {marker} &); nohup sleep {marker} &"
@@ -216,13 +216,13 @@ def closing_a_terminal_kills(make: Opener) -> None:
     except SandboxError:
         pass
     else:
-        raise AssertionError("a closed terminal can be typed into")
+        raise AssertionError("a closed terminal accepts input")
     ok(sandbox.exec("true"))
 
 
 @case("terminals")
 def closing_a_terminal_spares_the_others(make: Opener) -> None:
-    """Closing a terminal kills no other terminal, and no server that a command started."""
+    """Closing a terminal kills neither other terminals nor servers of commands."""
     sandbox = make()
     first, second = (sandbox.open_pty("echo ready; read line; echo got $line; sleep 60") for _ in range(2))
     marker = new_marker()

@@ -1,4 +1,4 @@
-"""Trees of files: tar archives both ways, and manifests."""
+"""Cases of folders: tar archives and manifests."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ print(json.dumps(found))
 
 
 def build_tree(sandbox: Sandbox) -> None:
-    """Make the folder "tree" with everything in it that a repository may have."""
+    """Create the folder "tree" with everything that a repository may contain."""
     python(sandbox, BUILD_TREE, stdin=json.dumps(ODD_NAMES).encode())
 
 
 def describe(sandbox: Sandbox, path: str) -> dict[str, list[object]]:
-    """What a program in the sandbox sees below a folder."""
+    """Return the content of a folder as a program in the sandbox sees it."""
     seen: dict[str, list[object]] = json.loads(python(sandbox, DESCRIBE_TREE, path))
     return seen
 
 
 def make_tar(*members: tarfile.TarInfo | tuple[str, bytes]) -> bytes:
-    """A tar archive of members, or of names with contents."""
+    """Return a tar archive of members, or of names with contents."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for member in members:
@@ -80,7 +80,7 @@ def make_tar(*members: tarfile.TarInfo | tuple[str, bytes]) -> bytes:
 
 
 def special(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:
-    """A member that is no regular file."""
+    """Return a tar member other than a regular file."""
     member = tarfile.TarInfo(name)
     member.type, member.linkname = kind, link
     return member
@@ -88,7 +88,7 @@ def special(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:
 
 @case("trees")
 def tar_round_trip(make: Opener) -> None:
-    """A folder goes out and in again with contents, modes, times, links, empty folders and odd names."""
+    """A folder is packed and unpacked with contents, modes, times, links, empty folders and odd names."""
     sandbox = make()
     build_tree(sandbox)
     archive = sandbox.get_tar("tree")
@@ -102,7 +102,7 @@ def tar_round_trip(make: Opener) -> None:
 
 @case("trees")
 def tar_between_sandboxes(make: Opener) -> None:
-    """What one sandbox packs another unpacks to the same."""
+    """An archive of one sandbox unpacks to the same files in another."""
     first, second = make(), make()
     build_tree(first)
     second.put_tar("tree", first.get_tar("tree"))
@@ -125,7 +125,7 @@ def tar_merges(make: Opener) -> None:
 
 @case("trees", "hostile")
 def hostile_tars(make: Opener) -> None:
-    """A tar that leads out of its folder, or has a device, is refused and nothing of it is unpacked."""
+    """A tar with a device, or with a member outside its folder, is refused and nothing is unpacked."""
     sandbox = make()
     outside = f"{sandbox.workdir}/outside"
     ok(sandbox.exec(f"mkdir -p {outside} folder; echo kept > {outside}/file; ln -s {outside} folder/existing"))
@@ -159,7 +159,7 @@ def hostile_tars(make: Opener) -> None:
 
 @case("trees", "hostile")
 def unpacking_replaces_links(make: Opener) -> None:
-    """Unpacking over a link replaces the link, or is refused; what the link points to stays as it was."""
+    """Unpacking over a link replaces the link or is refused; the link's target stays unchanged."""
     sandbox = make()
     outside = f"{sandbox.workdir}/outside"
     ok(sandbox.exec(f"echo kept > {outside}; mkdir folder; ln -s {outside} folder/link; ln {outside} folder/hard"))
@@ -172,7 +172,7 @@ def unpacking_replaces_links(make: Opener) -> None:
 
 @case("trees")
 def broken_tars(make: Opener) -> None:
-    """Bytes that are no tar archive, or only a part of one, are a `FileError`."""
+    """An invalid or truncated tar archive is a `FileError`."""
     sandbox = make()
     whole = make_tar(("file", os.urandom(100_000)))
     check_refused(FileError, lambda: sandbox.put_tar("folder", b"garbage" * 1000), "garbage")
@@ -182,7 +182,7 @@ def broken_tars(make: Opener) -> None:
 
 @case("trees")
 def tar_limits(make: Opener) -> None:
-    """A folder that makes a larger tar than allowed is refused; so are a missing folder and a file."""
+    """A folder whose tar exceeds the limit is refused; so are a missing folder and a file."""
     sandbox = make()
     sandbox.write_file("folder/file", b"x" * 100_000)
     check_refused(FileError, lambda: sandbox.get_tar("folder", max_bytes=50_000), "a tar over its limit")
@@ -197,7 +197,7 @@ def tar_limits(make: Opener) -> None:
 
 @case("trees")
 def thousands_of_files(make: Opener) -> None:
-    """Five thousand small files go in, out, and through a manifest."""
+    """Five thousand small files are unpacked, packed and listed."""
     sandbox = make()
     members = [(f"{number % 50}/{number}.txt", str(number).encode()) for number in range(5000)]
     sandbox.put_tar("many", make_tar(*members))
@@ -233,7 +233,7 @@ def manifest_is_true(make: Opener) -> None:
 
 @case("trees")
 def manifest_leaves_out(make: Opener) -> None:
-    """Excluded names are left out at any depth, files and folders, by pattern."""
+    """Excluded names are omitted at any depth, files and folders, by pattern."""
     sandbox = make()
     for path in ("keep.py", "skip.pyc", "a/b/skip.pyc", "a/.git/config", ".git/HEAD", "a/gitlike/x", "z/.git"):
         sandbox.write_file(path, b"")
@@ -243,7 +243,7 @@ def manifest_leaves_out(make: Opener) -> None:
 
 @case("trees")
 def manifest_limits(make: Opener) -> None:
-    """More files than allowed are a `FileError`, a missing folder is `MissingFile`, an empty one is empty."""
+    """Too many files are a `FileError`, a missing folder is `MissingFile`, an empty folder is empty."""
     sandbox = make()
     ok(sandbox.exec("mkdir -p some empty && touch some/1 some/2 some/3"))
     assert len(sandbox.manifest("some", max_files=3)) == 3
@@ -255,7 +255,7 @@ def manifest_limits(make: Opener) -> None:
 
 @case("trees")
 def manifest_bounds_what_is_ignored(make: Opener) -> None:
-    """Files that git ignores, and those of virtual environments, are told and bounded apart from all others."""
+    """Files that git ignores, and files of virtual environments, are marked and limited separately."""
     sandbox = make()
     rules = "out/\n*.o\n!keep.o\n/deep/*.log\n"
     ok(sandbox.exec("mkdir -p out/a deep/x env/bin && touch out/a/1 a.o keep.o deep/1.log deep/x/2.log z.py"))
@@ -274,7 +274,7 @@ def manifest_bounds_what_is_ignored(make: Opener) -> None:
 
 @case("trees")
 def manifest_bounds_what_is_hashed(make: Opener) -> None:
-    """A file beyond the bytes to hash has an empty digest; named files can be listed alone, never behind a link."""
+    """A file beyond the bytes to hash has an empty digest; named files are listed alone, but not behind a link."""
     sandbox = make()
     ok(sandbox.exec("printf 123 > a; truncate -s 20G b || truncate -s 1G b; mkdir c; echo > c/d; ln -s c e"))
     whole, none = sandbox.manifest(max_hashed=10), sandbox.manifest(max_hashed=0, only=["a", "c/d", "gone", "e/d", "e"])
@@ -285,7 +285,7 @@ def manifest_bounds_what_is_hashed(make: Opener) -> None:
 
 @case("trees", "hostile")
 def files_of_the_sandbox_change_nothing(make: Opener) -> None:
-    """No program, module or setting that lies in the sandbox changes what we read, write, pack or list."""
+    """Programs, modules and settings in the sandbox do not affect reading, writing, packing and listing."""
     sandbox = make()
     evil = b"import os\nos._exit(3)\n"
     for name in ("os", "hashlib", "json", "tarfile", "io", "stat", "subprocess", "sitecustomize", "usercustomize"):

@@ -1,4 +1,4 @@
-"""What a sandbox is on the E2B server of the tests: a folder, a token, and ordinary processes of this machine."""
+"""A sandbox of the E2B test server: a folder, a token, and ordinary processes of this machine."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Machine:
     """A sandbox.
 
     Args:
-        folder: Where its folder lies.
-        body: What was asked for.
-        expire: Called with its id when its time is over.
+        folder: Parent of the sandbox's folder.
+        body: JSON of the creation request.
+        expire: Called with the id at the end of the sandbox's lifetime.
     """
 
     def __init__(self, folder: Path, body: Mapping[str, Any], expire: Callable[[str], None]) -> None:
@@ -61,7 +61,7 @@ class Machine:
         self._gone = False
 
     def renew(self, seconds: float) -> None:
-        """Live for so long from now."""
+        """Restart the lifetime."""
         with self._lock:
             if self._timer:
                 self._timer.cancel()
@@ -72,7 +72,7 @@ class Machine:
                 self._timer.start()
 
     def start(self, config: Mapping[str, Any], user: str | None, stdin: bool) -> Process:
-        """Start a process. It runs on when nobody listens."""
+        """Start a process. It continues without listeners."""
         env = dict(self.env)
         identity: dict[str, Any] = {}
         if user and user != "root" and os.geteuid() == 0:
@@ -97,7 +97,7 @@ class Machine:
         return process
 
     def forget(self, process: Process) -> None:
-        """A process has ended."""
+        """Remove an ended process."""
         with self._lock:
             self.processes.pop(process.pid, None)
 
@@ -116,7 +116,7 @@ class Machine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _sweep(self) -> bool:
-        """Kill what was started from here, as far as its session or its environment tells; whether there was any."""
+        """Kill processes of the sandbox, known by session or environment; return whether there were any."""
         sessions = set(self.processes)
         mark = os.fsencode(str(self.folder)) + b"/"
         found = False
@@ -131,7 +131,7 @@ class Machine:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """As the control plane tells of it."""
+        """Return the control plane's description."""
         return {
             "sandboxID": self.id,
             "templateID": self.template,
@@ -149,7 +149,7 @@ class Machine:
 
 
 class Process:
-    """A process of a sandbox. What it prints goes to whoever listens, and is dropped where nobody does."""
+    """A process of a sandbox. Its output goes to the listeners and is dropped without any."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         self.pid = popen.pid
@@ -161,11 +161,11 @@ class Process:
         self._cut = False
 
     def follow(self, seconds: float | None, ended: Callable[[Process], None]) -> None:
-        """Begin to pass on what it prints, in threads; kill it after `seconds`; call `ended` at its end."""
+        """Forward the output in threads; kill the process after `seconds`; call `ended` at its end."""
         threading.Thread(target=self._follow, args=(seconds, ended), daemon=True).start()
 
     def _follow(self, seconds: float | None, ended: Callable[[Process], None]) -> None:
-        """It ends when the process and both its pipes have ended, as with the real daemon."""
+        """Wait until the process and both its pipes have ended, like the real daemon."""
         timer = threading.Timer(seconds or 0, self._popen.kill)
         timer.daemon = True
         if seconds is not None:
@@ -197,7 +197,7 @@ class Process:
                 self._tell({"data": {name: base64.b64encode(data).decode()}})
 
     def _tell(self, event: Event | None) -> None:
-        """To every listener; one that is slow holds up all, as with the real daemon."""
+        """Send an event to every listener; a slow one delays all, as with the real daemon."""
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:
@@ -208,7 +208,7 @@ class Process:
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[queue.Queue[Event | None]]:
-        """Events from now on; None says that the connection is to be cut."""
+        """Yield a queue of later events; None means that the connection is to be cut."""
         listener: queue.Queue[Event | None] = queue.Queue(WAITING_EVENTS)
         with self._lock:
             self._listeners.append(listener)
@@ -223,7 +223,7 @@ class Process:
                 self._listeners.remove(listener)
 
     def write(self, data: bytes) -> None:
-        """To its standard input, however long that takes."""
+        """Write to standard input without a deadline."""
         if self._popen.stdin is None:
             raise OSError("stdin is not open")
         with self._writing:
@@ -232,7 +232,7 @@ class Process:
                 view = view[self._popen.stdin.write(view) :]
 
     def drop(self) -> None:
-        """Cut the connections of whoever listens."""
+        """Cut the connections of the listeners."""
         self._tell(None)
 
     def cut(self) -> None:

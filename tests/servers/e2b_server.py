@@ -1,11 +1,11 @@
-"""A server on this machine that speaks E2B's protocol, control plane and sandboxes, with faults on demand.
+"""A local server with E2B's protocol, control plane and sandboxes, with faults on demand.
 
     with E2BServer(tmp_path) as server:
         env = gymnasium.make("SWE/Toy-v0", backend="e2b", sandbox_options=server.sandbox_options())
 
-For tests only: its sandboxes are folders, its processes ordinary processes of this machine, run as whoever runs the
-server. **It isolates nothing.** It listens on the loopback interface and asks for the key and the tokens that the real
-service asks for. Of the sandboxes' own calls it knows those of processes and their streams.
+For tests only: its sandboxes are folders and its processes ordinary processes of the server's user. **It isolates
+nothing.** It listens on the loopback interface and requires the keys and tokens of the real service. Of the sandbox
+API, it has the calls of processes and their streams.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from swe_gym.testing.loopback import Answer, Drop, Exchange, LoopbackServer
+
 from .e2b_machine import Event, Machine, Process
-from .loopback import Answer, Drop, Exchange, LoopbackServer
 
 ENVELOPE = struct.Struct(">BI")
 LAST = 0x02
 
 
 class E2BServer(LoopbackServer):
-    """The server. Start it with `with`.
+    """The server. Use it as a context manager.
 
     Args:
-        folder: Where the sandboxes' folders lie.
-        api_key: The only key that it takes.
-        v2: Whether it knows `POST /v2/sandboxes`. AGS and older servers know `POST /sandboxes` only.
-        templates: The templates that it knows; None is any.
-        most: How many sandboxes may run; one more is answered with status 429.
+        folder: Parent of the sandboxes' folders.
+        api_key: The only accepted API key.
+        v2: Whether `POST /v2/sandboxes` exists. AGS and older servers have only `POST /sandboxes`.
+        templates: Known templates; None is any.
+        most: Maximum number of sandboxes; one more is refused with status 429.
 
     Attributes:
-        created: How many sandboxes there ever were.
+        created: Number of sandboxes ever created.
     """
 
     def __init__(
@@ -64,32 +65,29 @@ class E2BServer(LoopbackServer):
 
     @property
     def running(self) -> list[str]:
-        """The ids of the sandboxes that run."""
+        """Ids of the running sandboxes."""
         with self._counting:
             return list(self._machines)
 
     def sandbox_options(self, **options: Any) -> dict[str, Any]:
-        """`sandbox_options` for `gym.make`, or fields of `SandboxSpec`, that lead to this server.
+        """Return `sandbox_options` for `gym.make`, or fields of `SandboxSpec`, that select this server.
 
-        Its sandboxes have no file system of their own, so the workdir lies below their home folder; and they say that
-        they isolate no more than a process does.
-
-        Args:
-            options: More options of the backend.
+        The sandboxes share the host's file system, so the workdir lies below their home folder, and their declared
+        isolation is "process". `options` are more options of the backend.
         """
         there = {"api_key": self.api_key, "api_url": self.url, "sandbox_url": self.url, "domain": "e2b.invalid"}
         given = {**there, "isolation": "process", "workdir_in_home": True, "activate": ""}
         return {"options": {**given, **options}}
 
     def expire(self, sandbox_id: str) -> None:
-        """End a sandbox as if its time were over."""
+        """End a sandbox as at the end of its lifetime."""
         with self._counting:
             machine = self._machines.pop(sandbox_id, None)
         if machine:
             machine.kill()
 
     def cut_streams(self) -> None:
-        """Cut every stream of every sandbox's processes, as a gateway that restarts does."""
+        """Cut all streams of all processes, like a gateway that restarts."""
         with self._counting:
             machines = list(self._machines.values())
         for process in [process for machine in machines for process in list(machine.processes.values())]:
@@ -105,7 +103,7 @@ class E2BServer(LoopbackServer):
     # --- the protocol -----------------------------------------------------------------------------------------
 
     def decode(self, content_type: str, raw: bytes) -> Any:
-        """See `LoopbackServer.decode`; of a request for a stream, its one message."""
+        """See `LoopbackServer.decode`; a request for a stream has one message in an envelope."""
         return super().decode(content_type, raw[ENVELOPE.size :] if "connect+json" in content_type else raw)
 
     def answer(self, exchange: Exchange) -> None:
@@ -168,7 +166,7 @@ class E2BServer(LoopbackServer):
     # --- sandboxes --------------------------------------------------------------------------------------------
 
     def _machine_of(self, exchange: Exchange) -> Machine:
-        """The sandbox that is meant."""
+        """Return the sandbox of a request."""
         sandbox_id = exchange.headers.get("E2b-Sandbox-Id") or ""
         with self._counting:
             machine = self._machines.get(sandbox_id)
@@ -202,10 +200,10 @@ def _rpc_error(status: int, code: str, message: str) -> Answer:
 
 
 def _seconds(exchange: Exchange) -> float | None:
-    """How long a stream may last; of one that starts a process, how long that may."""
+    """Return the timeout of a stream, or of the process that it starts."""
     value = exchange.headers.get("Connect-Timeout-Ms")
     if value and not value.isdecimal():
-        raise _rpc_error(400, "invalid_argument", f"timeout {value!r} is no whole number")
+        raise _rpc_error(400, "invalid_argument", f"timeout {value!r} is not a whole number")
     return int(value) / 1000 if value else None
 
 
@@ -223,7 +221,7 @@ def _start(exchange: Exchange, machine: Machine) -> None:
 
 
 def _stream(exchange: Exchange, process: Process, events: queue.Queue[Event | None], seconds: float | None) -> None:
-    """Send what a process says until it ends, its sandbox is gone, the client is, or the time is over."""
+    """Send the output of a process until its end, the timeout, or the loss of sandbox or client."""
     deadline = time.monotonic() + (threading.TIMEOUT_MAX if seconds is None else seconds)
     ping = float(exchange.headers.get("Keepalive-Ping-Interval") or 50)
     with exchange.stream("application/connect+json") as write:

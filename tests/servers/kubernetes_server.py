@@ -1,12 +1,12 @@
-"""A Kubernetes API server for tests: pods, watches and attached streams over loopback HTTP, and every fault on command.
+"""A Kubernetes API server for tests: pods, watches and attached streams over loopback HTTP, with faults on demand.
 
     with KubernetesServer() as server:
         server.inject("*/pods", method="POST", status=429, headers={"Retry-After": "1"})
         options = {"kubeconfig": server.kubeconfig(folder), "default_image": "any"}
         sandbox = open_sandbox(SandboxSpec(options=options), "kubernetes")
 
-Nothing runs in its pods. Who attaches to one talks to a runner that answers every command with its own words: enough
-to tell a reply from a failure. It needs nothing but the standard library.
+Nothing runs in its pods. A client that attaches to one reaches a runner whose commands print their own arguments, which
+is enough to tell a reply from a failure.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..guests.protocol import Decoder, encode
-from .loopback import Answer, Drop, Exchange, LoopbackServer
+from swe_gym.guests.protocol import Decoder, encode
+from swe_gym.testing.loopback import Answer, Drop, Exchange, LoopbackServer
 
 Object = dict[str, Any]
 
@@ -40,14 +40,14 @@ HALF_DEAD_SECONDS = 60.0
 
 
 class KubernetesServer(LoopbackServer):
-    """The server. Start it with `with`.
+    """The server. Use it as a context manager.
 
     Args:
-        life: The states that a new pod goes through at once, as `status` of a pod.
-        protocol: The protocol of attached streams.
+        life: States (`status` of a pod) that a new pod passes through at once.
+        protocol: Protocol of attached streams.
 
     Attributes:
-        pods: The pods by name.
+        pods: Pods by name.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class KubernetesServer(LoopbackServer):
         self._pods_frozen = threading.Event()
 
     def close(self) -> None:
-        """End the server, with every watch and everybody who is attached."""
+        """Stop the server and end all watches and attached streams."""
         self.closing.set()
         self.end_watches()
         for name in list(self._attached):
@@ -75,7 +75,7 @@ class KubernetesServer(LoopbackServer):
         super().close()
 
     def kubeconfig(self, folder: Path) -> str:
-        """Write a kubeconfig that leads here; returns its path."""
+        """Write a kubeconfig for this server and return its path."""
         path = folder / "kubeconfig"
         cluster = {"name": "fake", "cluster": {"server": self.url}}
         context = {"name": "fake", "context": {"cluster": "fake", "user": "fake", "namespace": "tests"}}
@@ -91,10 +91,10 @@ class KubernetesServer(LoopbackServer):
         path.write_text(json.dumps(everything))
         return str(path)
 
-    # --- what goes wrong with watches -----------------------------------------------------------------------------
+    # --- faults of watches --------------------------------------------------------------------------------------
 
     def compact(self) -> None:
-        """Forget all that happened: whoever watches is told 410, as is who comes back with an old version."""
+        """Forget all events: open watches, and new ones from an old version, fail with status 410."""
         with self._changing:
             self._oldest = self._version = next(self._versions)
             self._events.clear()
@@ -104,20 +104,20 @@ class KubernetesServer(LoopbackServer):
         self.end_watches()
 
     def freeze_watches(self) -> None:
-        """Have every open watch stay open and say nothing more, as over a connection that is half dead."""
+        """Silence all open watches, like a half-open connection."""
         with self._changing:
             self._watches.clear()
 
     def end_watches(self) -> None:
-        """End every open watch, as the server does now and then."""
+        """End all open watches, as servers do now and then."""
         with self._changing:
             for watch in self._watches:
                 watch.put(None)
 
-    # --- what happens to pods -----------------------------------------------------------------------------------
+    # --- events of pods ---------------------------------------------------------------------------------------
 
     def create(self, pod: Object) -> Object | None:
-        """Make a pod, as somebody else might; None where there is one of that name."""
+        """Create a pod; None if its name is taken."""
         with self._changing:
             name = pod["metadata"]["name"]
             if name in self.pods:
@@ -130,7 +130,7 @@ class KubernetesServer(LoopbackServer):
             return created
 
     def set_status(self, name: str, status: Object) -> None:
-        """Give a pod a status, and tell it to whoever watches."""
+        """Set a pod's status and notify the watches."""
         with self._changing:
             pod = self.pods[name]
             status = json.loads(json.dumps(status))
@@ -140,13 +140,13 @@ class KubernetesServer(LoopbackServer):
             self._change("MODIFIED", {**pod, "status": status})
 
     def end(self, name: str, reason: str, exit_code: int = 137, **status: Any) -> None:
-        """End a pod's container, as the node does, with whoever is attached to it."""
+        """End a pod's container and its attached streams, as the node does."""
         ended = [{"state": {"terminated": {"reason": reason, "exitCode": exit_code}}}]
         self.cut(name)
         self.set_status(name, {"phase": "Failed", "containerStatuses": ended, **status})
 
     def remove(self, name: str) -> None:
-        """Delete a pod, as somebody else might."""
+        """Delete a pod."""
         with self._changing:
             pod = self.pods.pop(name, None)
             if pod is not None:
@@ -154,11 +154,11 @@ class KubernetesServer(LoopbackServer):
         self.cut(name)
 
     def freeze_pods(self) -> None:
-        """Have what runs in pods answer nothing more; connections stay open, as to a node that hangs."""
+        """Silence the runners in all pods; connections stay open, as with a hanging node."""
         self._pods_frozen.set()
 
     def cut(self, name: str) -> None:
-        """Cut the connections of whoever is attached to a pod."""
+        """Cut the attached streams of a pod."""
         with self._changing:
             exchanges = self._attached.pop(name, [])
         for exchange in exchanges:
@@ -180,7 +180,7 @@ class KubernetesServer(LoopbackServer):
             return pod
 
     def _watch_from(self, version: int) -> queue.SimpleQueue[Object | None] | None:
-        """What happens from a version on; None where that is too long ago."""
+        """Return a queue of the events after a version; None if that version is too old."""
         with self._changing:
             if version < self._oldest:
                 return None
@@ -227,13 +227,13 @@ class KubernetesServer(LoopbackServer):
     def _post(self, pod: Object) -> None:
         created = self.create(pod)
         if created is None:
-            raise self._refusal(409, "AlreadyExists", "there is a pod of that name")
+            raise self._refusal(409, "AlreadyExists", "a pod with that name exists")
         raise Answer(201, created)
 
     def _delete(self, name: str, uid: str | None) -> None:
         pod = self._pod(name)
         if uid and uid != pod["metadata"]["uid"]:
-            raise self._refusal(409, "Conflict", "the uid is another one")
+            raise self._refusal(409, "Conflict", "the uid differs")
         self.remove(name)
         raise Answer(200, pod)
 
@@ -253,7 +253,7 @@ class KubernetesServer(LoopbackServer):
                 if watch in self._watches and (of_all or selected(event["object"], query.get("labelSelector", ""))):
                     write(json.dumps(event).encode() + b"\n")
             if watch not in self._watches:
-                self.closing.wait(HALF_DEAD_SECONDS)  # neither a word nor an end
+                self.closing.wait(HALF_DEAD_SECONDS)  # silent, but open
                 raise Drop
             self._watches.remove(watch)
 
@@ -272,7 +272,7 @@ class KubernetesServer(LoopbackServer):
 
 
 def handshake(exchange: Exchange, protocol: str) -> dict[str, str]:
-    """The headers that make a websocket of a connection."""
+    """Return the headers that upgrade a connection to a websocket."""
     key = exchange.asked.headers["sec-websocket-key"].encode()
     accept = base64.b64encode(hashlib.sha1(key + WEBSOCKET_GUID, usedforsecurity=False).digest()).decode()
     return {
@@ -284,7 +284,7 @@ def handshake(exchange: Exchange, protocol: str) -> dict[str, str]:
 
 
 def talk(exchange: Exchange, frozen: threading.Event) -> None:
-    """Take the program that the pod's first process waits for, then answer as its runner, until the client is gone."""
+    """Receive the program for the pod's first process, then answer as its runner until the client disconnects."""
     decoder, program = Decoder(), b""
     while True:
         opcode, payload = read_message(exchange)
@@ -301,7 +301,7 @@ def talk(exchange: Exchange, frozen: threading.Event) -> None:
 
 
 def read_message(exchange: Exchange) -> tuple[int, bytes]:
-    """A websocket's next frame; `struct.error` at its end."""
+    """Read the next websocket frame; raises `struct.error` at the end."""
     first, second = struct.unpack(">BB", exchange.rfile.read(2))
     size = second & 0x7F
     if size >= 126:
@@ -314,7 +314,7 @@ def read_message(exchange: Exchange) -> tuple[int, bytes]:
 
 
 def send_message(exchange: Exchange, payload: bytes, opcode: int = BINARY) -> None:
-    """A frame to the client."""
+    """Send a frame to the client."""
     size = len(payload)
     head = struct.pack(">BB", 0x80 | opcode, size) if size < 126 else struct.pack(">BBQ", 0x80 | opcode, 127, size)
     exchange.wfile.write(head + payload)
@@ -322,14 +322,14 @@ def send_message(exchange: Exchange, payload: bytes, opcode: int = BINARY) -> No
 
 
 def selected(pod: Object, selector: str) -> bool:
-    """Whether a pod has all the labels of a selector of the form `name=value,name=value`."""
+    """Return whether a pod has all labels of a selector `name=value,name=value`."""
     labels = pod["metadata"].get("labels") or {}
     pairs = (part.partition("=") for part in selector.split(",") if part)
     return all(labels.get(name) == value for name, _, value in pairs)
 
 
 def answer(request: Object, content: bytes) -> Iterator[bytes]:
-    """What the runner of these pods says: a command prints its own words, a file holds nothing, a folder is empty."""
+    """Yield the runner's reply: a command prints its arguments, files and folders are empty."""
     reply: Object = {"id": request["id"]}
     if request["op"] == "exec":
         content = b"" if request["argv"][0] == "/bin/sh" else " ".join(request["argv"]).encode()
@@ -345,7 +345,7 @@ def answer(request: Object, content: bytes) -> Iterator[bytes]:
 
 
 def until_end(watch: queue.SimpleQueue[Object | None], seconds: float) -> Iterator[Object]:
-    """Events of a watch until its end, or until nothing has come for so long."""
+    """Yield the events of a watch until its end, or until it is silent for `seconds`."""
     with contextlib.suppress(queue.Empty):
         while (event := watch.get(timeout=seconds)) is not None:
             yield event

@@ -3,8 +3,8 @@
     with DockerProxy(Fault("POST", "/containers/create", "stall")) as proxy:
         open_sandbox(SandboxSpec(image=..., options={"base_url": proxy.base_url}), "docker")
 
-A `Fault` hits the requests that it matches; `freeze` stops everything, as an engine under SIGSTOP does, until `thaw`;
-`cut` breaks every connection that there is. A lost reply is not a lost request.
+A `Fault` affects the requests that it matches. `freeze` stops all traffic, like an engine under SIGSTOP, until `thaw`.
+`cut` breaks all connections. A request whose reply is lost is still carried out.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from typing import Literal, NamedTuple, Self
 
 CHUNK = 1 << 16
 GLANCE = 0.1
-"""Seconds between looks of a stalled connection at whether the proxy was closed."""
+"""Seconds between checks of a stalled connection for the end of the proxy."""
 
 VERSION = re.compile(r"^/v1\.[0-9]+(?=/)")
 
 
 class Request(NamedTuple):
-    """What a client asked for; the path is without the version of the API, and with the query."""
+    """A request of a client. The path includes the query but not the API version."""
 
     method: str
     path: str
@@ -38,19 +38,19 @@ class Request(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one request, or with every one of a kind.
+    """A failure of one request, or of all matching requests.
 
     Attributes:
-        method: Of HTTP.
+        method: HTTP method.
         path: Regular expression that is searched in the path.
-        does: "stall", "cut" and "error" keep the request from the engine: no answer ever, a closed connection, an
-            answer of `status` with `message`. "stall_reply" and "cut_reply" hand it on and hit the reply, and what is
-            streamed behind it, after `after` bytes.
-        nth: Which of the matching requests, counted from 1; 0 is each of them.
-        after: Bytes of the reply that come through.
-        status: Of an "error".
-        message: Of an "error".
-        headers: Of an "error".
+        does: "stall" (no reply), "cut" (close the connection) and "error" (reply `status` and `message`) keep the
+            request from the engine. "stall_reply" and "cut_reply" forward it, and stop the reply or stream after
+            `after` bytes.
+        nth: Number of the matching request that fails, from 1; 0 is all.
+        after: Bytes of the reply that pass.
+        status: HTTP status of an "error".
+        message: Message of an "error".
+        headers: Headers of an "error".
     """
 
     method: str
@@ -64,17 +64,17 @@ class Fault:
 
 
 class DockerProxy:
-    """Listens on an address of its own and relays to the engine, except where a fault says otherwise.
+    """A proxy on its own address that forwards requests to the engine and applies faults.
 
     Args:
-        faults: What goes wrong. The first that matches a request and is due counts.
-        engine: Path of the engine's socket; None is the one of DOCKER_HOST, else /var/run/docker.sock.
-        tcp: Listen on a port of 127.0.0.1 instead of a unix socket.
-        tls: Speak TLS to clients, with this context; needs `tcp`.
+        faults: Failures; the first that matches a request and is due applies.
+        engine: Path of the engine's socket; None uses DOCKER_HOST, else /var/run/docker.sock.
+        tcp: Whether to listen on a port of 127.0.0.1 instead of a unix socket.
+        tls: TLS context for clients; needs `tcp`.
 
     Attributes:
-        base_url: Where it listens, as DOCKER_HOST takes it.
-        requests: Every request that came, in order.
+        base_url: Address of the proxy, in the form of DOCKER_HOST.
+        requests: All received requests, in order.
     """
 
     def __init__(
@@ -108,27 +108,27 @@ class DockerProxy:
     # --- on command -----------------------------------------------------------------------------------------
 
     def inject(self, fault: Fault) -> None:
-        """Have one more thing go wrong, with requests that come from now on."""
+        """Add a fault for later requests."""
         with self._lock:
             self._matched[len(self._faults)] = 0
             self._faults.append(fault)
 
     def freeze(self) -> None:
-        """Let nothing through any more, in either direction; connections stay open and new ones are taken."""
+        """Stop all traffic. Connections stay open and new ones are accepted."""
         self._flowing.clear()
 
     def thaw(self) -> None:
-        """Let everything through again, with what was held back."""
+        """Resume all traffic, including what was held back."""
         self._flowing.set()
 
     @property
     def connections(self) -> list[socket.socket]:
-        """What is open now, on either side."""
+        """Open connections on both sides."""
         with self._lock:
             return list(self._open)
 
     def cut(self) -> None:
-        """Break every connection that there is, on both sides."""
+        """Break all connections on both sides."""
         for connection in self.connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -145,7 +145,7 @@ class DockerProxy:
         self.close()
 
     def close(self) -> None:
-        """Stop listening, break what is open, and wait for all threads. Idempotent."""
+        """Stop listening, break all connections, and wait for all threads. Idempotent."""
         self._closed.set()
         self._flowing.set()
         with contextlib.suppress(OSError):
@@ -198,7 +198,7 @@ class DockerProxy:
 
     @contextlib.contextmanager
     def _holding(self, connection: socket.socket) -> Iterator[socket.socket]:
-        """Keep a connection where `cut` finds it, and close it in the end."""
+        """Register a connection for `cut`, and close it at the end."""
         with self._lock:
             self._open.add(connection)
         try:
@@ -231,13 +231,13 @@ class DockerProxy:
             client.sendall("\r\n".join(lines).encode("latin-1") + body)
 
     def _stall(self, client: socket.socket) -> None:
-        """Be silent until the client gives up or the proxy is closed."""
+        """Stay silent until the client disconnects or the proxy closes."""
         while not self._closed.is_set():
             if select.select([client], [], [], GLANCE)[0] and not client.recv(CHUNK):
                 return
 
     def _relay(self, client: socket.socket, upstream: socket.socket, fault: Fault | None) -> None:
-        """Copy both ways until the engine has no more to say, or a fault is due."""
+        """Copy in both directions until the engine closes the connection or a fault is due."""
         left = fault.after if fault else None
         sources = [client, upstream]
         while True:
@@ -264,7 +264,7 @@ class DockerProxy:
 
 
 def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
-    """The head of a request, and what came behind it already; nothing where the client thought better of it."""
+    """Read the head of a request and the bytes behind it; empty if the client disconnects."""
     data = b""
     while b"\r\n\r\n" not in data:
         chunk = client.recv(CHUNK)
@@ -276,7 +276,7 @@ def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _one_request(head: bytes) -> bytes:
-    """Have the engine close the connection behind the reply, so that its end is the end of the reply."""
+    """Ask the engine to close the connection after the reply, so that its end marks the end of the reply."""
     if re.search(rb"(?im)^upgrade:", head):
         return head
     return re.sub(rb"(?im)^connection:.*\r\n", b"", head).replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
