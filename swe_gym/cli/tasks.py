@@ -13,9 +13,10 @@ from rich.text import Text
 from ..curation.new_task import TestLists, build_commit_task, build_release_task
 from ..curation.validate import digest, read_records, validate
 from ..errors import TaskError, UsageError
+from ..tables import write_table
 from ..tasks.choice import changed_lines, split_by_repository
 from ..tasks.file import FileSource, write_tasks
-from ..tasks.training import training_row, write_rows
+from ..tasks.training import training_row
 from ..types import Task
 from .common import (
     Match,
@@ -186,7 +187,7 @@ def export(
         name, options = source_of(source, source_option)
         if isinstance(options.get("path"), str):  # a trainer's workers run in folders of their own
             options["path"] = str(Path(options["path"]).expanduser().absolute())
-        write_rows((training_row(task, number, name, options) for number, task in enumerate(tasks)), output)
+        write_table((training_row(task, number, name, options) for number, task in enumerate(tasks)), output)
     else:
         write_tasks(tasks, output)
     open_console().print(f"{len(tasks)} tasks in {output}")

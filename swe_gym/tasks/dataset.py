@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import abc
-import ast
 import datetime
 import hashlib
-import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,59 +13,12 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from ..errors import TaskError, UsageError, unknown_name, wrong_fields
+from ..tables import decoded, plain
 from ..types import Task
 from .hub import fetch_dataset
 from .rows import Rows, open_rows
 
 # --- columns ----------------------------------------------------------------------------------------------
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON would hold it: pandas has arrays for lists, and NaN for what is missing.
-
-    Raises:
-        ValueError: It cannot be written: it is nested too deeply, or its text is not Unicode.
-    """
-    try:
-        return _plain(value)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except UnicodeEncodeError:
-        raise ValueError("it holds half of a character") from None
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, dict):
-        return {_plain(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, str):
-        value.encode()
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def decoded(value: Any) -> Any:
-    """What a column means that some revisions of a dataset hold as it is, others as JSON or as Python writes it.
-
-    Raises:
-        ValueError: It is text, and neither.
-    """
-    if not isinstance(value, str):
-        return value
-    return plain(_parsed(value)) if value else None
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise ValueError("it is text, and neither JSON nor a Python literal") from None
 
 
 def _structure(value: Any, kind: type, empty: Any) -> Any:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingDependency, TaskError, UsageError
-from .rows import SUFFIXES, is_of_split
+from ..tables import SUFFIXES
+from .rows import is_of_split
 
 HINT = (
     "HF_ENDPOINT names a mirror, HF_HOME the folder of what was fetched before, HF_HUB_OFFLINE=1 uses nothing else, "

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from ..errors import TaskError
+from ..tables import decoded
 from ..types import Oracle, Task
-from .dataset import Columns, DatasetSource, Object, Text, decoded, facts, read_columns, task_name
+from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns, task_name
 from .swebench import TIMEOUT, touched_patterns
 
 PARSERS = {"go": "gotest", "golang": "gotest", "rust": "cargo"}

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from ..errors import TaskError
+from ..tables import decoded
 from ..types import Oracle, Task, TestStatus
-from .dataset import Columns, DatasetSource, Object, Text, Texts, decoded, facts, read_columns, task_name
+from .dataset import Columns, DatasetSource, Object, Text, Texts, facts, read_columns, task_name
 
 TIMEOUT = 900.0
 """Seconds for the tests. R2E-Gym gives 300, too few for some of its own tasks; others give 900."""

@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import MissingDependency, TaskError, UsageError
-
-SUFFIXES = (".parquet", ".jsonl", ".json")
+from ..errors import TaskError, UsageError
+from ..tables import SUFFIXES, load_arrow
 
 BATCH = 16
 """Rows of a parquet file that are decoded together: rows of R2E-Gym are a megabyte each."""
@@ -228,20 +227,6 @@ class _Parquet:
 
     def place(self, number: int) -> str:
         return f"{self.file}, row {number + 1}"
-
-
-def load_arrow() -> Any:
-    """The module `pyarrow`.
-
-    Raises:
-        MissingDependency: It is not installed.
-    """
-    try:
-        import pyarrow  # type: ignore[import-untyped]  # it has no stubs
-        import pyarrow.parquet  # type: ignore[import-untyped]  # it has no stubs
-    except ImportError as error:
-        raise MissingDependency("parquet files need pyarrow: pip install 'swe-gym[parquet]'") from error
-    return pyarrow
 
 
 def _object(line: bytes, place: str) -> Row:

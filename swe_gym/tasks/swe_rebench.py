@@ -13,8 +13,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from ..errors import TaskError, wrong_fields
+from ..tables import decoded
 from ..types import Task
-from .dataset import Columns, DatasetSource, Object, Text, decoded, facts, read_columns
+from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns
 from .swebench import (
     END,
     START,

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_gym.errors import UsageError
+from swe_gym.tables import write_table
 from swe_gym.tasks import load_source
 from swe_gym.tasks.choice import changed_lines, split_by_repository
-from swe_gym.tasks.training import training_row, write_rows
+from swe_gym.tasks.training import training_row
 
 
 def test_lines_of_a_patch_are_counted_without_its_headers() -> None:
@@ -61,7 +62,7 @@ def test_rows_for_trainers_hold_what_opens_the_task_and_no_oracle(tmp_path: Path
     tasks = [source.get(task_id) for task_id in source.ids()[:2]]
     rows = [training_row(task, number, "toy", {}) for number, task in enumerate(tasks)]
     path = tmp_path / f"rows.{suffix}"
-    write_rows(rows, path)
+    write_table(rows, path)
     if suffix == "parquet":
         import pyarrow.parquet
 
@@ -76,6 +77,6 @@ def test_rows_for_trainers_hold_what_opens_the_task_and_no_oracle(tmp_path: Path
 
 
 def test_rows_need_a_known_format(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="ends in"):
-        write_rows([], tmp_path / "rows.csv")
+    with pytest.raises(UsageError, match="must end in"):
+        write_table([], tmp_path / "rows.csv")
     assert list(tmp_path.iterdir()) == []

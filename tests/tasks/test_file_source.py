@@ -122,9 +122,9 @@ def test_every_broken_row_is_named_with_its_field(tmp_path: Path) -> None:
     message = str(caught.value)
     assert str(tmp_path / "tasks.jsonl") in message
     assert "line 2, field 'task_id'" in message
-    assert "line 4, it is not JSON" in message
+    assert "line 4, not JSON" in message
     assert "line 5, field 'oracle.timeout'" in message
-    assert "line 6, it is not an object" in message
+    assert "line 6, not an object" in message
     assert "line 7, field 'task_id': 'one' is the id of line 1 already" in message
     assert "line 8, field 'colour'" in message
     assert "line 1," not in message
@@ -141,7 +141,7 @@ def test_a_long_list_of_broken_rows_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.parquet"])
 def test_rows_of_a_dataset_are_told_from_broken_tasks(write_rows, name: str) -> None:
     path = write_rows(name, [{"instance_id": f"a__b-{n}", "repo": "a/b", "FAIL_TO_PASS": "[]"} for n in range(50)])
-    with pytest.raises(TaskError, match=r"is no task file: \w+ 1: it has no task_id\..*source of their own") as caught:
+    with pytest.raises(TaskError, match=r"is not a task file: \w+ 1: no task_id\..*source of their own") as caught:
         FileSource(str(path))
     assert "\n" not in str(caught.value)
 
@@ -159,7 +159,7 @@ def test_a_broken_parquet_column_is_named(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     row = {"task_id": "one", "problem_statement": "Fix it.", "oracle": "{"}
     parquet.write_table(arrow.Table.from_pylist([row]), tmp_path / "tasks.parquet")
-    with pytest.raises(TaskError, match="row 1, field 'oracle': it is not JSON"):
+    with pytest.raises(TaskError, match="row 1, field 'oracle': not JSON"):
         FileSource(str(tmp_path / "tasks.parquet"))
 
 
@@ -174,9 +174,9 @@ def test_a_file_that_holds_no_tasks_is_refused(tmp_path: Path, name: str, conten
 
 
 def test_a_wrong_path_is_the_callers_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no task file"):
+    with pytest.raises(UsageError, match="file not found"):
         FileSource(str(tmp_path / "none.jsonl"))
-    with pytest.raises(UsageError, match=r"ends in \.jsonl, \.json, \.parquet"):
+    with pytest.raises(UsageError, match=r"must end in \.parquet, \.jsonl, \.json"):
         FileSource(str(tmp_path / "tasks.csv"))
 
 

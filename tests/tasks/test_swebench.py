@@ -111,7 +111,7 @@ def test_a_policy_reads_the_issue_and_no_more() -> None:
     ("columns", "message"),
     [
         ({"patch": None}, "line 2: patch: Input should be a valid string"),
-        ({"FAIL_TO_PASS": "[secret"}, "line 2: FAIL_TO_PASS: it is text, and neither JSON nor"),
+        ({"FAIL_TO_PASS": "[secret"}, "line 2: FAIL_TO_PASS: neither JSON nor"),
         ({"FAIL_TO_PASS": '{"secret": 1}'}, "line 2: FAIL_TO_PASS: it is no list, but dict"),
     ],
 )

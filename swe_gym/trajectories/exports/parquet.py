@@ -1,67 +1,26 @@
-"""Rows as a Parquet file, which `datasets.load_dataset("parquet", data_files=...)` reads too."""
+"""Parquet: the columns of the format "rows", and text that parquet can hold."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from ...errors import MissingDependency, UsageError
-
-GROUP = 200
-"""Rows that are held in memory at a time."""
+from ...tables import load_arrow
 
 
-def write_parquet(rows: Iterable[dict[str, Any]], path: Path) -> int:
-    """Write rows to a Parquet file, a few at a time.
-
-    The columns of the form "rows" have fixed types; those of other forms are told from the first rows.
-
-    Returns:
-        How many rows were written; where there is none, no file is.
-
-    Raises:
-        MissingDependency: pyarrow is not installed.
-        UsageError: The rows have no columns of one type each.
-    """
-    try:
-        import pyarrow  # type: ignore[import-untyped]  # it has no stubs
-        import pyarrow.parquet  # type: ignore[import-untyped]  # it has no stubs
-    except ImportError as error:
-        raise MissingDependency("parquet files need pyarrow: pip install 'swe-gym[parquet]'") from error
-    remaining = iter(rows)
-    count, writer = 0, None
-    try:
-        while group := list(itertools.islice(remaining, GROUP)):
-            group = [_encodable(row) for row in group]
-            try:
-                if writer is None:
-                    schema = _schema(pyarrow) if "turns" in group[0] else pyarrow.Table.from_pylist(group).schema
-                    writer = pyarrow.parquet.ParquetWriter(path, schema, compression="zstd")
-                writer.write_table(pyarrow.Table.from_pylist(group, schema=schema))
-            except pyarrow.ArrowException as error:
-                raise UsageError(f"these rows have no columns of one type each ({error}): write .jsonl") from error
-            count += len(group)
-    finally:
-        if writer is not None:
-            writer.close()
-    return count
-
-
-def _encodable(value: Any) -> Any:
-    """Text that UTF-8 can carry: a model may write half of a surrogate pair."""
+def encodable(value: Any) -> Any:
+    """Return the value with text that UTF-8 can encode: a model may write half a surrogate pair."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
-        return {key: _encodable(part) for key, part in value.items()}
+        return {key: encodable(part) for key, part in value.items()}
     if isinstance(value, list) and value and not isinstance(value[0], int | float):
-        return [_encodable(part) for part in value]
+        return [encodable(part) for part in value]
     return value
 
 
-def _schema(pa: Any) -> Any:
-    """The columns of `to_rows`: an empty list says nothing of what it would hold."""
+def row_schema() -> Any:
+    """Return the pyarrow schema of `to_rows`. It cannot be derived from rows: an empty list has no item type."""
+    pa = load_arrow()
     text, integer, real, truth = pa.string(), pa.int64(), pa.float64(), pa.bool_()
     turn = {
         **dict.fromkeys(("action", "thought", "tool", "observation"), text),

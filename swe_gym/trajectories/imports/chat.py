@@ -10,7 +10,7 @@ from typing import Any
 
 from ...actions import FORMATS, render_call
 from ...actions.scan import Found, TooManyCalls, find_calls
-from ...tasks.dataset import decoded
+from ...tables import decoded
 from ...types import ToolCall, ToolSpec
 from ..trajectory import PolicyInfo, Trajectory, Turn
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...tasks.r2e import R2ESource
 from ..trajectory import PolicyInfo, Trajectory, Turn, Usage
 from .chat import ended, first_call, number
 
@@ -57,11 +56,11 @@ def from_r2e(row: dict[str, Any], name: str) -> Trajectory:
 
 
 def _task_id(data: dict[str, Any]) -> str:
-    """The id that our source gives the task of a dataset row; empty where the row was not kept."""
+    """Return the id that `R2ESource` gives the task of a dataset row. It is empty if the row was not recorded."""
     if data.get("instance_id"):
         return str(data["instance_id"])
-    parts = [str(data[column]) for column in R2ESource.id_columns if data.get(column)]
-    return R2ESource.instance_id(*parts) if len(parts) == len(R2ESource.id_columns) else ""
+    repo, commit = data.get("repo_name"), data.get("commit_hash")
+    return f"{repo}-{commit}" if repo and commit else ""
 
 
 def _turn(step: dict[str, Any]) -> Turn:

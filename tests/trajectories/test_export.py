@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
+from swe_gym.tables import write_table
 from swe_gym.trajectories.exports import EXPORTERS, export_trajectories
 from swe_gym.trajectories.exports.chat import conversation, to_preferences, to_sft
-from swe_gym.trajectories.exports.parquet import write_parquet
 from swe_gym.trajectories.exports.predictions import to_predictions
 from swe_gym.trajectories.exports.r2e import to_r2e
 from swe_gym.trajectories.exports.rows import to_rows
@@ -170,8 +170,8 @@ def test_a_parquet_file_has_the_same_columns_whatever_is_in_it(tmp_path: Path) -
     assert row["segments"][0]["token_ids"] == [1, 2]
     assert row["turns"][0]["arguments"] == '{"command": "ls"}'
     assert row["turns"][1]["action"] == "hm ?"
-    with pytest.raises(UsageError, match="one type each"):
-        write_parquet([{"a": 1}, {"a": [1]}], tmp_path / "mixed.parquet")
+    with pytest.raises(UsageError, match="several types"):
+        write_table([{"a": 1}, {"a": [1]}], tmp_path / "mixed.parquet")
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
@@ -199,5 +199,5 @@ def _broken(folder: Path) -> Path:
 def test_an_unknown_form_or_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'sft'"):
         export_trajectories([], "stf", tmp_path / "out.jsonl")
-    with pytest.raises(UsageError, match=r"\.jsonl, \.json, \.parquet"):
+    with pytest.raises(UsageError, match=r"\.parquet, \.jsonl, \.json"):
         export_trajectories([], "sft", tmp_path / "out.csv")

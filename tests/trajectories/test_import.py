@@ -272,20 +272,20 @@ def test_what_was_not_judged_is_not_after_a_round_trip_either(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (json.dumps(R2E) + "\n{", r"run\.jsonl, row 2: "),
-        (json.dumps(R2E) + "\n[1]", r"row 2: it is no object"),
-        (json.dumps({"nothing": 1}), r"row 1: it has none of the fields"),
-        ("[" * 100_000, r"row 1: "),
-        (json.dumps({"messages": "[" * 100_000}), r"row 1: it is text, and neither JSON nor"),
-        (json.dumps({"messages": [], "reward": "much" * 1000}), r"row 1: .{,300}$"),
-        (json.dumps({"messages": [], "attempt": 1e999}), r"row 1: "),
-        (json.dumps({**R2E, "trajectory_steps": [{"action": "x"}]}), r"row 1: there is no 'observation'"),
-        (json.dumps({**R2E, "trajectory_steps": 7}), r"row 1: "),
-        (json.dumps({**R2E, "output_patch": 7}), r"row 1: .*patch"),
-        (json.dumps({**DEBUG_GYM, "log": []}), r"row 1: "),
-        (json.dumps({**DEBUG_GYM, "success": "yes"}), r"row 1: success is true or false"),
-        (json.dumps({"messages": [{"content": "who?"}]}), r"row 1: there is no 'role'"),
-        (json.dumps({"turns": [], "version": 99}), r"row 1: not a trajectory of version 1"),
+        (json.dumps(R2E) + "\n{", r"run\.jsonl, line 2: "),
+        (json.dumps(R2E) + "\n[1]", r"line 2: not an object"),
+        (json.dumps({"nothing": 1}), r"line 1: unknown format: it has none of the fields"),
+        ("[" * 100_000, r"line 1: "),
+        (json.dumps({"messages": "[" * 100_000}), r"line 1: neither JSON nor"),
+        (json.dumps({"messages": [], "reward": "much" * 1000}), r"line 1: .{,300}$"),
+        (json.dumps({"messages": [], "attempt": 1e999}), r"line 1: "),
+        (json.dumps({**R2E, "trajectory_steps": [{"action": "x"}]}), r"line 1: missing field 'observation'"),
+        (json.dumps({**R2E, "trajectory_steps": 7}), r"line 1: "),
+        (json.dumps({**R2E, "output_patch": 7}), r"line 1: .*patch"),
+        (json.dumps({**DEBUG_GYM, "log": []}), r"line 1: "),
+        (json.dumps({**DEBUG_GYM, "success": "yes"}), r"line 1: success is true or false"),
+        (json.dumps({"messages": [{"content": "who?"}]}), r"line 1: missing field 'role'"),
+        (json.dumps({"turns": [], "version": 99}), r"line 1: not a trajectory of version 1"),
     ],
 )
 def test_a_broken_row_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -297,19 +297,19 @@ def test_a_broken_row_is_named(tmp_path: Path, text: str, message: str) -> None:
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for name, content, message in (
-        ("a.csv", b"", "are read from"),
-        ("a.jsonl.xz", b"no xz", "cannot be read"),
-        ("a.jsonl.gz", b"no gzip", "cannot be read"),
-        ("b.jsonl.gz", gzip.compress(b"{}")[:-9], "cannot be read"),
-        ("a.jsonl.bak", b"", "are read from"),
-        ("a.json", b"\xff\xfe", "cannot be read"),
-        ("a.parquet", b"no parquet", "cannot be read"),
+        ("a.csv", b"", "must end in"),
+        ("a.jsonl.xz", b"no xz", "cannot read the file"),
+        ("a.jsonl.gz", b"no gzip", "cannot read the file"),
+        ("b.jsonl.gz", gzip.compress(b"{}")[:-9], "cannot read the file"),
+        ("a.jsonl.bak", b"", "must end in"),
+        ("a.json", b"\xff\xfe", "not JSON"),
+        ("a.parquet", b"no parquet", "cannot read the file"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UsageError, match=message):
             list(import_trajectories(tmp_path / name))
     for name in ("none.jsonl", "none.parquet"):
-        with pytest.raises(UsageError, match="no file"):
+        with pytest.raises(UsageError, match="file not found"):
             list(import_trajectories(tmp_path / name))
     with pytest.raises(UsageError, match="Did you mean 'r2e'"):
         list(import_trajectories(tmp_path / "a.json", "r3e"))
