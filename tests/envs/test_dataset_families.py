@@ -73,7 +73,7 @@ def local(tmp_path: Path) -> dict[str, Any]:
     return {"backend": "local", "sandbox_options": {"workspace": {"kind": "folder", "path": str(folder)}}}
 
 
-@pytest.mark.parametrize("env_id", sorted(DATASETS))
+@pytest.mark.parametrize("env_id", [f"SWE/{name}-v0" for name in DATASETS])
 def test_every_dataset_has_an_id_that_survives_json(env_id: str) -> None:
     spec = gym.spec(env_id)
     assert EnvSpec.from_json(spec.to_json()) == spec
