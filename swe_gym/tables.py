@@ -11,14 +11,14 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from .atomic import replacing
 from .errors import MissingDependency, UsageError
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
 
-COMPRESSED: dict[str, Callable[..., IO[bytes]]] = {".gz": gzip.open, ".xz": lzma.open}
+COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 """Suffix -> function that opens such a file."""
 
 GROUP = 200
@@ -116,7 +116,7 @@ def write_table(rows: Iterable[dict[str, Any]], path: str | os.PathLike[str], *,
         MissingDependency: A parquet file needs pyarrow.
     """
     file = Path(path)
-    writers = {".parquet": _write_parquet, ".jsonl": _write_lines, ".json": _write_list}
+    writers: dict[str, Callable[..., int]] = {".parquet": _write_parquet, ".jsonl": _write_lines, ".json": _write_list}
     if file.suffix not in writers:
         raise UsageError(f"{file}: the file name must end in {', '.join(SUFFIXES)}")
     with replacing(file) as partial:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from swe_gym.curation.new_task import (
+    BuildOptions,
     TestLists,
     build_commit_task,
     build_release_task,
@@ -145,7 +146,7 @@ def test_patches_that_do_not_apply_give_no_lists(adder: Task) -> None:
 
 def test_arguments_are_checked_before_anything_is_fetched() -> None:
     with pytest.raises(UsageError, match="runs"):
-        build_release_task("toolz", "1.0.0", "1.1.0", runs=0)
+        build_release_task("toolz", "1.0.0", "1.1.0", BuildOptions(runs=0))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,8 @@ def _package_index() -> None:
 def test_a_real_package_becomes_a_valid_task(tmp_path: Path) -> None:
     steps: list[str] = []
     lists: list[TestLists] = []
-    task = build_release_task("pathspec", "0.12.0", "0.12.1", runs=1, progress=steps.append, on_lists=lists.append)
+    options = BuildOptions(runs=1, progress=steps.append, on_lists=lists.append)
+    task = build_release_task("pathspec", "0.12.0", "0.12.1", options)
     assert [found.fail_to_pass for found in lists] == [task.oracle.fail_to_pass]
     assert len(task.oracle.fail_to_pass) == 1
     assert len(task.oracle.pass_to_pass) > 100
@@ -234,7 +236,9 @@ ADD_TEST = OLD_TEST.replace("Zero", "Add").replace("zero", "add").replace("(0, 0
 
 
 def test_a_commit_becomes_a_valid_task(repository: Path, tmp_path: Path) -> None:
-    task = build_commit_task(str(repository), "python -m unittest discover -s tests -t .", commit="HEAD~1", runs=1)
+    task = build_commit_task(
+        str(repository), "python -m unittest discover -s tests -t .", "HEAD~1", BuildOptions(runs=1)
+    )
     assert task.task_id.startswith("calc-of-mine-")
     assert task.problem_statement == "State 1\n\nWhy it is so."
     assert task.oracle.fail_to_pass == ("tests.test_add.TestAdd.test_add",)
@@ -250,8 +254,8 @@ def test_mistakes_about_commits_are_named(repository: Path, tmp_path: Path) -> N
     with pytest.raises(TaskError, match="changes nothing but tests"):
         build_commit_task(str(repository), tests)
     with pytest.raises(TaskError, match="git rev-parse"):
-        build_commit_task(str(repository), tests, commit="HEAD~2")
+        build_commit_task(str(repository), tests, "HEAD~2")
     with pytest.raises(UsageError, match="clone the repository first"):
         build_commit_task(str(tmp_path / "nothing"), tests)
     with pytest.raises(UsageError, match="runs"):
-        build_commit_task(str(repository), tests, runs=0)
+        build_commit_task(str(repository), tests, options=BuildOptions(runs=0))
