@@ -2,15 +2,16 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from ..errors import TaskError, UsageError, unknown_name
+from ..errors import TaskError, UsageError
 from ..tables import load_arrow, scan_table, write_table
 from ..types import FolderWorkspace, GitWorkspace, TarWorkspace, Task
+from .base import ListedSource
 
 MAX_SHOWN = 20
 """How many broken rows an error lists."""
@@ -21,7 +22,7 @@ _JSON = {name for name, field in Task.model_fields.items() if field.annotation n
 """The fields that a parquet file holds as columns of JSON text."""
 
 
-class FileSource:
+class FileSource(ListedSource[Task]):
     """The tasks of a file. The whole file is read and checked first: one broken row fails it.
 
     Relative paths of workspaces are relative to the file.
@@ -36,24 +37,13 @@ class FileSource:
     """
 
     def __init__(self, path: str) -> None:
-        file = Path(path).expanduser().absolute()
-        self._tasks = {task.task_id: task for task in _load(file)}
-        self._ids = tuple(self._tasks)
+        super().__init__()
+        for task in _load(Path(path).expanduser().absolute()):
+            self.add(task.task_id, task)
 
-    def ids(self) -> Sequence[str]:
-        """Return the ids of all tasks, in the order of the file."""
-        return self._ids
-
-    def get(self, task_id: str) -> Task:
-        """Return the task of an id.
-
-        Raises:
-            UsageError: The id is unknown; the message suggests the nearest.
-        """
-        try:
-            return self._tasks[task_id]
-        except KeyError:
-            raise unknown_name("task", task_id, self._ids) from None
+    def build(self, task_id: str, item: Task) -> Task:  # noqa: ARG002  the task has its id
+        """Return the task."""
+        return item
 
 
 # --- reading ----------------------------------------------------------------------------------------------

@@ -32,14 +32,14 @@ def test_version(cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tasks", "show", "rota-month-ends"], "unknown toy task 'rota-month-ends'. Did you mean 'rota-month-end'?"),
-        (["tasks", "show", "[red]x[/]"], "unknown toy task '[red]x[/]'."),
+        (["tasks", "show", "rota-month-ends"], "unknown task 'rota-month-ends'. Did you mean 'rota-month-end'?"),
+        (["tasks", "show", "[red]x[/]"], "unknown task '[red]x[/]'."),
         (["tasks", "list", "-s", "toys"], "unknown task source 'toys'. Did you mean 'toy'?"),
         (["tasks", "list", "-m", "none-*"], "no task matches 'none-*'"),
         (["tasks", "list", "--tag", "none"], "no task matches: relax the filters"),
         (["tasks", "export", "tasks.csv"], "tasks.csv: the file name must end in .parquet, .jsonl, .json"),
         (["tasks", "export", "/proc/nowhere/tasks.jsonl"], "No such file or directory: '/proc/nowhere'"),
-        (["play", "rota"], "unknown toy task 'rota'."),
+        (["play", "rota"], "unknown task 'rota'."),
         (["play", "--tools", "none"], "unknown preset of tools 'none'."),
         (["play", "--backend", "locl"], "unknown backend 'locl'. Did you mean 'local'?"),
         (["demo", "--backend", "locl"], "unknown backend 'locl'. Did you mean 'local'?"),

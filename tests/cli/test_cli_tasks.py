@@ -15,7 +15,7 @@ def test_tasks_are_listed_one_a_line(cli) -> None:
     assert (result.status, result.err) == (0, "")
     header, *lines = result.out.splitlines()
     assert header.split() == ["task", "level", "repository", "tags", "issue"]
-    assert [line.split()[0] for line in lines] == load_source("toy").ids()
+    assert [line.split()[0] for line in lines] == list(load_source("toy").ids())
     assert "Overwriting a key in a full cache throws out somebody else's entry" in result.out
 
 

@@ -102,9 +102,9 @@ def test_what_was_fetched_before_is_there_without_a_network(home: Path, options:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["dataset='owner/name'", "split='train'"], "UsageError the dataset has no split 'train', but test, dev"),
-        (["dataset='owner/name'", "config='more'"], "UsageError the dataset has no configuration 'more', but default"),
-        (["dataset='not a name'"], "UsageError 'not a name' is no dataset of the Hugging Face Hub"),
+        (["dataset='owner/name'", "split='train'"], "UsageError the dataset has no split 'train'. Known: test, dev"),
+        (["dataset='owner/name'", "config='more'"], "UsageError the dataset has no configuration 'more'. Known: default"),
+        (["dataset='not a name'"], "UsageError 'not a name' is not a valid dataset id"),
     ],
 )
 def test_what_a_dataset_does_not_have_is_said(home: Path, options: list[str], said: str) -> None:
@@ -113,7 +113,7 @@ def test_what_a_dataset_does_not_have_is_said(home: Path, options: list[str], sa
 
 def test_a_dataset_out_of_reach_says_which_variables_help(home: Path) -> None:
     said = load(home, "dataset='owner/absent'")
-    assert said.startswith("TaskError dataset 'owner/absent' could not be fetched")
+    assert said.startswith("TaskError cannot download dataset 'owner/absent'")
     for variable in ("HF_ENDPOINT", "HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "path="):
         assert variable in said
 

@@ -51,10 +51,10 @@ def test_a_folder_of_only_odd_characters_still_has_an_id(tmp_path: Path) -> None
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no folder"):
+    with pytest.raises(UsageError, match="folder not found"):
         LocalSource(str(tmp_path / "missing"), "true")
     for wrong in (" ", ["true"]):
-        with pytest.raises(UsageError, match="test_cmd must be the command"):
+        with pytest.raises(UsageError, match="test_cmd must be a command"):
             LocalSource(str(tmp_path), wrong)  # type: ignore[arg-type]  # as users do
     with pytest.raises(UsageError, match="unknown task 'other'"):
         LocalSource(str(tmp_path), "true").get("other")
@@ -63,8 +63,8 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test_paths": "tests/*"}, r"test_paths must be a list, as in \['tests/\*'\]"),
-        ({"requirements": "pytest"}, r"requirements must be a list, as in \['pytest'\]"),
+        ({"test_paths": "tests/*"}, r"test_paths must be a list, such as \['tests/\*'\]"),
+        ({"requirements": "pytest"}, r"requirements must be a list, such as \['pytest'\]"),
         ({"python": 3.12}, "task source 'local': version: Input should be a valid string"),
         ({"env": {"SEED": 1}}, "task source 'local': env.SEED: Input should be a valid string"),
         ({"timeout": "long"}, "task source 'local': timeout: Input should be a valid number"),

@@ -121,10 +121,10 @@ def test_the_gold_patch_is_put_together_without_tests(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"expected_output_json": "{}"}, "expected_output_json: it names no test"),
-        ({"expected_output_json": '{"a": "FINE"}'}, "expected_output_json: .*a result is none of"),
+        ({"expected_output_json": "{}"}, "expected_output_json: no tests"),
+        ({"expected_output_json": '{"a": "FINE"}'}, "expected_output_json: .*results must be"),
         ({"expected_output_json": "secret"}, "expected_output_json: .*"),
-        ({"parsed_commit_content": '{"file_diffs": [{}]}'}, "parsed_commit_content: it is no description of a commit"),
+        ({"parsed_commit_content": '{"file_diffs": [{}]}'}, "parsed_commit_content: invalid description of a commit"),
         ({"docker_image": None}, "docker_image: "),
     ],
 )

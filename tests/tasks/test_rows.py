@@ -43,7 +43,7 @@ def test_a_broken_row_group_hurts_no_other_however_often_it_is_asked_for(write_r
     assert file.keys(["id"]) == [("0",), ("1",), ("2",)]
     for number in (0, 1, 1, 2, 1, 0):
         if number == 1:
-            with pytest.raises(TaskError, match="row 2: it cannot be read"):
+            with pytest.raises(TaskError, match="row 2: cannot read"):
                 file.read(number)
         else:
             assert file.read(number) == rows[number]
@@ -87,10 +87,10 @@ def test_a_json_file_may_hold_a_list_one_object_or_lines(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("rows.jsonl", '{"a": 1}\n{"a"\n', "rows.jsonl, line 2: it is not JSON"),
-        ("rows.jsonl", '{"a": 1}\n[1]\n', "rows.jsonl, line 2: it is not an object"),
-        ("rows.json", "[1]", "rows.json, row 1: it is not an object"),
-        ("rows.json", "[{]", "rows.json: it is not JSON"),
+        ("rows.jsonl", '{"a": 1}\n{"a"\n', "rows.jsonl, line 2: not JSON"),
+        ("rows.jsonl", '{"a": 1}\n[1]\n', "rows.jsonl, line 2: not an object"),
+        ("rows.json", "[1]", "rows.json, row 1: not an object"),
+        ("rows.json", "[{]", "rows.json: not JSON"),
         ("rows.parquet", "no parquet", "rows.parquet is not a parquet file"),
     ],
 )
@@ -117,13 +117,13 @@ def test_a_folder_is_all_its_files_or_those_of_a_split(write_rows, tmp_path: Pat
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no file or folder"):
+    with pytest.raises(UsageError, match="file or folder not found"):
         open_rows(tmp_path / "nowhere.jsonl")
     with pytest.raises(UsageError, match=r"no file ends in \.parquet"):
         open_rows(tmp_path)
     file = tmp_path / "rows.csv"
     file.write_text("a,b\n")
-    with pytest.raises(UsageError, match="ends in"):
+    with pytest.raises(UsageError, match="must end in"):
         open_rows(file)
     with pytest.raises(UsageError, match="is one file"):
         open_rows(file, split="test")

@@ -49,7 +49,7 @@ def test_options_of_every_class_that_hands_them_on_are_known() -> None:
 
 
 def test_what_is_needed_is_said() -> None:
-    with pytest.raises(UsageError, match="task source 'harbor' needs the argument 'path'"):
+    with pytest.raises(UsageError, match="task source 'harbor' requires the argument 'path'"):
         load_source("harbor")
 
 
@@ -57,7 +57,7 @@ def test_sources_of_others_are_asked_too() -> None:
     assert list(load_source(f"{HERE}Whatever", a=1, b=2).ids()) == ["a", "b"]
     assert list(load_source(f"{HERE}Named", first=1, b=2).ids()) == ["first", "b"]
     assert list(load_source(f"{HERE}plain", first=1).ids()) == ["first"]
-    with pytest.raises(UsageError, match="needs the argument 'first'"):
+    with pytest.raises(UsageError, match="requires the argument 'first'"):
         load_source(f"{HERE}Named", b=2)
     with pytest.raises(UsageError, match=r"'second'\. Known: first\."):
         load_source(f"{HERE}plain", first=1, second=2)

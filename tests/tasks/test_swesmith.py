@@ -93,7 +93,7 @@ def test_images_have_their_published_names(name: str, image: str) -> None:
 def test_other_languages_need_a_command(write_rows) -> None:
     go = row(FAIL_TO_PASS=["TestContext"], PASS_TO_PASS=[])
     with pytest.raises(
-        TaskError, match=r"the row: repo: pallets__flask.bc098406 is not tested by pytest: give test_cmd"
+        TaskError, match=r"the row: repo: pallets__flask.bc098406 is not tested by pytest: pass test_cmd"
     ):
         task_from_row(go)
     path = str(write_rows("rows.jsonl", [go]))
@@ -104,7 +104,7 @@ def test_other_languages_need_a_command(write_rows) -> None:
 
 
 def test_a_bug_without_an_issue_is_no_task() -> None:
-    with pytest.raises(TaskError, match="the row: problem_statement: it is empty"):
+    with pytest.raises(TaskError, match="the row: problem_statement: empty"):
         task_from_row(row(problem_statement=None))
 
 

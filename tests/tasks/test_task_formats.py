@@ -55,7 +55,7 @@ def record(**columns: Any) -> dict[str, Any]:
 def test_records_are_judged_as_the_row_that_they_were_made_of(write_rows, tmp_path: Path) -> None:
     path = write_rows("train.jsonl", [record()])
     source = load_source("graph_planner", path=str(path))
-    with pytest.raises(TaskError, match=r"line 1: sandbox.r2e_ds_json: no file /gone/instances/r2e-1\.json"):
+    with pytest.raises(TaskError, match=r"line 1: sandbox.r2e_ds_json: file not found: /gone/instances/r2e-1\.json"):
         source.get("r2e-1")
     (tmp_path / "instances").mkdir()
     (tmp_path / "instances" / "r2e-1.json").write_text(json.dumps({"task_id": "r2e-1", "raw": R2E}))
@@ -107,9 +107,9 @@ def test_parquet_for_verl_without_ids_names_tasks_by_their_files(write_rows, as_
 
 
 def test_records_are_on_no_hub_and_have_ids(write_rows) -> None:
-    with pytest.raises(UsageError, match="path= is needed"):
+    with pytest.raises(UsageError, match="path= is required"):
         load_source("graph_planner")
-    with pytest.raises(TaskError, match=r"line 1: task_id, extra_info.issue_id: one is needed"):
+    with pytest.raises(TaskError, match=r"line 1: task_id, extra_info.issue_id: both missing"):
         load_source("graph_planner", path=str(write_rows("rows.jsonl", [{"issue": {}}])))
 
 
@@ -129,7 +129,7 @@ def test_debug_gym_rows_are_tasks_of_their_datasets(write_rows) -> None:
     assert source.get("aiohttp_final-abc").oracle.grader == "expected"
     with pytest.raises(TaskError, match=r"line 3: repo: Field required; patch: Field required"):
         source.get("a.b")
-    with pytest.raises(TaskError, match=r"line 4: env_type: 'chess' is unknown; known are swebench"):
+    with pytest.raises(TaskError, match=r"line 4: env_type: unknown type 'chess'. Known: swebench"):
         source.get("c")
     with pytest.raises(UsageError, match="unknown task"):
         source.get("d")
@@ -219,7 +219,7 @@ def test_harbor_images_come_from_dockerfiles_that_only_name_one_or_from_the_user
     harbor_task(tmp_path, "built", **no_image, **{"environment/Dockerfile": "FROM a\nRUN make\n"})
     source = load_source("harbor", path=str(tmp_path))
     assert source.get("plain").image == "python:3.12"
-    with pytest.raises(TaskError, match="built: it names no image: build environment/Dockerfile"):
+    with pytest.raises(TaskError, match="built: no image: build environment/Dockerfile"):
         source.get("built")
     assert load_source("harbor", path=str(tmp_path), image="r/{task_id}:2").get("built").image == "r/built:2"
 
@@ -283,7 +283,7 @@ def test_broken_harbor_folders_are_named(tmp_path: Path) -> None:
     (harbor_task(tmp_path, "b") / "tests/test.sh").unlink()
     harbor_task(tmp_path, "c", **{"task.toml": "nonsense"})
     source = load_source("harbor", path=str(tmp_path))
-    for task_id, message in (("a", "instruction.md: there is no"), ("b", "it has no test.sh"), ("c", "task.toml: ")):
+    for task_id, message in (("a", "not found: .*instruction.md"), ("b", "not found: .*test.sh"), ("c", "task.toml: ")):
         with pytest.raises(TaskError, match=message):
             source.get(task_id)
 
