@@ -60,7 +60,7 @@ def _load(file: Path) -> list[Task]:
         try:
             task = _task(data)
             if task.task_id in tasks:
-                raise _BadRow(f"field 'task_id': {task.task_id!r} is the id of {tasks[task.task_id][0]} already")
+                raise _BadRow(f"field 'task_id': {tasks[task.task_id][0]} already has the id {task.task_id!r}")
             tasks[task.task_id] = place, _with_absolute_path(task, file.parent)
         except _BadRow as error:
             problems += [(place, line) for line in str(error).splitlines()]

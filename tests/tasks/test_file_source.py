@@ -125,7 +125,7 @@ def test_every_broken_row_is_named_with_its_field(tmp_path: Path) -> None:
     assert "line 4, not JSON" in message
     assert "line 5, field 'oracle.timeout'" in message
     assert "line 6, not an object" in message
-    assert "line 7, field 'task_id': 'one' is the id of line 1 already" in message
+    assert "line 7, field 'task_id': line 1 already has the id 'one'" in message
     assert "line 8, field 'colour'" in message
     assert "line 1," not in message
     assert "secret" not in message

@@ -103,7 +103,10 @@ def test_what_was_fetched_before_is_there_without_a_network(home: Path, options:
     ("options", "said"),
     [
         (["dataset='owner/name'", "split='train'"], "UsageError the dataset has no split 'train'. Known: test, dev"),
-        (["dataset='owner/name'", "config='more'"], "UsageError the dataset has no configuration 'more'. Known: default"),
+        (
+            ["dataset='owner/name'", "config='more'"],
+            "UsageError the dataset has no configuration 'more'. Known: default",
+        ),
         (["dataset='not a name'"], "UsageError 'not a name' is not a valid dataset id"),
     ],
 )

@@ -125,7 +125,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     file.write_text("a,b\n")
     with pytest.raises(UsageError, match="must end in"):
         open_rows(file)
-    with pytest.raises(UsageError, match="is one file"):
+    with pytest.raises(UsageError, match="remove split="):
         open_rows(file, split="test")
 
 

@@ -240,5 +240,5 @@ class TestSource:
             (folder / name).unlink()
         else:
             (folder / name).write_bytes(content)
-        with pytest.raises(TaskError, match="cannot read the task in .*larder"):
+        with pytest.raises(TaskError, match=r"cannot read the task in .*larder"):
             read_task(folder)
