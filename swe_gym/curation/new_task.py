@@ -58,7 +58,7 @@ class TestLists:
         dropped: Test that ran but judges nothing -> the reason.
     """
 
-    __test__ = False  # not a test class, whatever pytest makes of the name
+    __test__ = False  # keeps pytest from collecting it
 
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]

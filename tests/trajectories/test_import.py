@@ -283,7 +283,7 @@ def test_what_was_not_judged_is_not_after_a_round_trip_either(tmp_path: Path) ->
         (json.dumps({**R2E, "trajectory_steps": 7}), r"line 1: "),
         (json.dumps({**R2E, "output_patch": 7}), r"line 1: .*patch"),
         (json.dumps({**DEBUG_GYM, "log": []}), r"line 1: "),
-        (json.dumps({**DEBUG_GYM, "success": "yes"}), r"line 1: success is true or false"),
+        (json.dumps({**DEBUG_GYM, "success": "yes"}), r"line 1: success must be true or false"),
         (json.dumps({"messages": [{"content": "who?"}]}), r"line 1: missing field 'role'"),
         (json.dumps({"turns": [], "version": 99}), r"line 1: not a trajectory of version 1"),
     ],

@@ -15,7 +15,7 @@ from ...errors import UsageError
 from ...registry import Registry
 from ...tables import SUFFIXES, write_table
 from ..trajectory import Trajectory
-from .parquet import encodable, row_schema
+from .rows import encodable, row_schema
 
 __all__ = ["EXPORTERS", "Exporter", "export_trajectories"]
 

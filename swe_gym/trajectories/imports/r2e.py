@@ -15,14 +15,14 @@ _OUTCOMES = {
     "token_limit": ("agent_limit", "tokens"),
     "traj_time_limit": ("agent_limit", "time"),
 }
-"""Exit reason -> outcome and reason. Every other is a failure of the infrastructure."""
+"""Exit reason -> outcome and reason. All others are infrastructure failures."""
 
 
 def from_r2e(row: dict[str, Any], name: str) -> Trajectory:
-    """A line of R2E-Gym's. Its dataset row, gold patch and hidden tests included, and its test output are left out.
+    """Return the trajectory of a line of R2E-Gym, without its dataset row (gold patch, hidden tests) and test output.
 
     Raises:
-        KeyError, TypeError, ValueError: The row is not of this form.
+        KeyError, TypeError, ValueError: The row does not have this format.
     """
     outcome, reason = _OUTCOMES.get(row["exit_reason"], ("infra_failed", str(row["exit_reason"])))
     reward = number(row.get("reward"))
