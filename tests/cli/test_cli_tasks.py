@@ -10,7 +10,7 @@ from swe_gym.tasks.file import FileSource
 from swe_gym.types import Task
 
 
-def test_tasks_are_listed_one_a_line(cli) -> None:
+def test_tasks_are_listed_one_per_line(cli) -> None:
     result = cli("tasks", "list")
     assert (result.status, result.err) == (0, "")
     header, *lines = result.out.splitlines()
@@ -32,7 +32,7 @@ def test_tasks_are_selected(cli, options: list[str], ids: list[str]) -> None:
     assert [line.split()[0] for line in lines] == ids
 
 
-def test_a_task_is_shown_without_its_oracle_unless_that_is_asked_for(cli, toy: Task) -> None:
+def test_the_oracle_is_shown_only_on_request(cli, toy: Task) -> None:
     plain = cli("tasks", "show", toy.task_id).out
     assert plain.startswith(toy.task_id)
     assert toy.problem_statement in plain
@@ -45,7 +45,7 @@ def test_a_task_is_shown_without_its_oracle_unless_that_is_asked_for(cli, toy: T
         assert f"    {test}\n" in full
 
 
-def test_what_others_wrote_is_printed_as_they_wrote_it(cli, toy: Task, tmp_path: Path) -> None:
+def test_markup_in_tasks_is_printed_literally(cli, toy: Task, tmp_path: Path) -> None:
     from swe_gym.tasks.file import write_tasks
 
     text = "# [bold]Odd[/bold] :smile: \\[x] `[/]`"
@@ -58,7 +58,7 @@ def test_what_others_wrote_is_printed_as_they_wrote_it(cli, toy: Task, tmp_path:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
-def test_exported_tasks_are_a_source(cli, tmp_path: Path, suffix: str) -> None:
+def test_exported_tasks_can_be_loaded(cli, tmp_path: Path, suffix: str) -> None:
     result = cli("tasks", "export", f"new/folder/some{suffix}", "--match", "l*")
     assert (result.status, result.out) == (0, f"2 tasks in new/folder/some{suffix}\n")
     path = tmp_path / f"new/folder/some{suffix}"
@@ -67,7 +67,7 @@ def test_exported_tasks_are_a_source(cli, tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.network
-def test_a_real_task_is_made_validated_and_added(cli, tmp_path: Path, task_file: Path) -> None:
+def test_a_real_task_is_built_validated_and_added(cli, tmp_path: Path, task_file: Path) -> None:
     issue = tmp_path / "issue.md"
     issue.write_text("Matching a file fails.\n")
     command = ["tasks", "new", "--from-pypi", "pathspec", "0.12.0", "0.12.1", "--runs", "1"]
@@ -79,7 +79,7 @@ def test_a_real_task_is_made_validated_and_added(cli, tmp_path: Path, task_file:
     assert tasks.get("pypi__pathspec-0.12.1").problem_statement == "Matching a file fails.\n"
 
 
-def test_a_broken_task_file_is_found_before_a_task_is_built(cli, tmp_path: Path) -> None:
+def test_a_broken_task_file_fails_before_the_build(cli, tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text("nonsense\n")
     result = cli("tasks", "new", "--from-pypi", "no-such-package-at-all", "1", "2")
     assert result.status == 2
@@ -172,7 +172,7 @@ def test_tasks_of_a_dataset_are_selected_and_broken_rows_are_named(
     assert "--limit" in options or "rows.jsonl, line 7: patch: " in result.err
 
 
-def test_only_tasks_that_a_record_calls_valid(cli, rows: list[object], tmp_path: Path) -> None:
+def test_a_record_selects_valid_tasks(cli, rows: list[object], tmp_path: Path) -> None:
     source = load_source("swebench", path=str(tmp_path / "rows.jsonl"))
     records = [
         TaskRecord(task_id="t0", status="valid", backend="docker", digest=digest(source.get("t0"))),

@@ -1,4 +1,4 @@
-"""Tasks made of two releases: the difference, the runs, the lists, and the whole on a real package."""
+"""Tasks from releases and commits: the difference, the runs, the lists, and a real package."""
 
 import os
 import shutil
@@ -83,7 +83,7 @@ def test_equal_releases_have_no_difference(releases: tuple[Path, Path]) -> None:
     assert split_difference(releases[0], releases[0], TestLayout((), ())) == ("", "")
 
 
-def test_only_tests_that_always_end_alike_judge() -> None:
+def test_flaky_tests_are_dropped() -> None:
     steady = {"kept": PASSED, "broken": PASSED}
     before = [
         {"fixed": FAILED, "flaky before": PASSED, "flaky after": FAILED, **steady},
@@ -113,7 +113,7 @@ def test_every_test_that_ran_is_listed_or_dropped_with_its_reason() -> None:
     }
 
 
-def test_a_change_that_makes_no_test_pass_is_no_task() -> None:
+def test_a_change_that_makes_no_test_pass_is_rejected() -> None:
     with pytest.raises(TaskError, match="of 2 tests, 1 pass after it, and 1 of these before it too"):
         compare_runs([{"a": PASSED, "b": FAILED}], [{"a": PASSED, "b": FAILED}])
 
@@ -129,7 +129,7 @@ def test_lists_come_from_runs_in_sandboxes(adder: Task) -> None:
     assert steps == ["running the tests before and after the change, 1 of 1"]
 
 
-def test_tests_that_do_not_end_give_no_lists(adder: Task) -> None:
+def test_tests_that_time_out_give_no_lists(adder: Task) -> None:
     endless = adder.oracle.model_copy(
         update={"timeout": 1.0, "test_files": {"tests/test_add.py": "while True: pass\n"}}
     )
@@ -166,7 +166,7 @@ def test_releases_in_the_wrong_order_are_named_before_anything_is_fetched(
         build_release_task("sqlparse", old, new)
 
 
-def test_versions_that_nobody_can_order_are_left_to_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_without_an_order_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://localhost:9/simple")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     with pytest.raises(SandboxError, match="cannot reach the package index"):

@@ -1,4 +1,4 @@
-"""Collected real tasks: a small fixed part is valid for real, each graded as its collection means."""
+"""Collected real tasks: a small sample is valid."""
 
 import importlib.util
 import json

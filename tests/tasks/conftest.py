@@ -1,4 +1,4 @@
-"""Real rows, where they are, and small made ones of the same shape everywhere."""
+"""Real rows, if available, and small generated rows of the same shape."""
 
 import json
 from collections.abc import Callable, Iterable

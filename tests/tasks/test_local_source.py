@@ -1,4 +1,4 @@
-"""A user's own folder and test command as a task."""
+"""A local folder and a test command as a task."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from swe_gym.tasks.local import LocalSource
 from swe_gym.types import FolderWorkspace, PythonEnv
 
 
-def test_a_folder_and_a_command_are_a_task(tmp_path: Path) -> None:
+def test_a_folder_and_a_command_make_a_task(tmp_path: Path) -> None:
     folder = tmp_path / "my project"
     folder.mkdir()
     source = load_source("local", path=str(folder), test_cmd="python -m unittest", test_paths=["tests/*"])
@@ -28,7 +28,7 @@ def test_a_folder_and_a_command_are_a_task(tmp_path: Path) -> None:
     assert task.oracle.test_paths == ("tests/*",)
 
 
-def test_everything_about_the_task_can_be_chosen(tmp_path: Path) -> None:
+def test_all_arguments_reach_the_task(tmp_path: Path) -> None:
     source = LocalSource(
         str(tmp_path),
         "make check",
@@ -70,7 +70,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         ({"timeout": "long"}, "task source 'local': timeout: Input should be a valid number"),
     ],
 )
-def test_arguments_of_a_wrong_kind_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_arguments_of_a_wrong_type_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         SweEnv("local", {"path": str(tmp_path), "test_cmd": "true", **options}).reset()
     with pytest.raises(UsageError, match=message):

@@ -1,4 +1,4 @@
-"""SWE-rebench, Multi-SWE-bench, SWE-bench Pro and SWE-bench-Live: rows that bring their own commands."""
+"""SWE-rebench, Multi-SWE-bench, SWE-bench Pro and SWE-bench-Live: rows with their own commands."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def check_real(name: str, path: Path, count: int) -> list[Task]:
 CONFIG = {"test_cmd": ["make check", "", "make more"], "log_parser": "parse_log_jq", "install": ["make"]}
 
 
-def test_rebench_v2_runs_all_its_commands_in_a_folder_of_its_name() -> None:
+def test_rebench_v2_runs_all_commands_in_the_repository_folder() -> None:
     row = {**INSTANCE, "language": "c", "install_config": CONFIG, "image_name": "docker.io/x/y:1"}
     task = swe_rebench.task_from_row(row)
     assert (task.workdir, task.image, task.tags) == ("/thing", "docker.io/x/y:1", ("c",))
@@ -57,7 +57,7 @@ def test_rebench_v2_runs_all_its_commands_in_a_folder_of_its_name() -> None:
     assert row["test_patch"] in script
 
 
-def test_rebench_v2_may_tell_names_that_the_tests_call() -> None:
+def test_rebench_v2_appends_the_interface() -> None:
     opinion = {"llm_metadata": [{"difficulty": "medium"}]}
     row = {**INSTANCE, "language": "c", "install_config": json.dumps(CONFIG), "interface": "f(x)", "meta": opinion}
     assert swe_rebench.task_from_row(row).problem_statement == "It is wrong.\n\n## Interface\n\nf(x)"
@@ -98,7 +98,7 @@ def test_commands_of_rebench_are_text_or_lists(commands: str, lines: list[str]) 
     assert "\n".join(["status=0", *lines, "(exit $status)"]) in script
 
 
-def test_images_of_rebench_v2_have_no_rule() -> None:
+def test_images_of_rebench_v2_are_only_those_of_the_row() -> None:
     assert swe_rebench.task_from_row({**INSTANCE, "language": "c", "install_config": CONFIG}).image is None
 
 
@@ -184,12 +184,12 @@ def test_multi_swe_columns_may_be_lists_of_values() -> None:
         ("rust", "a::b", "cargo"),
     ],
 )
-def test_multi_swe_logs_are_told_by_language_and_names(language: str, test: str, parser: str) -> None:
+def test_multi_swe_parsers_follow_language_and_test_names(language: str, test: str, parser: str) -> None:
     row = multi_row(lang=language, n2p_tests={test: {}}, p2p_tests={})
     assert multi_swe_bench.task_from_row(row).oracle.log_parser == parser
 
 
-def test_multi_swe_logs_are_told_by_repository() -> None:
+def test_multi_swe_parsers_follow_the_repository() -> None:
     for repo, test, parser in (("fmt", "args-test", "ctest"), ("json", "test-a_default", "ctest"), ("jq", "x", "jq")):
         org = {"fmt": "fmtlib", "json": "nlohmann", "jq": "jqlang"}[repo]
         row = multi_row(org=org, repo=repo, lang="cpp", n2p_tests={test: {}}, p2p_tests={})
@@ -198,7 +198,7 @@ def test_multi_swe_logs_are_told_by_repository() -> None:
         assert load_parser(parser)("") == {}
 
 
-def test_multi_swe_logs_that_nobody_reads_are_refused() -> None:
+def test_multi_swe_rows_without_a_known_parser_are_rejected() -> None:
     row = multi_row(lang="ts", n2p_tests={"does a thing": {}})
     with pytest.raises(TaskError, match=r"lang: no log parser is known for ts: pass log_parser="):
         multi_swe_bench.task_from_row(row)
@@ -231,7 +231,7 @@ PRO = {
 }
 
 
-def test_pro_rows_bring_their_scripts() -> None:
+def test_pro_rows_hold_their_scripts() -> None:
     task = swe_bench_pro.task_from_row(PRO)
     assert (task.image, task.workdir) == ("jefzda/sweap-images:owner.thing-1", "/app")
     assert task.problem_statement == 'It is wrong.\n\n## Requirements\n\n- It must "work".'
@@ -302,7 +302,7 @@ def test_live_rows_build_test_and_print() -> None:
     assert "\nmake\n: '>>>>> Start Test Output'\npytest -rA > log\ncat log\n: '>>>>> End Test Output'\n" in script
 
 
-def test_the_parser_of_a_live_row_is_a_program_that_judges_elsewhere(tmp_path: Path) -> None:
+def test_the_parser_of_a_live_row_runs_in_the_judging_sandbox(tmp_path: Path) -> None:
     code = "def parser(log):\n    return {line.split()[1]: line.split()[0] for line in log.splitlines()}\n"
     task = swe_bench_live.task_from_row({**INSTANCE, "test_cmds": ["make check"], "log_parser": code})
     (tmp_path / "out").write_text("passed a\nfail b\n")
@@ -318,7 +318,7 @@ def test_the_parser_of_a_live_row_is_a_program_that_judges_elsewhere(tmp_path: P
     }
 
 
-def test_a_row_of_the_pipeline_says_what_it_lacks(real) -> None:
+def test_an_unfinished_row_names_the_missing_column(real) -> None:
     source = load_source("swe_bench_live", path=str(real("swe_bench_live/launch_test-dataset.jsonl")))
     with pytest.raises(TaskError, match="line 1: FAIL_TO_PASS: Field required; PASS_TO_PASS: Field required"):
         source.get("amoffat__sh-744")

@@ -1,4 +1,4 @@
-"""Opening a source by its name: what it takes is known before anything is read."""
+"""Opening a source by name: its arguments are checked first."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -37,23 +37,23 @@ def plain(first: str) -> Whatever:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_no_source_takes_what_it_does_not_know(name: str) -> None:
+def test_unknown_options_are_rejected(name: str) -> None:
     with pytest.raises(UsageError, match=rf"^unknown option of task source '{name}': 'nonsense'\. Known: "):
         load_source(name, nonsense=1)
 
 
-def test_options_of_every_class_that_hands_them_on_are_known() -> None:
+def test_options_of_base_classes_are_accepted() -> None:
     check_source("swegym", ["path", "hints", "revision", "image"])
     with pytest.raises(UsageError, match="Did you mean 'hints'"):
         check_source("swegym", ["hint"])
 
 
-def test_what_is_needed_is_said() -> None:
+def test_missing_arguments_are_named() -> None:
     with pytest.raises(UsageError, match="task source 'harbor' requires the argument 'path'"):
         load_source("harbor")
 
 
-def test_sources_of_others_are_asked_too() -> None:
+def test_options_of_custom_sources_are_checked() -> None:
     assert list(load_source(f"{HERE}Whatever", a=1, b=2).ids()) == ["a", "b"]
     assert list(load_source(f"{HERE}Named", first=1, b=2).ids()) == ["first", "b"]
     assert list(load_source(f"{HERE}plain", first=1).ids()) == ["first"]

@@ -1,4 +1,4 @@
-"""Files of other systems: Graph Planner's records, debug-gym's rows, Harbor's folders."""
+"""Tasks of other systems: Graph Planner's records, debug-gym's rows and Harbor's folders."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def record(**columns: Any) -> dict[str, Any]:
     }
 
 
-def test_records_are_judged_as_the_row_that_they_were_made_of(write_rows, tmp_path: Path) -> None:
+def test_records_are_judged_like_their_original_row(write_rows, tmp_path: Path) -> None:
     path = write_rows("train.jsonl", [record()])
     source = load_source("graph_planner", path=str(path))
     with pytest.raises(TaskError, match=r"line 1: sandbox.r2e_ds_json: file not found: /gone/instances/r2e-1\.json"):
@@ -106,7 +106,7 @@ def test_parquet_for_verl_without_ids_names_tasks_by_their_files(write_rows, as_
     )
 
 
-def test_records_are_on_no_hub_and_have_ids(write_rows) -> None:
+def test_records_need_a_path_and_ids(write_rows) -> None:
     with pytest.raises(UsageError, match="path= is required"):
         load_source("graph_planner")
     with pytest.raises(TaskError, match=r"line 1: task_id, extra_info.issue_id: both missing"):
@@ -213,7 +213,7 @@ def test_harbor_folders_are_tasks(tmp_path: Path) -> None:
     assert "secret" not in task.model_dump_json(exclude={"oracle"})
 
 
-def test_harbor_images_come_from_dockerfiles_that_only_name_one_or_from_the_user(tmp_path: Path) -> None:
+def test_harbor_images_come_from_plain_dockerfiles_or_the_user(tmp_path: Path) -> None:
     no_image = {"task.toml": "version = '1.0'\n"}
     harbor_task(tmp_path, "plain", **no_image)
     harbor_task(tmp_path, "built", **no_image, **{"environment/Dockerfile": "FROM a\nRUN make\n"})
@@ -235,7 +235,7 @@ def test_harbor_images_come_from_dockerfiles_that_only_name_one_or_from_the_user
         ("", None),
     ],
 )
-def test_a_dockerfile_names_an_image_or_has_to_be_built(tmp_path: Path, dockerfile: str, image: str | None) -> None:
+def test_a_dockerfile_with_build_steps_names_no_image(tmp_path: Path, dockerfile: str, image: str | None) -> None:
     harbor_task(tmp_path, "one", **{"task.toml": "version = '1.0'\n", "environment/Dockerfile": dockerfile})
     source = load_source("harbor", path=str(tmp_path))
     if image is None:
@@ -245,7 +245,7 @@ def test_a_dockerfile_names_an_image_or_has_to_be_built(tmp_path: Path, dockerfi
         assert source.get("one").image == image
 
 
-def test_what_harbor_says_of_a_task_is_kept_or_refused_by_name(tmp_path: Path) -> None:
+def test_harbor_fields_are_kept_or_rejected_by_name(tmp_path: Path) -> None:
     environment = '[environment]\ndocker_image = "i:1"\n'
     harbor_task(
         tmp_path,

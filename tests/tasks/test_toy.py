@@ -1,4 +1,4 @@
-"""The bundled tasks are what they claim to be. Plain subprocesses: sandbox and grader have tests of their own."""
+"""The bundled tasks, checked by plain subprocesses: sandbox and grader have their own tests."""
 
 import ast
 import json

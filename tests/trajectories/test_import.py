@@ -1,4 +1,4 @@
-"""Trajectories of other systems: small ones made here, and the real files where they are at hand."""
+"""Import of trajectories of other systems: small samples, and real files if available."""
 
 import gzip
 import json
@@ -119,7 +119,7 @@ def test_an_episode_of_debug_gym(tmp_path: Path) -> None:
     assert one.tools[0].name == "view"
 
 
-def test_a_conversation_goes_there_and_back(tmp_path: Path) -> None:
+def test_a_conversation_survives_a_round_trip(tmp_path: Path) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "view", "arguments": '{"path": "a"}'}}
     broken = {"id": "2", "type": "function", "function": {"name": "view", "arguments": '{"path'}}
     messages = [
@@ -145,7 +145,7 @@ def test_a_conversation_goes_there_and_back(tmp_path: Path) -> None:
     assert (unjudged.task_id, unjudged.reward_valid, unjudged.outcome) == ("plain-1", False, "running")
 
 
-def test_an_episode_of_r2e_gym_bears_the_id_of_its_task_and_its_reward_once(tmp_path: Path) -> None:
+def test_an_episode_of_r2e_gym_has_the_task_id_and_one_reward(tmp_path: Path) -> None:
     row = R2E | {"ds": {"repo_name": "calc", "commit_hash": "abc"}, "exit_reason": "max_step_limit"}
     (one,) = import_trajectories(written(tmp_path / "run.jsonl", row))
     assert (one.task_id, one.reward, sum(turn.reward for turn in one.turns)) == ("calc-abc", 1.0, 1.0)
@@ -158,7 +158,7 @@ def test_an_episode_of_r2e_gym_bears_the_id_of_its_task_and_its_reward_once(tmp_
     assert list(import_trajectories(tmp_path / "out.jsonl")) == [back]
 
 
-def test_an_answer_that_could_begin_a_thousand_calls_holds_none(tmp_path: Path) -> None:
+def test_a_text_with_too_many_possible_calls_has_none(tmp_path: Path) -> None:
     step = {"action": "<function=" * 20_000, "observation": "no call"}
     (one,) = import_trajectories(written(tmp_path / "run.jsonl", R2E | {"trajectory_steps": [step]}))
     assert one.turns[0].tool == ""
@@ -172,7 +172,7 @@ def test_an_answer_that_could_begin_a_thousand_calls_holds_none(tmp_path: Path) 
         "view({'path': {'type': 'string'}})",
     ],
 )
-def test_tools_of_debug_gym_are_read_as_each_of_its_models_has_them(tmp_path: Path, tool: Any) -> None:
+def test_tools_of_debug_gym_are_read_in_all_formats(tmp_path: Path, tool: Any) -> None:
     path = tmp_path / "trajectory.json"
     path.write_text(json.dumps(DEBUG_GYM | {"tools": [tool]}))
     (one,) = import_trajectories(path)
@@ -211,7 +211,7 @@ FENCE = "I look.\n```bash\nls\n```"
 
 
 @pytest.mark.parametrize("said", [XML, FENCE])
-def test_calls_may_stand_in_what_is_said(tmp_path: Path, said: str) -> None:
+def test_calls_are_found_in_the_text(tmp_path: Path, said: str) -> None:
     messages = [
         {"role": "user", "content": "Repair it."},
         {"role": "assistant", "content": said},
@@ -231,7 +231,7 @@ def test_calls_may_stand_in_what_is_said(tmp_path: Path, said: str) -> None:
     assert (one.policy.model, one.tools[0].name, one.messages) == ("m", "view", tuple(messages))
 
 
-def test_a_fence_is_no_call_where_others_are(tmp_path: Path) -> None:
+def test_fences_are_calls_only_without_other_calls(tmp_path: Path) -> None:
     said = [XML, "So:\n```bash\npytest\n```"]
     messages = [{"role": "assistant", "content": text} for text in said]
     (one,) = import_trajectories(written(tmp_path / "run.jsonl", {"messages": messages}))
@@ -252,7 +252,7 @@ def test_all_calls_of_a_message_are_in_its_action(tmp_path: Path) -> None:
     assert "b.py" in turn.action
 
 
-def test_what_the_policy_was_told_is_shown_whole_or_in_parts(tmp_path: Path) -> None:
+def test_a_system_prompt_may_have_parts(tmp_path: Path) -> None:
     parts = [{"type": "text", "text": "You "}, {"type": "text", "text": "repair."}]
     for content in ("You repair.", parts):
         messages = [{"role": "system", "content": content}, {"role": "assistant", "content": "Yes."}]
@@ -260,7 +260,7 @@ def test_what_the_policy_was_told_is_shown_whole_or_in_parts(tmp_path: Path) -> 
         assert as_page(one)["system"] == ["You repair."]
 
 
-def test_what_was_not_judged_is_not_after_a_round_trip_either(tmp_path: Path) -> None:
+def test_an_invalid_reward_survives_a_round_trip(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "Repair it."}, {"role": "assistant", "content": "No."}]
     for reward in (None, float("nan")):
         (one,) = import_trajectories(written(tmp_path / "run.jsonl", {"messages": messages, "reward": reward}))
@@ -295,7 +295,7 @@ def test_a_broken_row_is_named(tmp_path: Path, text: str, message: str) -> None:
         list(import_trajectories(path))
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
     for name, content, message in (
         ("a.csv", b"", "must end in"),
         ("a.jsonl.xz", b"no xz", "cannot read the file"),
