@@ -1,8 +1,10 @@
 """`swe-gym tasks`: list, show, export, split and make tasks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -32,17 +34,6 @@ from .common import (
 
 app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make tasks.")
 
-Difficulty = Annotated[str | None, typer.Option(help="Only tasks of this difficulty.")]
-Tag = Annotated[list[str] | None, typer.Option("--tag", help="Only tasks with this tag; may be repeated.")]
-Repo = Annotated[list[str] | None, typer.Option("--repo", help="Only tasks of this repository; may be repeated.")]
-MaxLines = Annotated[int | None, typer.Option(help="Maximum number of lines that the gold patch changes.")]
-MinLines = Annotated[int | None, typer.Option(help="Minimum number of lines that the gold patch changes.")]
-Record = Annotated[
-    Path | None,
-    typer.Option(exists=True, dir_okay=False, help="Only tasks that are valid according to this validation record."),
-]
-Limit = Annotated[int | None, typer.Option(min=1, help="Maximum number of tasks.")]
-
 WIDE = 130
 """Terminal width from which repositories and tags are shown."""
 
@@ -50,54 +41,101 @@ MAX_SHOWN = 20
 """Maximum number of broken tasks, and of dropped tests with one reason, that are listed."""
 
 
-class Filters(NamedTuple):
-    """Conditions that a selected task meets."""
+class Selection(NamedTuple):
+    """The tasks that a user selected.
 
-    difficulty: str | None = None
-    tags: Sequence[str] = ()
-    repos: Sequence[str] = ()
-    min_lines: int | None = None
-    max_lines: int | None = None
-    record: Path | None = None
+    Attributes:
+        tasks: Task id -> task.
+        source: Name of the task source.
+        options: Arguments of the task source.
+    """
 
-    def accept(self, task: Task, valid: dict[str, str]) -> bool:
-        """Return whether a task meets all conditions. `valid` maps the ids of valid tasks to their digests."""
-        lines = changed_lines(task.oracle.gold_patch)
-        return (
-            self.difficulty in (None, task.difficulty)
-            and set(self.tags) <= set(task.tags)
-            and (not self.repos or task.repo.lower() in {repo.lower() for repo in self.repos})
-            and (self.min_lines is None or lines >= self.min_lines)
-            and (self.max_lines is None or lines <= self.max_lines)
-            and (self.record is None or valid.get(task.task_id) == digest(task))
-        )
+    tasks: dict[str, Task]
+    source: str
+    options: dict[str, Any]
 
 
-@app.command("list")
-def list_tasks(
+def select(
     source: Source = "toy",
     source_option: SourceOptions = None,
     match: Match = "*",
-    difficulty: Difficulty = None,
-    tag: Tag = None,
-    repo: Repo = None,
-    min_lines: MinLines = None,
-    max_lines: MaxLines = None,
-    record: Record = None,
-    limit: Limit = None,
-) -> None:
+    difficulty: Annotated[str | None, typer.Option(help="Only tasks of this difficulty.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Only tasks with this tag; may be repeated.")] = None,
+    repo: Annotated[list[str] | None, typer.Option(help="Only tasks of this repository; may be repeated.")] = None,
+    min_lines: Annotated[int | None, typer.Option(help="Minimum number of lines that the gold patch changes.")] = None,
+    max_lines: Annotated[int | None, typer.Option(help="Maximum number of lines that the gold patch changes.")] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Only tasks that are valid according to this record."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of tasks.")] = None,
+) -> Selection:
+    """Return the tasks that match and meet all conditions. Broken rows are reported and skipped."""
+    repos = {name.lower() for name in repo or ()}
+    valid = {old.task_id: old.digest for old in read_records(record) if old.status == "valid"} if record else {}
+
+    def accepts(task: Task) -> bool:
+        lines = changed_lines(task.oracle.gold_patch)
+        return (
+            difficulty in (None, task.difficulty)
+            and {*(tag or ())} <= {*task.tags}
+            and (not repos or task.repo.lower() in repos)
+            and (min_lines is None or lines >= min_lines)
+            and (max_lines is None or lines <= max_lines)
+            and (record is None or valid.get(task.task_id) == digest(task))
+        )
+
+    opened = open_source(source, source_option)
+    broken: list[str] = []
+    selected: dict[str, Task] = {}
+    for task_id in matching(opened, match):
+        try:
+            task = opened.get(task_id)
+        except TaskError as error:
+            broken.append(str(error))
+            continue
+        if accepts(task):
+            selected[task_id] = task
+        if len(selected) == limit:
+            break
+    if broken:
+        more = [f"... and {len(broken) - MAX_SHOWN} more"] if len(broken) > MAX_SHOWN else []
+        typer.echo("\n  ".join([f"skipped {len(broken)} broken tasks:", *broken[:MAX_SHOWN], *more]), err=True)
+    if not selected:
+        raise UsageError("no task matches: relax the filters")
+    return Selection(selected, *source_of(source, source_option))
+
+
+def selecting(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `select` to a command, whose first parameter takes the `Selection`."""
+    options = inspect.signature(select).parameters
+    own = list(inspect.signature(command).parameters.values())[1:]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        selection = select(**{name: values.pop(name) for name in options})
+        command(selection, **values)
+
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *options.values())]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+@app.command("list")
+@selecting
+def list_tasks(selection: Selection) -> None:
     """List the tasks of a source."""
     console = open_console()
-    filters = Filters(difficulty, tag or (), repo or (), min_lines, max_lines, record)
-    tasks = _selected(source, source_option, match, filters, limit)
     wide = console.width >= WIDE
     table = plain_table("task", "level", *(["repository", "tags"] if wide else []), "issue")
-    for task in tasks:
+    for task in selection.tasks.values():
         more = [task.repo, " ".join(task.tags)] if wide else []
         table.add_row(*map(Text, [task.task_id, task.difficulty, *more, headline(task)]))
     console.print(table)
     if console.is_terminal:
-        console.print(f"\n{len(tasks)} tasks. Show one: swe-gym tasks show {tasks[0].task_id}", style="dim")
+        first = next(iter(selection.tasks))
+        console.print(f"\n{len(selection.tasks)} tasks. Show one: swe-gym tasks show {first}", style="dim")
 
 
 @app.command()
@@ -164,60 +202,40 @@ def _tests(task: Task) -> str:
 
 
 @app.command()
+@selecting
 def export(
+    selection: Selection,
     output: Annotated[Path, typer.Argument(help="A .jsonl, .json or .parquet file.")],
-    source: Source = "toy",
-    source_option: SourceOptions = None,
-    match: Match = "*",
-    difficulty: Difficulty = None,
-    tag: Tag = None,
-    repo: Repo = None,
-    min_lines: MinLines = None,
-    max_lines: MaxLines = None,
-    record: Record = None,
-    limit: Limit = None,
     rows: Annotated[
         bool, typer.Option("--rows", help="Write rows for trainers (verl, rLLM): prompt and task, no oracle.")
     ] = False,
 ) -> None:
     """Write tasks, including their oracles, to a file that SWE/Tasks-v0 reads. Missing folders are created."""
-    filters = Filters(difficulty, tag or (), repo or (), min_lines, max_lines, record)
-    tasks = _selected(source, source_option, match, filters, limit)
+    tasks, name, options = selection
     output.parent.mkdir(parents=True, exist_ok=True)
     if rows:
-        name, options = source_of(source, source_option)
-        if isinstance(options.get("path"), str):  # a trainer's workers run in folders of their own
+        if isinstance(options.get("path"), str):  # a trainer's workers run in other folders
             options["path"] = str(Path(options["path"]).expanduser().absolute())
-        write_table((training_row(task, number, name, options) for number, task in enumerate(tasks)), output)
+        write_table((training_row(task, number, name, options) for number, task in enumerate(tasks.values())), output)
     else:
-        write_tasks(tasks, output)
+        write_tasks(tasks.values(), output)
     open_console().print(f"{len(tasks)} tasks in {output}")
 
 
 @app.command()
+@selecting
 def split(
+    selection: Selection,
     folder: Annotated[Path, typer.Argument(help="Output folder. Each part is one file.")],
     part: Annotated[
         list[str],
-        typer.Option(
-            "--part", metavar="NAME=SHARE", help="Name and share of a part, such as train=0.9; may be repeated."
-        ),
+        typer.Option(metavar="NAME=SHARE", help="Name and share of a part, such as train=0.9; may be repeated."),
     ],
-    source: Source = "toy",
-    source_option: SourceOptions = None,
-    match: Match = "*",
-    difficulty: Difficulty = None,
-    tag: Tag = None,
-    repo: Repo = None,
-    min_lines: MinLines = None,
-    max_lines: MaxLines = None,
-    record: Record = None,
     seed: Annotated[int, typer.Option(help="Seed that orders repositories of equal size.")] = 0,
     suffix: Annotated[str, typer.Option(help="File format: jsonl, json or parquet.")] = "jsonl",
 ) -> None:
     """Split tasks into task files that share no repository."""
-    filters = Filters(difficulty, tag or (), repo or (), min_lines, max_lines, record)
-    tasks = {task.task_id: task for task in _selected(source, source_option, match, filters, None)}
+    tasks = selection.tasks
     parts = split_by_repository({task_id: task.repo for task_id, task in tasks.items()}, _shares(part), seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     console = open_console()
@@ -338,34 +356,3 @@ def _tasks_of(path: Path) -> dict[str, Task]:
         return {}
     source = FileSource(str(path))
     return {task_id: source.get(task_id) for task_id in source.ids()}
-
-
-def _selected(source: str, options: list[str] | None, match: str, filters: Filters, limit: int | None) -> list[Task]:
-    """Return the tasks that match and meet the filters. Broken rows are reported and skipped."""
-    tasks = open_source(source, options)
-    valid = (
-        {old.task_id: old.digest for old in read_records(filters.record) if old.status == "valid"}
-        if filters.record
-        else {}
-    )
-    broken: list[str] = []
-
-    def load() -> Iterator[Task]:
-        for task_id in matching(tasks, match):
-            try:
-                yield tasks.get(task_id)
-            except TaskError as error:
-                broken.append(str(error))
-
-    selected = []
-    for task in load():
-        if filters.accept(task, valid):
-            selected.append(task)
-        if len(selected) == limit:
-            break
-    if broken:
-        more = [f"... and {len(broken) - MAX_SHOWN} more"] if len(broken) > MAX_SHOWN else []
-        typer.echo("\n  ".join([f"skipped {len(broken)} broken tasks:", *broken[:MAX_SHOWN], *more]), err=True)
-    if not selected:
-        raise UsageError("no task matches: relax the filters")
-    return selected

@@ -136,9 +136,6 @@ def _merged(lines: Iterable[str]) -> Iterator[str]:
         yield from wishes if agree else (name,)
 
 
-test_requirements.__test__ = False  # type: ignore[attr-defined]  # keeps pytest from collecting it
-
-
 def _metadata(tree: Path) -> Any:
     file = tree / "PKG-INFO"
     text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""

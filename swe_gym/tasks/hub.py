@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,13 +96,8 @@ def _patterns(readme: Path, config: str | None, split: str) -> list[str] | None:
 
 
 def _configs(readme: Path) -> list[dict[str, Any]]:
-    if not readme.is_file():
-        return []
-    head = re.match(r"---\s*\n(.*?)\n---", readme.read_text(encoding="utf-8"), re.DOTALL)
-    import yaml  # it comes with huggingface_hub
-
-    data = yaml.safe_load(head[1]) if head else None
-    return data.get("configs") or [] if isinstance(data, dict) else []
+    data = _hub()[0].metadata_load(readme) if readme.is_file() else None
+    return (data or {}).get("configs") or []
 
 
 def _splits(files: Any) -> Iterator[tuple[str, list[str]]]:

@@ -254,6 +254,3 @@ def test_command(columns: Row, spec: Spec) -> str:
     if columns.repo == "django/django":
         files = [file.removesuffix(".py").removeprefix("tests/").replace("/", ".") for file in files]
     return " ".join([spec.test_cmd, *files])
-
-
-test_command.__test__ = False  # type: ignore[attr-defined]  # keeps pytest from collecting it

@@ -130,9 +130,6 @@ def test_files(ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({test.partition("::")[0] for test in ids if "::" in test}))
 
 
-test_files.__test__ = False  # type: ignore[attr-defined]  # keeps pytest from collecting it
-
-
 def _pytest_command(columns: Row, tests: Sequence[str], place: str) -> str:
     name = columns.repo.rpartition("/")[2]
     if not tests or not all(file.endswith(".py") for file in tests) or name in OTHER_RUNNERS:
