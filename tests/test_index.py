@@ -22,7 +22,7 @@ SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Serves a folder to those who know the password."""
+    """Serves a folder behind a password."""
 
     expected = "Basic " + base64.b64encode(b"me:p@ss").decode()
 
@@ -46,7 +46,7 @@ def _own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An index on disk that pip is configured for, with one project."""
+    """A local index with one project, in pip's configuration."""
     root = tmp_path / "simple"
     (root / "my-pkg").mkdir(parents=True)
     (root / "my-pkg" / "index.html").write_text(
@@ -125,7 +125,7 @@ def test_an_unreachable_index_is_a_sandbox_error(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def server(index: Path) -> Iterator[str]:
-    """The same index over HTTP, behind a password, its page in JSON; gives its address."""
+    """The address of the same index over HTTP, behind a password, with pages in JSON."""
     page = {"files": [{"filename": "my_pkg-1.0.tar.gz", "url": "/files/my_pkg-1.0.tar.gz", "hashes": {"sha256": "f"}}]}
     (index / "my-pkg" / "index.html").write_text(json.dumps(page))
     handler = functools.partial(Handler, directory=str(index.parent))

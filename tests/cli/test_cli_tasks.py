@@ -142,7 +142,7 @@ def instance(task_id: str, repo: str, lines: int = 1, **columns: object) -> dict
 
 @pytest.fixture
 def rows(tmp_path: Path) -> list[object]:
-    """Options that name a dataset of six tasks and a broken row."""
+    """Options that select a dataset of six tasks and a broken row."""
     dataset = [instance(f"t{number}", f"owner/r{number % 3}", lines=number + 1) for number in range(6)]
     dataset.append(instance("broken", "owner/r0", patch=None))
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in dataset))

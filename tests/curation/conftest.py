@@ -30,7 +30,7 @@ class AddTest(unittest.TestCase):
 
 @pytest.fixture
 def adder(tmp_path: Path) -> Task:
-    """A task that is as it should be."""
+    """A valid task."""
     folder = tmp_path / "adder"
     folder.mkdir()
     (folder / "calc.py").write_text("def add(a, b):\n    return a - b\n")

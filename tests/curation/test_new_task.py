@@ -35,7 +35,7 @@ def apply(folder: Path, diff: str) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[str, int]]:
-    """Relative path -> content or target, and mode."""
+    """Return relative path -> content or target, and mode."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or path.is_file():
@@ -46,7 +46,7 @@ def snapshot(folder: Path) -> dict[str, tuple[str, int]]:
 
 @pytest.fixture
 def releases(tmp_path: Path) -> tuple[Path, Path]:
-    """Two folders that differ in every way in which releases do."""
+    """Two folders that differ in every way that releases can."""
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
         (folder / "pkg").mkdir(parents=True)
@@ -211,7 +211,7 @@ def test_mistakes_about_releases_are_named() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository whose last commit repairs something and tests it."""
+    """A repository with a commit that fixes something and tests it."""
     folder = tmp_path / "calc of mine"
     states = (
         {"calc.py": "def add(a, b):\n    return a - b\n", "tests/__init__.py": "", "tests/test_old.py": OLD_TEST},

@@ -66,7 +66,7 @@ def rows(tmp_path: Path) -> str:
 
 @pytest.fixture
 def local(tmp_path: Path) -> dict[str, Any]:
-    """Settings that put a folder of this machine in the place of the image."""
+    """Settings that replace the image by a local folder."""
     folder = tmp_path / "adder"
     folder.mkdir()
     (folder / "adder.py").write_text("def add(a, b):\n    return a + b + 1\n")
@@ -202,4 +202,4 @@ def test_a_swe_smith_task_starts_with_its_bug_and_without_failing_tests(
 RUNNER = """\
 test() { python -m unittest -q test_adder && echo "$1 PASSED [100%]" || { echo "$1 FAILED [100%]"; return 1; }; }
 test test_adder.py::T::test_two"""
-"""The work of pytest, which this machine's own Python need not have."""
+"""Stands in for pytest, which this machine may lack."""

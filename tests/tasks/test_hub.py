@@ -54,7 +54,7 @@ def row(task_id: str) -> dict[str, Any]:
 
 @pytest.fixture
 def home(tmp_path: Path, write_rows) -> Path:
-    """A cache as `huggingface_hub` leaves it, of one dataset."""
+    """A cache of `huggingface_hub` with one dataset."""
     snapshot = f"home/hub/datasets--owner--name/snapshots/{COMMIT}"
     write_rows(f"{snapshot}/data/test-00000-of-00001.parquet", [row("one"), row("two")])
     write_rows(f"{snapshot}/data/dev-00000-of-00001.parquet", [row("three")])
@@ -67,7 +67,7 @@ def home(tmp_path: Path, write_rows) -> Path:
 
 
 def load(home: Path, *options: str, **variables: str) -> str:
-    """What a process that may not use the network finds."""
+    """Return the output of a process without a network."""
     code = (
         "from swe_gym.tasks import load_source\n"
         "from swe_gym.errors import SweGymError\n"
@@ -136,7 +136,7 @@ def test_rows_of_the_hub_are_named_by_file(home: Path) -> None:
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """Answers for the Hub with the files of one dataset."""
+    """Serves the files of one dataset like the Hub."""
 
     files: ClassVar[dict[str, bytes]] = {}
 
@@ -180,7 +180,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def mirror(home: Path) -> Iterator[str]:
-    """A server that has what is in the cache."""
+    """A server with the files in the cache."""
     snapshot = home / f"hub/datasets--owner--name/snapshots/{COMMIT}"
     files = {str(file.relative_to(snapshot)): file.read_bytes() for file in snapshot.rglob("*") if file.is_file()}
     handler = type("Handler", (Hub,), {"files": files})

@@ -29,7 +29,7 @@ INSTANCE = {
 
 
 def check_real(name: str, path: Path, count: int) -> list[Task]:
-    """Every row is a task that survives JSON and keeps its oracle to itself."""
+    """Check that every row makes a task that survives JSON and reveals nothing of its oracle."""
     source = load_source(name, path=str(path))
     tasks = [source.get(task_id) for task_id in source.ids()]
     assert len(tasks) == count
@@ -76,7 +76,7 @@ def test_rebench_v1_is_tested_like_swe_bench() -> None:
 
 
 def test_rebench_v1_does_not_run_tests_that_were_removed() -> None:
-    """pytest would not run at all, for there is no such file."""
+    """pytest does not run at all if a file is missing."""
     removed = "diff --git a/tests/test_old.py b/tests/test_old.py\ndeleted file mode 100644\n--- a/tests/test_old.py\n"
     row = {**INSTANCE, "test_patch": f"{removed}+++ /dev/null\n@@ -1 +0,0 @@\n-a\n{INSTANCE['test_patch']}"}
     task = swe_rebench.task_from_row({**row, "install_config": {"test_cmd": "pytest -rA"}})

@@ -152,7 +152,7 @@ ODD: dict[str, Any] = {
 
 
 def complaint(make: Callable[[], Task]) -> str:
-    """What is said against a row; nothing where it is a task, which then survives JSON."""
+    """Return the error about a row; empty if it makes a task, which must survive JSON."""
     try:
         task = make()
     except TaskError as error:
@@ -179,7 +179,7 @@ def test_any_value_makes_a_task_or_an_error_that_names_its_column(source: str) -
 
 
 def parts(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to every part of nested data."""
+    """Yield the path to every part of nested data."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(deeper for key, part in items for deeper in parts(part, (*path, key)))]
 

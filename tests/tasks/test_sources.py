@@ -13,7 +13,7 @@ HERE = f"{__name__}:"
 
 
 class Whatever:
-    """A source of somebody else's that takes any argument."""
+    """A custom source that accepts any argument."""
 
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
@@ -26,7 +26,7 @@ class Whatever:
 
 
 class Named(Whatever):
-    """One that takes some itself and hands on the others."""
+    """A custom source that passes other arguments to its base class."""
 
     def __init__(self, first: str, **facts: Any) -> None:
         super().__init__(first=first, **facts)

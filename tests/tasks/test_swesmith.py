@@ -135,7 +135,7 @@ def test_a_pandas_row_as_swe_smith_evaluated_it(real) -> None:
 
 
 def diff(old: Path, new: Path) -> str:
-    """What git says between two folders."""
+    """Return git's diff of two folders."""
     command = ["git", "-C", str(old.parent), "diff", "--no-index", "--no-renames", old.name, new.name]
     output = subprocess.run(command, capture_output=True, timeout=60).stdout.decode()
     for side in (old.name, new.name):

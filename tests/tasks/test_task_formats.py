@@ -303,7 +303,7 @@ def test_broken_harbor_folders_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_harbor_task_is_solved_by_a_reward_of_one(tmp_path: Path, rewards: dict[str, str], resolved: bool) -> None:
-    """The command that judges, with its folders below another root. A file that lies there already does not count."""
+    """Run the judging command with its folders below another root. Existing files there do not count."""
     (tmp_path / "tests").mkdir()
     written = "".join(f"printf %s '{text}' > {tmp_path}/logs/verifier/{name}\n" for name, text in rewards.items())
     (tmp_path / "tests/test.sh").write_text(f"true\n{written}")

@@ -64,7 +64,7 @@ sys.modules[__name__].__class__ = Module
 
 
 def environment() -> dict[str, str]:
-    """`python` is the one that runs these tests, and leaves no byte code behind."""
+    """`python` is the interpreter of these tests, without byte code."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return {"PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 

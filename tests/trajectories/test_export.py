@@ -190,7 +190,7 @@ def test_a_failed_or_empty_export_keeps_the_old_file(tmp_path: Path, suffix: str
 
 
 def _broken(folder: Path) -> Path:
-    """A file of one trajectory and of something else."""
+    """Return a file of one trajectory and one invalid line."""
     path = folder / "broken.jsonl"
     path.write_text(trajectory().to_json() + "\n{}\n")
     return path
