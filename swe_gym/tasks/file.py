@@ -83,16 +83,15 @@ def _task(data: Any) -> Task:
     if "task_id" not in data:
         raise _BadRow(NO_TASK)
     try:
-        return Task.model_validate({name: _decoded(name, value) for name, value in data.items()})
+        decoded = {name: _decoded(name, data[name]) for name in _JSON if isinstance(data.get(name), str)}
+        return Task.model_validate({**data, **decoded})
     except ValidationError as error:
         lines = (f"field '{'.'.join(map(str, problem['loc']))}': {problem['msg']}" for problem in error.errors())
         raise _BadRow("\n".join(lines)) from None
 
 
-def _decoded(name: str, value: Any) -> Any:
+def _decoded(name: str, value: str) -> Any:
     """Decode a column that parquet files hold as JSON text. Other programs may write it as a list or struct."""
-    if name not in _JSON or not isinstance(value, str):
-        return value
     try:
         return json.loads(value)
     except ValueError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
+from swe_gym.tasks.r2e import R2ESource
 from swe_gym.trajectories.exports import export_trajectories
 from swe_gym.trajectories.exports.chat import to_sft
 from swe_gym.trajectories.imports import import_trajectories
@@ -148,7 +149,8 @@ def test_a_conversation_survives_a_round_trip(tmp_path: Path) -> None:
 def test_an_episode_of_r2e_gym_has_the_task_id_and_one_reward(tmp_path: Path) -> None:
     row = R2E | {"ds": {"repo_name": "calc", "commit_hash": "abc"}, "exit_reason": "max_step_limit"}
     (one,) = import_trajectories(written(tmp_path / "run.jsonl", row))
-    assert (one.task_id, one.reward, sum(turn.reward for turn in one.turns)) == ("calc-abc", 1.0, 1.0)
+    assert one.task_id == R2ESource.instance_id("calc", "abc")
+    assert (one.reward, sum(turn.reward for turn in one.turns)) == (1.0, 1.0)
     assert [(turn.terminated, turn.truncated) for turn in one.turns] == [(False, False), (False, True)]
     assert export_trajectories([one], "r2e", tmp_path / "out.jsonl") == 1
     (back,) = import_trajectories(tmp_path / "out.jsonl")
@@ -293,6 +295,15 @@ def test_a_broken_row_is_named(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         list(import_trajectories(path))
+
+
+def test_a_format_may_be_a_function_by_its_dotted_path(tmp_path: Path) -> None:
+    path = written(tmp_path / "run.jsonl", {"messages": [{"role": "assistant", "content": "Done."}]})
+    named, detected, dotted = (
+        list(import_trajectories(path, form))
+        for form in ("messages", "auto", "swe_gym.trajectories.imports.chat:from_messages")
+    )
+    assert named == detected == dotted
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
