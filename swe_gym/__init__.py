@@ -1,193 +1,101 @@
 """Software-engineering tasks as Gymnasium environments.
 
-Importing it makes the ids `SWE/Toy-v0`, `SWE/Tasks-v0` and `SWE/Local-v0` known to Gymnasium.
+Importing the package registers the ids `SWE/Toy-v0`, `SWE/Micro-v0`, `SWE/Tasks-v0`, `SWE/Local-v0` and those of the
+datasets with Gymnasium.
 """
 
-from importlib import import_module
+import ast
+import functools
+import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .envs.registration import register_families as _register_families
 
-if TYPE_CHECKING:
-    from .curation.validate import TaskRecord, validate
-    from .envs.registration import register_tasks
-    from .envs.swe_env import SweEnv
-    from .errors import (
-        ActionError,
-        AgentError,
-        FileError,
-        GradingError,
-        MissingDependency,
-        MissingInterpreter,
-        PolicyError,
-        SandboxClosed,
-        SandboxError,
-        SandboxLost,
-        SandboxStartError,
-        SweGymError,
-        TaskError,
-        ToolError,
-        Unsupported,
-        UsageError,
-    )
-    from .grading.patch import Patch
-    from .rollout.episode import play
-    from .rollout.policies import make_policies
-    from .rollout.policies.gold import GoldPolicy
-    from .rollout.policies.scripted import EmptyPolicy, ScriptedPolicy
-    from .rollout.policy import Policy, PolicyFactory, PolicyReport, ReportingPolicy
-    from .sandboxes import Sandbox, SandboxSpec, open_sandbox
-    from .tasks import TaskSource, load_source
-    from .tasks.file import write_tasks
-    from .tools import Tool, ToolContext, make_tools
-    from .trajectories.trajectory import Trajectory, Turn
-    from .types import (
-        Action,
-        ExecResult,
-        FolderWorkspace,
-        GitWorkspace,
-        Oracle,
-        PythonEnv,
-        Reward,
-        SdistWorkspace,
-        TarWorkspace,
-        Task,
-        ToolCall,
-        ToolResult,
-        ToolSpec,
-        Verdict,
-    )
-    from .vector import SweVectorEnv
-    from .wrappers.record_trajectory import RecordTrajectory
-
 __version__ = "0.1.0"
 
-__all__ = [
-    "Action",
-    "ActionError",
-    "AgentError",
-    "EmptyPolicy",
-    "ExecResult",
-    "FileError",
-    "FolderWorkspace",
-    "GitWorkspace",
-    "GoldPolicy",
-    "GradingError",
-    "MissingDependency",
-    "MissingInterpreter",
-    "Oracle",
-    "Patch",
-    "Policy",
-    "PolicyError",
-    "PolicyFactory",
-    "PolicyReport",
-    "PythonEnv",
-    "RecordTrajectory",
-    "ReportingPolicy",
-    "Reward",
-    "Sandbox",
-    "SandboxClosed",
-    "SandboxError",
-    "SandboxLost",
-    "SandboxSpec",
-    "SandboxStartError",
-    "ScriptedPolicy",
-    "SdistWorkspace",
-    "SweEnv",
-    "SweGymError",
-    "SweVectorEnv",
-    "TarWorkspace",
-    "Task",
-    "TaskError",
-    "TaskRecord",
-    "TaskSource",
-    "Tool",
-    "ToolCall",
-    "ToolContext",
-    "ToolError",
-    "ToolResult",
-    "ToolSpec",
-    "Trajectory",
-    "Turn",
-    "Unsupported",
-    "UsageError",
-    "Verdict",
-    "__version__",
-    "load_source",
-    "make_policies",
-    "make_tools",
-    "open_sandbox",
-    "play",
-    "register_tasks",
-    "validate",
-    "write_tasks",
-]
+# The public names. Type checkers follow these imports; at run time, `_homes` reads them, and a name is imported when it
+# is first used: importing the package stays cheap.
+if TYPE_CHECKING:
+    from .curation.validate import TaskRecord as TaskRecord
+    from .curation.validate import validate as validate
+    from .envs.registration import register_tasks as register_tasks
+    from .envs.swe_env import SweEnv as SweEnv
+    from .errors import ActionError as ActionError
+    from .errors import AgentError as AgentError
+    from .errors import FileError as FileError
+    from .errors import GradingError as GradingError
+    from .errors import MissingDependency as MissingDependency
+    from .errors import MissingInterpreter as MissingInterpreter
+    from .errors import PolicyError as PolicyError
+    from .errors import SandboxClosed as SandboxClosed
+    from .errors import SandboxError as SandboxError
+    from .errors import SandboxLost as SandboxLost
+    from .errors import SandboxStartError as SandboxStartError
+    from .errors import SweGymError as SweGymError
+    from .errors import TaskError as TaskError
+    from .errors import ToolError as ToolError
+    from .errors import Unsupported as Unsupported
+    from .errors import UsageError as UsageError
+    from .grading.patch import Patch as Patch
+    from .rollout.episode import play as play
+    from .rollout.policies import make_policies as make_policies
+    from .rollout.policies.gold import GoldPolicy as GoldPolicy
+    from .rollout.policies.scripted import EmptyPolicy as EmptyPolicy
+    from .rollout.policies.scripted import ScriptedPolicy as ScriptedPolicy
+    from .rollout.policy import Policy as Policy
+    from .rollout.policy import PolicyFactory as PolicyFactory
+    from .rollout.policy import PolicyReport as PolicyReport
+    from .rollout.policy import ReportingPolicy as ReportingPolicy
+    from .sandboxes import Sandbox as Sandbox
+    from .sandboxes import SandboxSpec as SandboxSpec
+    from .sandboxes import open_sandbox as open_sandbox
+    from .tasks import TaskSource as TaskSource
+    from .tasks import load_source as load_source
+    from .tasks.file import write_tasks as write_tasks
+    from .tools import Tool as Tool
+    from .tools import ToolContext as ToolContext
+    from .tools import make_tools as make_tools
+    from .trajectories.trajectory import Trajectory as Trajectory
+    from .trajectories.trajectory import Turn as Turn
+    from .types import Action as Action
+    from .types import ExecResult as ExecResult
+    from .types import FolderWorkspace as FolderWorkspace
+    from .types import GitWorkspace as GitWorkspace
+    from .types import Oracle as Oracle
+    from .types import PythonEnv as PythonEnv
+    from .types import Reward as Reward
+    from .types import SdistWorkspace as SdistWorkspace
+    from .types import TarWorkspace as TarWorkspace
+    from .types import Task as Task
+    from .types import ToolCall as ToolCall
+    from .types import ToolResult as ToolResult
+    from .types import ToolSpec as ToolSpec
+    from .types import Verdict as Verdict
+    from .vector import SweVectorEnv as SweVectorEnv
+    from .wrappers.record_trajectory import RecordTrajectory as RecordTrajectory
 
-# Importing the package must cost little: the names above are imported from their modules when they are first used.
-_HOMES = {
-    ".envs.registration": ("register_tasks",),
-    ".envs.swe_env": ("SweEnv",),
-    ".errors": (
-        "ActionError",
-        "AgentError",
-        "FileError",
-        "GradingError",
-        "MissingDependency",
-        "MissingInterpreter",
-        "PolicyError",
-        "SandboxClosed",
-        "SandboxError",
-        "SandboxLost",
-        "SandboxStartError",
-        "SweGymError",
-        "TaskError",
-        "ToolError",
-        "Unsupported",
-        "UsageError",
-    ),
-    ".grading.patch": ("Patch",),
-    ".rollout.episode": ("play",),
-    ".rollout.policies": ("make_policies",),
-    ".rollout.policies.gold": ("GoldPolicy",),
-    ".rollout.policies.scripted": ("EmptyPolicy", "ScriptedPolicy"),
-    ".rollout.policy": ("Policy", "PolicyFactory", "PolicyReport", "ReportingPolicy"),
-    ".trajectories.trajectory": ("Trajectory", "Turn"),
-    ".curation.validate": ("TaskRecord", "validate"),
-    ".sandboxes": ("Sandbox", "SandboxSpec", "open_sandbox"),
-    ".tasks": ("TaskSource", "load_source"),
-    ".tasks.file": ("write_tasks",),
-    ".tools": ("Tool", "ToolContext", "make_tools"),
-    ".types": (
-        "Action",
-        "ExecResult",
-        "FolderWorkspace",
-        "GitWorkspace",
-        "Oracle",
-        "PythonEnv",
-        "Reward",
-        "SdistWorkspace",
-        "TarWorkspace",
-        "Task",
-        "ToolCall",
-        "ToolResult",
-        "ToolSpec",
-        "Verdict",
-    ),
-    ".vector": ("SweVectorEnv",),
-    ".wrappers.record_trajectory": ("RecordTrajectory",),
-}
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name == "__all__":
+            return __dir__()
+        if name.startswith("__") or name not in _homes():
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_homes()[name], __name__), name)
+        return value
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(module, __name__), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+@functools.cache
+def _homes() -> dict[str, str]:
+    """Return public name -> module, as the `TYPE_CHECKING` block above has them."""
+    (block,) = (node for node in ast.parse(Path(__file__).read_text(encoding="utf-8")).body if isinstance(node, ast.If))
+    nodes = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: f".{node.module}" for node in nodes for alias in node.names}
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*_homes(), "__version__"])
 
 
 _register_families()

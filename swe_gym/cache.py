@@ -1,4 +1,4 @@
-"""The cache on disk: things that are built once, by one process at a time, and never written to again."""
+"""The cache on disk. Each entry is built once, by one process, and never changes afterwards."""
 
 import contextlib
 import errno
@@ -18,9 +18,9 @@ _POLL = 0.02
 
 
 def cache_folder() -> Path:
-    """Where everything that is built once lies: `$SWE_GYM_CACHE`, else `swe-gym` in the user's cache folder.
+    """Return the folder of the cache: `$SWE_GYM_CACHE`, or `swe-gym` in the user's cache folder.
 
-    It may be removed at any time at which no sandbox is open.
+    It may be deleted whenever no sandbox is open.
     """
     if chosen := os.environ.get("SWE_GYM_CACHE"):
         return Path(chosen).expanduser().absolute()
@@ -28,24 +28,23 @@ def cache_folder() -> Path:
 
 
 def digest(*parts: object) -> str:
-    """A short name for JSON-like `parts`: equal parts have equal names, others do not."""
+    """Return a short key of JSON-like `parts`: equal for equal parts, different for others."""
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()[:32]
 
 
 def build_once(kind: str, key: str, build: Callable[[Path], None], *, deadline: float) -> Path:
-    """The folder that `build` fills, built now unless it was before, by this process or another.
+    """Return the folder of a cache entry. If this or another process has not built it yet, build it.
 
-    A marker beside the folder is written last, so a build that dies leaves nothing that anyone takes for
-    complete, and the next builder starts over.
+    A marker beside the folder is written last. If a build is killed, the next process starts over.
 
     Args:
-        kind: A word for what it is: the cache's folder for this kind.
-        key: The name that stands for all that the content depends on.
-        build: Fills the empty folder that it is given. What it raises leaves nothing in the cache.
-        deadline: When to give up waiting for another builder, as of `time.monotonic`. `build` keeps it itself.
+        kind: Name of the cache's folder for such entries.
+        key: Digest of everything that the content depends on.
+        build: Function that fills an empty folder. If it raises, the entry is removed.
+        deadline: Time (`time.monotonic`) until which to wait for another process. `build` has its own deadline.
 
     Raises:
-        SandboxStartError: Waiting took too long, or the file system or the network failed.
+        SandboxStartError: The wait timed out, or the file system or the network failed.
     """
     entry = cache_folder() / kind / key
     content = entry / "content"
@@ -63,7 +62,7 @@ def build_once(kind: str, key: str, build: Callable[[Path], None], *, deadline: 
 
 
 def _is_there(entry: Path) -> bool:
-    """Whether an entry is complete. If not, there is room for it."""
+    """Return whether an entry is complete. Otherwise, make sure that it can be built."""
     folder = entry.parent
     try:
         if (entry / _COMPLETE).exists():
@@ -74,9 +73,9 @@ def _is_there(entry: Path) -> bool:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     except OSError as error:
         raise SandboxStartError(
-            f"the cache cannot be used: {error}. Let SWE_GYM_CACHE name a folder that you may write to",
+            f"cannot use the cache: {error}. Set SWE_GYM_CACHE to a writable folder",
             reason="setup",
-            retryable=True,  # it says nothing of what this machine can do
+            retryable=True,  # a full or read-only cache says nothing about this machine's backends
         ) from error
 
 
@@ -100,7 +99,7 @@ def _remove(entry: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path, deadline: float) -> Iterator[None]:
-    """Hold the lock file. The system lets go of it when the process dies, however it dies."""
+    """Hold the lock file. The kernel releases the lock if the process dies."""
     with path.open("a") as file:
         while True:
             try:
@@ -113,5 +112,5 @@ def _locked(path: Path, deadline: float) -> Iterator[None]:
         try:
             yield
         finally:
-            # Explicitly, because a process forked meanwhile by another thread holds a copy of the descriptor.
+            # Explicitly: a process that another thread forked meanwhile holds a copy of the descriptor.
             fcntl.flock(file, fcntl.LOCK_UN)

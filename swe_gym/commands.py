@@ -1,4 +1,4 @@
-"""Commands on this machine, outside any sandbox: git and pip, with a deadline for all that they start."""
+"""Commands on this machine, outside any sandbox: git and pip, with a deadline."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 TAIL = 4000
-"""How many characters of a failed command's output are worth showing."""
+"""Characters of a failed command's output that are shown."""
 
 
 def run_command(
@@ -21,18 +21,18 @@ def run_command(
     env: Mapping[str, str] | None = None,
     stdout: IO[bytes] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command with nothing on its standard input; when time is up, kill it with everything it started.
+    """Run a command with empty standard input. At the deadline, kill it and everything it started.
 
     Args:
-        argv: The command; no shell is involved.
-        deadline: When it must have ended, as of `time.monotonic`.
-        cwd: Where it runs.
-        env: Its whole environment; None is ours.
-        stdout: An open file that takes its standard output instead of the result.
+        argv: The command, without a shell.
+        deadline: Time (`time.monotonic`) at which the command is killed.
+        cwd: Working directory.
+        env: Whole environment; None inherits ours.
+        stdout: Open file for the standard output; None returns it in the result.
 
     Raises:
-        TimeoutError: It did not end in time, and is dead now.
-        FileNotFoundError: There is no such command.
+        TimeoutError: The command was killed at the deadline.
+        FileNotFoundError: The command does not exist.
     """
     with subprocess.Popen(
         argv,
@@ -48,14 +48,14 @@ def run_command(
         except BaseException as reason:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            # Its pipes are not read to their end: what has left its group may hold them open for ever.
+            # Do not read its pipes to their end: processes that left its group may hold them open.
             if isinstance(reason, subprocess.TimeoutExpired):
-                raise TimeoutError(f"{Path(argv[0]).name} was killed: its time was up") from reason
+                raise TimeoutError(f"{Path(argv[0]).name} timed out and was killed") from reason
             raise
     return subprocess.CompletedProcess(list(argv), process.returncode, out or b"", error)
 
 
 def tail(result: subprocess.CompletedProcess[bytes]) -> str:
-    """The end of what a command printed on both streams, for an error message."""
+    """Return the end of a command's output on both streams, for an error message."""
     text = (result.stdout + b"\n" + result.stderr).decode("utf-8", "replace").strip()
     return text if len(text) <= TAIL else "..." + text[-TAIL:]

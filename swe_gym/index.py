@@ -1,7 +1,7 @@
-"""The Python package index, as the user's own pip is configured to reach it: source releases, found and fetched.
+"""Source releases on the Python package index that the user's pip is configured for.
 
-pip itself cannot fetch a source release without running its build code, so only the question *where* goes
-to pip (configuration files, environment variables, default); the pages (PEP 503 and PEP 691) are read here.
+pip cannot download a source release without running its build code. So pip only names the index (from its configuration
+files, environment variables and defaults), and this module reads the index pages (PEP 503 and PEP 691).
 """
 
 import ast
@@ -43,14 +43,14 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Sdist:
-    """A source release as an index lists it.
+    """A source release on an index.
 
     Attributes:
-        name: The project, normalised: "charset-normalizer".
-        version: As the file's name has it.
-        filename: "charset_normalizer-3.4.0.tar.gz".
-        url: Where it can be had; without credentials.
-        sha256: As the index states it; empty where it does not.
+        name: Normalised project name: "charset-normalizer".
+        version: Version in the file name.
+        filename: File name: "charset_normalizer-3.4.0.tar.gz".
+        url: Download URL, without credentials.
+        sha256: Digest from the index, or "".
     """
 
     name: str
@@ -61,10 +61,10 @@ class Sdist:
 
 
 def pip_command() -> list[str]:
-    """How to run pip: the one beside the running Python, else the one that Python's `ensurepip` carries.
+    """Return the command that runs pip: the running Python's, or the one bundled with `ensurepip`.
 
     Raises:
-        MissingDependency: There is neither.
+        MissingDependency: Neither is installed.
     """
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
@@ -72,26 +72,26 @@ def pip_command() -> list[str]:
     folder = Path(ensurepip.origin).parent if ensurepip and ensurepip.origin else Path("/nonexistent")
     for wheel in sorted(folder.glob("_bundled/pip-*.whl")):
         return [sys.executable, str(wheel / "pip")]
-    raise MissingDependency(f"pip is needed, and {sys.executable} has none: install it with your system's tools")
+    raise MissingDependency(f"pip is required, but {sys.executable} has none: install it with your package manager")
 
 
 def find_sdists(name: str, *, timeout: float) -> list[Sdist]:
-    """All source releases of a project, oldest first as far as their version numbers say.
+    """Return all source releases of a project, ordered by version.
 
     Raises:
-        TaskError: No configured index knows the project.
-        SandboxStartError: No configured index could be asked.
+        TaskError: No configured index has the project.
+        SandboxStartError: No configured index can be reached.
     """
     deadline = time.monotonic() + timeout
     return _find(_Indexes.of_pip(deadline), name, deadline)
 
 
 def download_sdist(name: str, filename: str, sha256: str, *, timeout: float) -> Path:
-    """The path of a source release on this machine, fetched unless it was before.
+    """Return the local path of a source release. It is downloaded unless the cache holds it.
 
     Raises:
-        TaskError: No configured index has the file, or it is not the one that `sha256` means.
-        SandboxStartError: No configured index could be asked, or the transfer failed.
+        TaskError: No configured index has the file, or its digest is not `sha256`.
+        SandboxStartError: No configured index can be reached, or the download failed.
     """
     deadline = time.monotonic() + timeout
 
@@ -111,12 +111,12 @@ def download_sdist(name: str, filename: str, sha256: str, *, timeout: float) -> 
 
 
 def normalised(name: str) -> str:
-    """A project's name in the one spelling that indexes use."""
+    """Return a project's name in the normalised spelling of indexes."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def version_order(version: str) -> tuple[Any, ...] | None:
-    """A key that orders versions as PEP 440 does; None for a string that is not such a version."""
+    """Return a sort key of a version as in PEP 440; None if the text is not such a version."""
     match = _VERSION.fullmatch(version)
     if not match:
         return None
@@ -151,18 +151,18 @@ def _find(indexes: "_Indexes", name: str, deadline: float) -> list[Sdist]:
             found.setdefault(sdist.filename, sdist)
     if problems and not found:
         raise SandboxStartError(
-            f"the package index cannot be reached to look up {name!r}",
+            f"cannot reach the package index to look up {name!r}",
             reason="setup",
             retryable=True,
             detail="\n".join(problems),
         )
     if not known:
-        raise TaskError(f"no package index that pip is configured for knows {name!r}")
+        raise TaskError(f"no package index in pip's configuration has a project {name!r}")
     return sorted(found.values(), key=lambda sdist: version_order(sdist.version) or (-1,))
 
 
 def _is_absent(error: OSError) -> bool:
-    """Whether the index was reached and says that there is no such project."""
+    """Return whether the index was reached but does not have the project."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code in (404, 410)
     return isinstance(getattr(error, "reason", error), FileNotFoundError)
@@ -170,7 +170,7 @@ def _is_absent(error: OSError) -> bool:
 
 @dataclass(frozen=True)
 class _Indexes:
-    """The indexes of pip's configuration, and how to talk to them."""
+    """The indexes in pip's configuration, and how to connect to them."""
 
     urls: tuple[str, ...]
     cert: str
@@ -182,10 +182,10 @@ class _Indexes:
         return cls((main, *settings.get("extra-index-url", "").split()), settings.get("cert", ""))
 
     def get(self, url: str, deadline: float) -> bytes:
-        """The body behind `url`. Credentials of an index go to its own host only.
+        """Download `url`. Credentials of an index are sent only to its own host.
 
         Raises:
-            OSError: Whatever went wrong.
+            OSError: The download failed.
         """
         parts = urlsplit(url)
         if parts.scheme == "file" and url.endswith("/"):
@@ -209,12 +209,12 @@ class _Indexes:
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimeoutError("the package index did not answer in time")
+        raise TimeoutError("the package index timed out")
     return left
 
 
 def _public(url: str) -> str:
-    """The address without the user and password that may stand in it."""
+    """Return the URL without user and password."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
@@ -231,7 +231,7 @@ def _pip(arguments: list[str], deadline: float) -> str:
 
 
 def _pip_settings(deadline: float) -> dict[str, str]:
-    """What holds for `pip download`: its own section over the global one, environment variables over both."""
+    """Return the settings of `pip download`: environment variables, then its own section, then the global one."""
     found: dict[str, dict[str, str]] = {}
     for line in _pip(["config", "list"], deadline).splitlines():
         key, _, value = line.partition("=")
@@ -241,10 +241,10 @@ def _pip_settings(deadline: float) -> dict[str, str]:
 
 
 def _pip_default_index(deadline: float) -> str:
-    """The index that pip uses when nobody chose one: its help text names it."""
+    """Return pip's default index, which its help text names."""
     match = re.search(r"--index-url <url>[^(]*\(default\s+(\S+?)\)", _pip(["download", "--help"], deadline))
     if not match:
-        raise TaskError("cannot tell which package index pip uses: set PIP_INDEX_URL")
+        raise TaskError("cannot determine the package index of pip: set PIP_INDEX_URL")
     return match[1]
 
 
@@ -259,7 +259,7 @@ def _sdists(page: bytes, page_url: str, project: str) -> Iterator[Sdist]:
 
 
 def _files(page: bytes) -> Iterator[tuple[str, str, str]]:
-    """File name, link and SHA-256 of all that a project's page lists, be it JSON or HTML."""
+    """Yield file name, link and SHA-256 of all files on a project's page, which is JSON or HTML."""
     if page.lstrip()[:1] == b"{":
         for file in json.loads(page)["files"]:
             yield file["filename"], file["url"], file.get("hashes", {}).get("sha256", "")
@@ -273,7 +273,7 @@ def _files(page: bytes) -> Iterator[tuple[str, str, str]]:
 
 
 class _Links(HTMLParser):
-    """Collects the targets of all links of a page."""
+    """Parser that collects the link targets of a page."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Tables of names: how backends, task sources, tools, graders and rewards are found.
+"""Registries of backends, task sources, tools, graders, rewards and so on.
 
-A table maps a name to `"module:attribute"`, so nothing is imported before it is asked for. Beside the
-names of a table, a dotted path (`"my_package.my_module:MyBackend"`) and an entry point of the table's group
-(`[project.entry-points."swe_gym.backends"]`) work wherever a name does.
+A registry maps names to `"module:attribute"` and imports a target on first use. Wherever a name works, a dotted path
+(`"my_package.my_module:MyBackend"`) and an entry point of the registry's group
+(`[project.entry-points."swe_gym.backends"]`) work too.
 """
 
 import importlib
@@ -14,13 +14,13 @@ from .errors import MissingDependency, UsageError, unknown_name
 
 
 class Registry(Mapping[str, str]):
-    """A table `name -> "module:attribute"` whose targets are imported on demand.
+    """A mapping `name -> "module:attribute"` whose targets are imported on demand.
 
     Args:
-        kind: What the table holds, singular, for messages: "backend".
+        kind: Kind of the entries, singular, for messages: "backend".
         table: The names that ship with the package.
-        extras: For names that need an optional dependency, the extra that installs it.
-        group: The entry-point group through which other packages add names.
+        extras: Name -> the extra that installs its optional dependency.
+        group: Entry-point group through which other packages add names.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Registry(Mapping[str, str]):
         return len(self._table)
 
     def load(self, name: str) -> Any:
-        """Import and return what `name` stands for.
+        """Import and return the target of a name.
 
         Raises:
-            UsageError: No such name, or the dotted path leads nowhere.
+            UsageError: The name is unknown, or the dotted path cannot be imported.
             MissingDependency: The target needs an extra that is not installed.
         """
         target = self._table.get(name) or (name if ":" in name else self._plugin(name))

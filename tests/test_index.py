@@ -1,4 +1,4 @@
-"""Source releases are found where the user's pip is configured to look, and checked."""
+"""Source releases on the index that pip is configured for."""
 
 import base64
 import functools
@@ -22,7 +22,7 @@ SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Serves a folder to those who know the password."""
+    """Serves a folder behind a password."""
 
     expected = "Basic " + base64.b64encode(b"me:p@ss").decode()
 
@@ -46,7 +46,7 @@ def _own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An index on disk that pip is configured for, with one project."""
+    """A local index with one project, in pip's configuration."""
     root = tmp_path / "simple"
     (root / "my-pkg").mkdir(parents=True)
     (root / "my-pkg" / "index.html").write_text(
@@ -67,7 +67,7 @@ def download(**changes: str) -> Path:
     return download_sdist(**wanted, timeout=60)
 
 
-def test_source_releases_are_told_from_wheels_and_other_projects(index: Path) -> None:
+def test_only_source_releases_of_the_project_are_listed(index: Path) -> None:
     found = find_sdists("My_Pkg", timeout=60)
     assert [sdist.version for sdist in found] == ["0.9", "0.10", "1.0", "1.1+local"]
     assert [(sdist.filename, sdist.version, sdist.sha256) for sdist in found[2:]] == [
@@ -83,7 +83,7 @@ VERSIONS = (
 ).split()
 
 
-def test_versions_are_ordered_as_packaging_orders_them() -> None:
+def test_versions_are_ordered_like_packaging() -> None:
     for one in VERSIONS:
         for other in VERSIONS:
             ours, theirs = (version_order(one), version_order(other)), (Version(one), Version(other))
@@ -102,7 +102,7 @@ def test_a_release_is_fetched_once(index: Path) -> None:
 
 
 @pytest.mark.usefixtures("index")
-def test_another_file_than_the_one_meant_is_refused() -> None:
+def test_a_file_with_another_digest_is_rejected() -> None:
     with pytest.raises(TaskError, match=f"has SHA-256 {SHA256}, not {'0' * 64}"):
         download(sha256="0" * 64)
     with pytest.raises(TaskError, match=r"has no file 'my_pkg-9.tar.gz'.*my_pkg-1.0.tar.gz"):
@@ -110,14 +110,14 @@ def test_another_file_than_the_one_meant_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("index")
-def test_an_unknown_project_is_a_broken_task() -> None:
-    with pytest.raises(TaskError, match="no package index that pip is configured for knows 'other'"):
+def test_an_unknown_project_is_a_task_error() -> None:
+    with pytest.raises(TaskError, match="no package index in pip's configuration has a project 'other'"):
         find_sdists("other", timeout=60)
 
 
-def test_an_index_that_does_not_answer_is_the_worlds_doing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_index_is_a_sandbox_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple")
-    with pytest.raises(SandboxStartError, match="cannot be reached") as caught:
+    with pytest.raises(SandboxStartError, match="cannot reach the package index") as caught:
         find_sdists("my-pkg", timeout=60)
     assert caught.value.retryable
     assert "secret" not in str(caught.value)
@@ -125,7 +125,7 @@ def test_an_index_that_does_not_answer_is_the_worlds_doing(monkeypatch: pytest.M
 
 @pytest.fixture
 def server(index: Path) -> Iterator[str]:
-    """The same index over HTTP, behind a password, its page in JSON; gives its address."""
+    """The address of the same index over HTTP, behind a password, with pages in JSON."""
     page = {"files": [{"filename": "my_pkg-1.0.tar.gz", "url": "/files/my_pkg-1.0.tar.gz", "hashes": {"sha256": "f"}}]}
     (index / "my-pkg" / "index.html").write_text(json.dumps(page))
     handler = functools.partial(Handler, directory=str(index.parent))
@@ -151,7 +151,7 @@ def test_a_refused_password_is_not_an_unknown_project(server: str, monkeypatch: 
         find_sdists("my-pkg", timeout=60)
 
 
-def test_a_configuration_file_of_pip_counts(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_file_of_pip_applies(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_INDEX_URL")
     (tmp_path / "pip.conf").write_text(
         f"[global]\nindex-url = file:///nowhere\n[download]\nindex-url = {index.as_uri()}\n"

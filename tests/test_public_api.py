@@ -1,12 +1,27 @@
 """The names that users import."""
 
+import pytest
+
 import swe_gym
 
 
-def test_the_public_names_are_these_and_exist() -> None:
+def test_every_public_name_exists_and_is_listed_in_order() -> None:
     assert sorted(swe_gym.__all__) == swe_gym.__all__
     assert dir(swe_gym) == swe_gym.__all__
     assert all(getattr(swe_gym, name) is not None for name in swe_gym.__all__)
+    assert {"SweEnv", "SweVectorEnv", "Task", "Trajectory", "UsageError", "play", "validate"} <= set(swe_gym.__all__)
+
+
+def test_a_star_import_brings_them_all() -> None:
+    names: dict[str, object] = {}
+    exec("from swe_gym import *", names)
+    assert set(swe_gym.__all__) <= set(names)
+
+
+def test_other_names_are_attribute_errors() -> None:
+    for name in ("SweEnvs", "__wrapped__"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(swe_gym, name)
 
 
 def test_public_things_are_documented() -> None:

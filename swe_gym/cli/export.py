@@ -1,4 +1,4 @@
-"""`swe-gym export` and `swe-gym import`: trajectories in the forms of other systems, and theirs as ours."""
+"""`swe-gym export` and `swe-gym import`: convert trajectories to and from the formats of other systems."""
 
 import fnmatch
 from collections.abc import Iterator
@@ -15,19 +15,19 @@ from ..trajectories.trajectory import Trajectory
 from .common import open_console
 
 MatchTask = Annotated[str, typer.Option("--match", "-m", help="Only tasks whose id matches this glob pattern.")]
-Attempt = Annotated[int | None, typer.Option(min=0, help="Only this attempt at each task; the first is 0.")]
+Attempt = Annotated[int | None, typer.Option(min=0, help="Only this attempt at each task, counted from 0.")]
 
 
 def export(
-    path: Annotated[Path, typer.Argument(help="A run folder, or a file of trajectories.")],
-    output: Annotated[Path, typer.Argument(help="A .jsonl, .json or .parquet file.")],
-    to: Annotated[str, typer.Option("--to", "-t", help=f"One of {', '.join(EXPORTERS)}.")] = "sft",
+    path: Annotated[Path, typer.Argument(help="Run folder, or file of trajectories.")],
+    output: Annotated[Path, typer.Argument(help="Output file: .jsonl, .json or .parquet.")],
+    to: Annotated[str, typer.Option("--to", "-t", help=f"Format: {', '.join(EXPORTERS)}.")] = "sft",
     match: MatchTask = "*",
     attempt: Attempt = None,
-    resolved: Annotated[bool, typer.Option("--resolved", help="Only episodes that solved their task.")] = False,
-    min_reward: Annotated[float | None, typer.Option(help="Only episodes that were worth this much.")] = None,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Only resolved episodes.")] = False,
+    min_reward: Annotated[float | None, typer.Option(help="Minimum reward of an episode.")] = None,
 ) -> None:
-    """Write trajectories in another form. What names hidden tests is never passed on."""
+    """Write trajectories in the format of another system. Hidden tests are never exported."""
 
     def wanted(one: Trajectory) -> bool:
         return (one.resolved or not resolved) and (
@@ -36,18 +36,18 @@ def export(
 
     count = export_trajectories(filter(wanted, chosen(path, match, attempt)), to, output)
     if not count:
-        raise UsageError(f"nothing of {path} is of that kind, so {output} was not written")
+        raise UsageError(f"{path}: no trajectory matches the filters; {output} was not written")
     open_console().print(f"{count} rows in {output}")
 
 
 def import_(
-    path: Annotated[Path, typer.Argument(help="A .jsonl, .json or .parquet file; also with .gz or .xz behind.")],
-    output: Annotated[Path, typer.Argument(help="The file of trajectories to add them to.")],
-    form: Annotated[str, typer.Option("--from", "-f", help=f"auto, or one of {', '.join(IMPORTERS)}.")] = "auto",
+    path: Annotated[Path, typer.Argument(help="Input file: .jsonl, .json (also .gz, .xz) or .parquet.")],
+    output: Annotated[Path, typer.Argument(help="File of trajectories to append to.")],
+    form: Annotated[str, typer.Option("--from", "-f", help=f"Format: auto, {', '.join(IMPORTERS)}.")] = "auto",
 ) -> None:
-    """Read trajectories of R2E-Gym, debug-gym or any chat dataset, and write them as ours.
+    """Convert trajectories of R2E-Gym, debug-gym or a chat dataset to swe_gym's format.
 
-    A row that is broken is named, and nothing is written.
+    If a row is broken, the error names it and nothing is written.
     """
     trajectories = list(import_trajectories(path, form))
     for trajectory in trajectories:
@@ -56,7 +56,7 @@ def import_(
 
 
 def chosen(path: Path, match: str, attempt: int | None) -> Iterator[Trajectory]:
-    """The trajectories that a user named, one by one; there is at least one."""
+    """Yield the trajectories of the matching tasks and attempt; at least one."""
     found = False
     for trajectory in open_trajectories(path):
         if fnmatch.fnmatchcase(trajectory.task_id, match) and attempt in (None, trajectory.attempt):

@@ -1,8 +1,10 @@
-"""`swe-gym tasks`: what tasks there are, one in full, files of them, parts of them, and new ones."""
+"""`swe-gym tasks`: list, show, export, split and make tasks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -10,12 +12,13 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from ..curation.new_task import TestLists, build_commit_task, build_release_task
+from ..curation.new_task import BuildOptions, build_commit_task, build_release_task
 from ..curation.validate import digest, read_records, validate
 from ..errors import TaskError, UsageError
+from ..tables import write_table
 from ..tasks.choice import changed_lines, split_by_repository
 from ..tasks.file import FileSource, write_tasks
-from ..tasks.training import training_row, write_rows
+from ..tasks.training import training_row
 from ..types import Task
 from .common import (
     Match,
@@ -29,83 +32,120 @@ from .common import (
     source_of,
 )
 
-app = typer.Typer(no_args_is_help=True, help="List, show, choose, split, export and make tasks.")
-
-Difficulty = Annotated[str | None, typer.Option(help="Only tasks of this difficulty.")]
-Tag = Annotated[list[str] | None, typer.Option("--tag", help="Only tasks with this tag; may be repeated.")]
-Repo = Annotated[list[str] | None, typer.Option("--repo", help="Only tasks of this repository; may be repeated.")]
-MaxLines = Annotated[int | None, typer.Option(help="Only tasks whose gold patch changes no more lines than that.")]
-MinLines = Annotated[int | None, typer.Option(help="Only tasks whose gold patch changes no fewer lines than that.")]
-Record = Annotated[
-    Path | None, typer.Option(exists=True, dir_okay=False, help="Only tasks that this validation record calls valid.")
-]
-Limit = Annotated[int | None, typer.Option(min=1, help="No more tasks than that, from the first on.")]
+app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make tasks.")
 
 WIDE = 130
-"""Columns from which there is room for repositories and tags."""
+"""Terminal width from which repositories and tags are shown."""
 
 MAX_SHOWN = 20
-"""How many tasks that cannot be loaded, and dropped tests of one reason, are named."""
+"""Maximum number of broken tasks, and of dropped tests with one reason, that are listed."""
 
 
-class Wishes(NamedTuple):
-    """Which tasks a user wants, of those whose id matches."""
+class Selection(NamedTuple):
+    """The tasks that a user selected.
 
-    difficulty: str | None = None
-    tags: Sequence[str] = ()
-    repos: Sequence[str] = ()
-    min_lines: int | None = None
-    max_lines: int | None = None
-    record: Path | None = None
+    Attributes:
+        tasks: Task id -> task.
+        source: Name of the task source.
+        options: Arguments of the task source.
+    """
 
-    def met_by(self, task: Task, valid: dict[str, str]) -> bool:
-        """Whether a task is one of those; `valid` holds the digests of the tasks that the record calls valid."""
-        lines = changed_lines(task.oracle.gold_patch)
-        return (
-            self.difficulty in (None, task.difficulty)
-            and set(self.tags) <= set(task.tags)
-            and (not self.repos or task.repo.lower() in {repo.lower() for repo in self.repos})
-            and (self.min_lines is None or lines >= self.min_lines)
-            and (self.max_lines is None or lines <= self.max_lines)
-            and (self.record is None or valid.get(task.task_id) == digest(task))
-        )
+    tasks: dict[str, Task]
+    source: str
+    options: dict[str, Any]
 
 
-@app.command("list")
-def list_tasks(
+def select(
     source: Source = "toy",
     source_option: SourceOptions = None,
     match: Match = "*",
-    difficulty: Difficulty = None,
-    tag: Tag = None,
-    repo: Repo = None,
-    min_lines: MinLines = None,
-    max_lines: MaxLines = None,
-    record: Record = None,
-    limit: Limit = None,
-) -> None:
+    difficulty: Annotated[str | None, typer.Option(help="Only tasks of this difficulty.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Only tasks with this tag; may be repeated.")] = None,
+    repo: Annotated[list[str] | None, typer.Option(help="Only tasks of this repository; may be repeated.")] = None,
+    min_lines: Annotated[int | None, typer.Option(help="Minimum number of lines that the gold patch changes.")] = None,
+    max_lines: Annotated[int | None, typer.Option(help="Maximum number of lines that the gold patch changes.")] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Only tasks that are valid according to this record."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of tasks.")] = None,
+) -> Selection:
+    """Return the tasks that match and meet all conditions. Broken rows are reported and skipped."""
+    repos = {name.lower() for name in repo or ()}
+    valid = {old.task_id: old.digest for old in read_records(record) if old.status == "valid"} if record else {}
+
+    def accepts(task: Task) -> bool:
+        lines = changed_lines(task.oracle.gold_patch)
+        return (
+            difficulty in (None, task.difficulty)
+            and {*(tag or ())} <= {*task.tags}
+            and (not repos or task.repo.lower() in repos)
+            and (min_lines is None or lines >= min_lines)
+            and (max_lines is None or lines <= max_lines)
+            and (record is None or valid.get(task.task_id) == digest(task))
+        )
+
+    opened = open_source(source, source_option)
+    broken: list[str] = []
+    selected: dict[str, Task] = {}
+    for task_id in matching(opened, match):
+        try:
+            task = opened.get(task_id)
+        except TaskError as error:
+            broken.append(str(error))
+            continue
+        if accepts(task):
+            selected[task_id] = task
+        if len(selected) == limit:
+            break
+    if broken:
+        more = [f"... and {len(broken) - MAX_SHOWN} more"] if len(broken) > MAX_SHOWN else []
+        typer.echo("\n  ".join([f"skipped {len(broken)} broken tasks:", *broken[:MAX_SHOWN], *more]), err=True)
+    if not selected:
+        raise UsageError("no task matches: relax the filters")
+    return Selection(selected, *source_of(source, source_option))
+
+
+def selecting(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `select` to a command, whose first parameter takes the `Selection`."""
+    options = inspect.signature(select).parameters
+    own = list(inspect.signature(command).parameters.values())[1:]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        selection = select(**{name: values.pop(name) for name in options})
+        command(selection, **values)
+
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *options.values())]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+@app.command("list")
+@selecting
+def list_tasks(selection: Selection) -> None:
     """List the tasks of a source."""
     console = open_console()
-    wishes = Wishes(difficulty, tag or (), repo or (), min_lines, max_lines, record)
-    tasks = _selected(source, source_option, match, wishes, limit)
     wide = console.width >= WIDE
-    table = plain_table("task", "level", *(["repository", "tags"] if wide else []), "the issue")
-    for task in tasks:
+    table = plain_table("task", "level", *(["repository", "tags"] if wide else []), "issue")
+    for task in selection.tasks.values():
         more = [task.repo, " ".join(task.tags)] if wide else []
         table.add_row(*map(Text, [task.task_id, task.difficulty, *more, headline(task)]))
     console.print(table)
     if console.is_terminal:
-        console.print(f"\n{len(tasks)} tasks. One in full: swe-gym tasks show {tasks[0].task_id}", style="dim")
+        first = next(iter(selection.tasks))
+        console.print(f"\n{len(selection.tasks)} tasks. Show one: swe-gym tasks show {first}", style="dim")
 
 
 @app.command()
 def show(
-    task_id: Annotated[str, typer.Argument(help="The task's id.")],
+    task_id: Annotated[str, typer.Argument(help="Task id.")],
     source: Source = "toy",
     source_option: SourceOptions = None,
-    oracle: Annotated[bool, typer.Option("--oracle", help="The gold patch and the test lists too.")] = False,
+    oracle: Annotated[bool, typer.Option("--oracle", help="Also show the gold patch and the test lists.")] = False,
 ) -> None:
-    """Show one task: the issue, where the code comes from, how it is judged."""
+    """Show one task: the issue, the source of the code and how the work is judged."""
     task = open_source(source, source_option).get(task_id)
     console = open_console()
     console.print(Text(task.task_id, style="bold"), "\n", sep="")
@@ -151,66 +191,51 @@ def _facts(task: Task) -> Table:
 
 def _python(task: Task) -> str:
     assert task.python is not None
-    version = task.python.version or "the one that runs swe-gym"
+    version = task.python.version or "the Python that runs swe-gym"
     return ", ".join([version, *task.python.requirements])
 
 
 def _tests(task: Task) -> str:
     if task.oracle.expected:
-        return f"To end as they should: {len(task.oracle.expected)}."
-    return f"To make pass: {len(task.oracle.fail_to_pass)}, to keep passing: {len(task.oracle.pass_to_pass)}."
+        return f"{len(task.oracle.expected)} with an expected status."
+    return f"{len(task.oracle.fail_to_pass)} to make pass, {len(task.oracle.pass_to_pass)} to keep passing."
 
 
 @app.command()
+@selecting
 def export(
+    selection: Selection,
     output: Annotated[Path, typer.Argument(help="A .jsonl, .json or .parquet file.")],
-    source: Source = "toy",
-    source_option: SourceOptions = None,
-    match: Match = "*",
-    difficulty: Difficulty = None,
-    tag: Tag = None,
-    repo: Repo = None,
-    min_lines: MinLines = None,
-    max_lines: MaxLines = None,
-    record: Record = None,
-    limit: Limit = None,
     rows: Annotated[
-        bool, typer.Option("--rows", help="Rows for trainers (verl, rLLM) instead: prompt and task, no oracle.")
+        bool, typer.Option("--rows", help="Write rows for trainers (verl, rLLM): prompt and task, no oracle.")
     ] = False,
 ) -> None:
-    """Write tasks, oracle included, to a file that SWE/Tasks-v0 reads. Missing folders are made."""
-    wishes = Wishes(difficulty, tag or (), repo or (), min_lines, max_lines, record)
-    tasks = _selected(source, source_option, match, wishes, limit)
+    """Write tasks, including their oracles, to a file that SWE/Tasks-v0 reads. Missing folders are created."""
+    tasks, name, options = selection
     output.parent.mkdir(parents=True, exist_ok=True)
     if rows:
-        name, options = source_of(source, source_option)
-        if isinstance(options.get("path"), str):  # a trainer's workers run in folders of their own
+        if isinstance(options.get("path"), str):  # a trainer's workers run in other folders
             options["path"] = str(Path(options["path"]).expanduser().absolute())
-        write_rows((training_row(task, number, name, options) for number, task in enumerate(tasks)), output)
+        write_table((training_row(task, number, name, options) for number, task in enumerate(tasks.values())), output)
     else:
-        write_tasks(tasks, output)
+        write_tasks(tasks.values(), output)
     open_console().print(f"{len(tasks)} tasks in {output}")
 
 
 @app.command()
+@selecting
 def split(
-    folder: Annotated[Path, typer.Argument(help="Where the files go, one for each part.")],
-    part: Annotated[list[str], typer.Option("--part", metavar="NAME=SHARE", help="A part: train=0.9; repeat it.")],
-    source: Source = "toy",
-    source_option: SourceOptions = None,
-    match: Match = "*",
-    difficulty: Difficulty = None,
-    tag: Tag = None,
-    repo: Repo = None,
-    min_lines: MinLines = None,
-    max_lines: MaxLines = None,
-    record: Record = None,
-    seed: Annotated[int, typer.Option(help="Another seed, another choice among repositories of one size.")] = 0,
-    suffix: Annotated[str, typer.Option(help="Format of the files: jsonl, json or parquet.")] = "jsonl",
+    selection: Selection,
+    folder: Annotated[Path, typer.Argument(help="Output folder. Each part is one file.")],
+    part: Annotated[
+        list[str],
+        typer.Option(metavar="NAME=SHARE", help="Name and share of a part, such as train=0.9; may be repeated."),
+    ],
+    seed: Annotated[int, typer.Option(help="Seed that orders repositories of equal size.")] = 0,
+    suffix: Annotated[str, typer.Option(help="File format: jsonl, json or parquet.")] = "jsonl",
 ) -> None:
-    """Part tasks into task files that share no repository."""
-    wishes = Wishes(difficulty, tag or (), repo or (), min_lines, max_lines, record)
-    tasks = {task.task_id: task for task in _selected(source, source_option, match, wishes, None)}
+    """Split tasks into task files that share no repository."""
+    tasks = selection.tasks
     parts = split_by_repository({task_id: task.repo for task_id, task in tasks.items()}, _shares(part), seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     console = open_console()
@@ -226,11 +251,11 @@ def _shares(parts: Sequence[str]) -> dict[str, float]:
     for part in parts:
         name, _, share = part.partition("=")
         if name in found:
-            raise UsageError(f"--part {part!r}: there is a part of that name already")
+            raise UsageError(f"--part {part}: duplicate name {name}")
         try:
             found[name] = float(share)
         except ValueError:
-            raise UsageError(f"--part {part!r} is not NAME=SHARE, as in train=0.9") from None
+            raise UsageError(f"--part {part}: expected NAME=SHARE, such as train=0.9") from None
     return found
 
 
@@ -238,77 +263,68 @@ def _shares(parts: Sequence[str]) -> dict[str, float]:
 def new(
     from_pypi: Annotated[
         tuple[str, str, str] | None,
-        typer.Option(metavar="PACKAGE OLD NEW", help="Two releases of a package on the index."),
+        typer.Option(metavar="PACKAGE OLD NEW", help="Package and two of its releases on the package index."),
     ] = None,
     from_git: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="A repository of yours, with --tests.")
+        Path | None, typer.Option(exists=True, file_okay=False, help="A local git repository; needs --tests.")
     ] = None,
-    tests: Annotated[str, typer.Option(help="With --from-git: the command that runs the tests.")] = "",
-    commit: Annotated[str, typer.Option(help="With --from-git: the commit that shows how.")] = "HEAD",
-    output: Annotated[Path, typer.Option("--output", "-o", help="The task file to add it to.")] = Path("tasks.jsonl"),
+    tests: Annotated[str, typer.Option(help="With --from-git: command that runs the tests.")] = "",
+    commit: Annotated[str, typer.Option(help="With --from-git: commit that solves the task.")] = "HEAD",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Task file to add the task to.")] = Path("tasks.jsonl"),
     statement: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="The issue text; by default the changelog's or the commit's."),
+        typer.Option(
+            exists=True, dir_okay=False, help="File with the problem statement (default: changelog or commit message)."
+        ),
     ] = None,
-    python: Annotated[str, typer.Option(help="Version of Python; by default the running one.")] = "",
-    requirement: Annotated[list[str] | None, typer.Option(help="What the tests need besides; may be repeated.")] = None,
-    runs: Annotated[int, typer.Option(min=1, help="How often the tests run in each state.")] = 3,
+    python: Annotated[str, typer.Option(help="Python version (default: the running one).")] = "",
+    requirement: Annotated[
+        list[str] | None, typer.Option(help="Additional requirement of the tests; may be repeated.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Test runs in each state.")] = 3,
 ) -> None:
-    """Make a real task: repair release OLD so that the tests of release NEW pass, or do what a commit of yours did.
+    """Make a task from two releases of a package, or from a commit of a local repository.
 
-    It is validated, and then added to the file; a task of the same id is replaced. Building a release runs its
-    build code on this machine, outside any sandbox.
+    The policy starts from release OLD or the parent commit; the tests of release NEW or of the commit judge its work.
+    The task is validated and added to the file, where it replaces a task with the same id. Building a release runs
+    its build code on this machine, outside any sandbox.
     """
     console = open_console()
     if (from_pypi is None) == (from_git is None) or bool(tests) != bool(from_git):
-        raise UsageError(
-            "name two releases with --from-pypi, or a repository and its tests with --from-git and --tests"
-        )
-    known = _tasks_of(output)  # a broken file is found before the work
+        raise UsageError("pass either --from-pypi PACKAGE OLD NEW, or --from-git FOLDER with --tests COMMAND")
+    known = _tasks_of(output)  # a broken file fails before the work starts
     output.parent.mkdir(parents=True, exist_ok=True)
-    text = statement.read_text(encoding="utf-8") if statement else ""
-    needs = tuple(requirement or ())
-    measured: list[TestLists] = []
     with console.status("starting") as status:
-        say = status.update
+        options = BuildOptions(
+            statement=statement.read_text(encoding="utf-8") if statement else "",
+            python=python,
+            requirements=tuple(requirement or ()),
+            runs=runs,
+            progress=status.update,
+            on_lists=lambda lists: _print_dropped(console, lists.dropped),
+        )
         if from_pypi:
-            task = build_release_task(
-                *from_pypi,
-                statement=text,
-                python=python,
-                requirements=needs,
-                runs=runs,
-                progress=say,
-                on_lists=measured.append,
-            )
+            task = build_release_task(*from_pypi, options)
         else:
-            repository = str(from_git)
-            task = build_commit_task(
-                repository,
-                tests,
-                commit=commit,
-                statement=text,
-                python=python,
-                requirements=needs,
-                runs=runs,
-                progress=say,
-                on_lists=measured.append,
-            )
-        for line in _dropped_lines(measured[0].dropped):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        say("judging the gold patch and the untouched state")
+            task = build_commit_task(str(from_git), tests, commit, options)
+        status.update("grading the gold patch and the untouched repository")
         _check(task, runs)
     known[task.task_id] = task
     write_tasks(known.values(), output)
-    console.print(f"{task.task_id} is valid, and stands in {output}. {_tests(task)}")
+    console.print(f"{task.task_id} is valid and was added to {output}. {_tests(task)}")
     console.print(f"Play it: swe-gym play {task.task_id} --source {output}")
 
 
+def _print_dropped(console: Console, dropped: Mapping[str, str]) -> None:
+    for line in _dropped_lines(dropped):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 def _dropped_lines(dropped: Mapping[str, str]) -> Iterator[str]:
-    """How many tests judge nothing, and which for which reason."""
+    """Yield the number of dropped tests, and their names by reason."""
     if not dropped:
         return
-    yield f"{len(dropped)} tests are in neither list:"
+    yield f"{len(dropped)} tests were dropped:"
     for reason in sorted(set(dropped.values())):
         tests = [test for test, why in dropped.items() if why == reason]
         yield f"  {len(tests)} {reason}"
@@ -318,7 +334,7 @@ def _dropped_lines(dropped: Mapping[str, str]) -> Iterator[str]:
 
 
 class _Only(NamedTuple):
-    """A source of one task."""
+    """A task source with one task."""
 
     task: Task
 
@@ -332,7 +348,7 @@ class _Only(NamedTuple):
 def _check(task: Task, times: int) -> None:
     (record,) = validate(_Only(task), times=times, workers=1)
     if record.status != "valid":
-        raise TaskError(f"{task.task_id} was built and is not usable: {record.reason}")
+        raise TaskError(f"{task.task_id} was built but is not valid: {record.reason}")
 
 
 def _tasks_of(path: Path) -> dict[str, Task]:
@@ -340,34 +356,3 @@ def _tasks_of(path: Path) -> dict[str, Task]:
         return {}
     source = FileSource(str(path))
     return {task_id: source.get(task_id) for task_id in source.ids()}
-
-
-def _selected(source: str, options: list[str] | None, match: str, wishes: Wishes, limit: int | None) -> list[Task]:
-    """The tasks that a user wants. Rows that make no task are named, and left out."""
-    tasks = open_source(source, options)
-    valid = (
-        {old.task_id: old.digest for old in read_records(wishes.record) if old.status == "valid"}
-        if wishes.record
-        else {}
-    )
-    broken: list[str] = []
-
-    def load() -> Iterator[Task]:
-        for task_id in matching(tasks, match):
-            try:
-                yield tasks.get(task_id)
-            except TaskError as error:
-                broken.append(str(error))
-
-    selected = []
-    for task in load():
-        if wishes.met_by(task, valid):
-            selected.append(task)
-        if len(selected) == limit:
-            break
-    if broken:
-        more = [f"... and {len(broken) - MAX_SHOWN} more"] if len(broken) > MAX_SHOWN else []
-        typer.echo("\n  ".join([f"left out, {len(broken)} broken:", *broken[:MAX_SHOWN], *more]), err=True)
-    if not selected:
-        raise UsageError("no task meets all of these conditions")
-    return selected

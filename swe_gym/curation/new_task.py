@@ -1,8 +1,8 @@
-"""A real task from two states of a project: the older one is to be repaired, the newer one shows how.
+"""New tasks from two states of a project. The older state is to be changed; the newer one shows how.
 
-The states are two releases of a package, or a commit and the one before it in a repository of your own. The newer
-state's tests are the hidden tests, all else that differs is the gold patch. Which tests the change makes pass is not
-read off anything: they run, before and after, in sandboxes, several times.
+The states are two releases of a package, or a commit and its parent in a local repository. The tests of the newer state
+are the hidden tests, and the rest of the difference is the gold patch. Which tests the change makes pass is measured:
+they run before and after it, in sandboxes, several times.
 """
 
 from __future__ import annotations
@@ -45,184 +45,183 @@ _BUILD_TIMEOUT = 1800.0
 _GIT_TIMEOUT = 60.0
 
 Statuses = Mapping[str, TestStatus]
-"""What one test run found: full test id -> how it ended."""
+"""Result of one test run: full test id -> status."""
 
 
 @dataclass(frozen=True)
 class TestLists:
-    """The tests that judge a task: those that a solution makes pass, and those that must not break."""
+    """The tests that judge a task.
 
-    __test__ = False  # not a test class, whatever pytest makes of the name
+    Attributes:
+        fail_to_pass: Tests that a solution makes pass.
+        pass_to_pass: Tests that must keep passing.
+        dropped: Test that ran but judges nothing -> the reason.
+    """
+
+    __test__ = False  # keeps pytest from collecting it
 
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     dropped: Mapping[str, str] = field(default_factory=dict)
-    """Tests that ran and judge nothing -> the reason, in words."""
 
 
-def build_release_task(
-    package: str,
-    old: str,
-    new: str,
-    *,
-    statement: str = "",
-    python: str = "",
-    requirements: Sequence[str] = (),
-    runs: int = 3,
-    test_timeout: float = 300.0,
-    backend: str = "local",
-    progress: Callable[[str], None] = lambda _: None,
-    on_lists: Callable[[TestLists], None] = lambda _: None,
-) -> Task:
-    """Make a task of a package's release `old`, solved by what changed up to release `new`.
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a task is built.
+
+    Attributes:
+        statement: Problem statement; by default the changelog's or the commit's text.
+        python: Python version, such as "3.9"; empty is the Python that runs swe_gym.
+        requirements: Requirements of the tests that the project itself does not name.
+        runs: Test runs in each state. A test that ends differently in two runs is dropped.
+        test_timeout: Time limit of a test run in seconds.
+        backend: Sandbox backend of the test runs.
+        progress: Called with one line of text as each step starts.
+        on_lists: Called with the measured lists. The task does not hold the dropped tests: a policy may know its
+            `metadata`.
+
+    Raises:
+        UsageError: `runs` is less than 1.
+    """
+
+    statement: str = ""
+    python: str = ""
+    requirements: Sequence[str] = ()
+    runs: int = 3
+    test_timeout: float = 300.0
+    backend: str = "local"
+    progress: Callable[[str], None] = lambda _: None
+    on_lists: Callable[[TestLists], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        if self.runs < 1:
+            raise UsageError(f"runs must be at least 1: {self.runs}")
+
+
+DEFAULTS = BuildOptions()
+
+
+@dataclass(frozen=True)
+class _Change:
+    """The difference between two states, and where they lie on disk."""
+
+    before: SdistWorkspace | GitWorkspace
+    old_tree: Path
+    new_tree: Path
+    layout: TestLayout
+    gold_patch: str
+    test_patch: str
+
+
+def build_release_task(package: str, old: str, new: str, options: BuildOptions = DEFAULTS) -> Task:
+    """Make a task from two releases of a package. Release `old` is the start; the changes up to `new` solve it.
 
     Args:
-        package: The project's name on the package index.
-        old: The version to start from.
-        new: The version whose tests judge the work.
-        statement: The problem statement; by default, what the changelog of `new` says.
-        python: Version of Python, as in "3.9"; empty is the one that runs swe_gym.
-        requirements: What the tests need beyond what the release itself says.
-        runs: How often the tests run in each state; a test that does not always end alike judges nothing.
-        test_timeout: Seconds that a test run may take.
-        backend: Where the tests run.
-        progress: Called with one line of text as each step begins.
-        on_lists: Called with the measured lists. The task does not hold which tests were dropped: its `metadata` may
-            be known to the policy.
+        package: Name of the project on the package index.
+        old: Version to start from.
+        new: Version whose tests judge the work.
+        options: How the task is built.
 
     Returns:
-        A task that needs the package index to be set up, and nothing else. Validate it before use.
+        A task that needs only the package index. Validate it before use.
 
     Raises:
         UsageError: `old` is not older than `new`.
-        TaskError: No such release, no tests in it, no changelog, or no test that the change makes pass.
-        MissingInterpreter: That version of Python is not installed here.
+        TaskError: A release is missing, it has no tests or no changelog, or the change makes no test pass.
+        MissingInterpreter: That version of Python is not installed.
         SandboxError: The index or a sandbox failed.
     """
-    if runs < 1:
-        raise UsageError(f"runs must be at least 1: {runs}")
     _require_older(package, old, new)
-    progress(f"looking for the source releases of {package} {old} and {new}")
-    before, after = _workspaces(package, old, new)
-    old_tree = prepare_workspace(before, timeout=_BUILD_TIMEOUT)
-    new_tree = prepare_workspace(after, timeout=_BUILD_TIMEOUT)
-    layout = find_tests(list_files(new_tree))
-    gold_patch, test_patch = split_difference(old_tree, new_tree, layout)
-    if not gold_patch:
-        raise TaskError(f"{package} {old} and {new} differ in nothing but their tests")
-    statement = statement or _statement(package, old, new, new_tree)
-    progress("installing what the code and its tests need")
-    environment = _environment(package, old, new_tree, python, requirements)
-    root = find_source_root(new_tree, package)
-    draft = Task(
+    options.progress(f"looking for the source releases of {package} {old} and {new}")
+    change = _compare(*_workspaces(package, old, new))
+    if not change.gold_patch:
+        raise TaskError(f"{package} {old} and {new} differ only in their tests: choose other releases")
+    statement = options.statement or _statement(package, old, new, change.new_tree)
+    options.progress("installing the requirements of the code and its tests")
+    return _measured(
+        change,
+        options,
+        package=package,
         task_id=f"pypi__{normalised(package)}-{new}",
         problem_statement=statement,
         repo=normalised(package),
-        workspace=before,
-        python=environment,
-        env={**STEADY_ENV, "PYTHONPATH": f"{{workdir}}/{root}".rstrip("/")},
-        eval_cmd=_visible_tests(old_tree),
-        eval_timeout=test_timeout,
+        python=_environment(package, old, change.new_tree, options),
+        test_cmd=f"{PYTEST} {shlex.join(change.layout.targets)}",
+        eval_cmd=_visible_tests(change.old_tree),
         tags=("pypi",),
         metadata={"package": package, "old": old, "new": new},
-        oracle=Oracle(
-            gold_patch=gold_patch,
-            test_patch=test_patch,
-            test_paths=layout.patterns,
-            test_cmd=f"{PYTEST} {shlex.join(layout.targets)}",
-            timeout=test_timeout,
-        ),
     )
-    return _with_measured_lists(draft, runs, backend, progress, on_lists)
 
 
-def build_commit_task(
-    repository: str,
-    tests: str,
-    *,
-    commit: str = "HEAD",
-    statement: str = "",
-    python: str = "",
-    requirements: Sequence[str] = (),
-    runs: int = 3,
-    test_timeout: float = 300.0,
-    backend: str = "local",
-    progress: Callable[[str], None] = lambda _: None,
-    on_lists: Callable[[TestLists], None] = lambda _: None,
-) -> Task:
-    """Make a task of what a commit did: the state before it is to be repaired, the tests that it changed are hidden.
+def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options: BuildOptions = DEFAULTS) -> Task:
+    """Make a task from a commit. Its parent is the start, and the tests that it changes are hidden.
 
     Args:
         repository: A git repository on this machine.
-        tests: The command that runs the tests: it calls `python -m pytest` or `python -m unittest`, once.
-        commit: The commit that shows how; it changes tests and something else.
-        statement: The problem statement; by default, the commit's message.
-        python: Version of Python, as in "3.9"; empty is the one that runs swe_gym.
-        requirements: What the tests need beyond what the project itself says.
-        runs: How often the tests run in each state; a test that does not always end alike judges nothing.
-        test_timeout: Seconds that a test run may take.
-        backend: Where the tests run.
-        progress: Called with one line of text as each step begins.
-        on_lists: Called with the measured lists. The task does not hold which tests were dropped: its `metadata` may
-            be known to the policy.
+        tests: Command that runs the tests. It calls `python -m pytest` or `python -m unittest` once.
+        commit: A commit that changes tests and other files.
+        options: How the task is built.
 
     Returns:
-        A task whose workspace is that repository at the commit before. Validate it before use.
+        A task whose workspace is the repository at the parent commit. Validate it before use.
 
     Raises:
-        UsageError: There is no such repository.
-        TaskError: No such commit, nothing before it, no changed tests, or no test that the change makes pass.
-        MissingInterpreter: That version of Python is not installed here.
+        UsageError: The repository does not exist.
+        TaskError: The commit is missing, has no parent, changes no tests or only tests, or makes no test pass.
+        MissingInterpreter: That version of Python is not installed.
         SandboxError: The index or a sandbox failed.
     """
-    if runs < 1:
-        raise UsageError(f"runs must be at least 1: {runs}")
     folder = Path(repository).expanduser().absolute()
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}: clone the repository first")
-    progress("looking at the commit and the one before it")
+    options.progress("comparing the commit with its parent")
     new, old = _ask_git(folder, "rev-parse", commit), _ask_git(folder, "rev-parse", f"{commit}^")
-    before, after = GitWorkspace(url=str(folder), ref=old), GitWorkspace(url=str(folder), ref=new)
-    old_tree, new_tree = (prepare_workspace(side, timeout=_BUILD_TIMEOUT) for side in (before, after))
-    layout = find_tests(list_files(new_tree))
-    gold_patch, test_patch = split_difference(old_tree, new_tree, layout)
-    if not gold_patch or not test_patch:
-        what = "no tests" if gold_patch else "nothing but tests"
-        raise TaskError(f"commit {new} of {folder} changes {what}: name another commit")
-    progress("installing what the code and its tests need")
-    root = find_source_root(new_tree, folder.name)
-    draft = Task(
+    change = _compare(GitWorkspace(url=str(folder), ref=old), GitWorkspace(url=str(folder), ref=new))
+    if not change.gold_patch or not change.test_patch:
+        what = "no tests" if change.gold_patch else "nothing but tests"
+        raise TaskError(f"commit {new} of {folder} changes {what}: choose another commit")
+    options.progress("installing the requirements of the code and its tests")
+    return _measured(
+        change,
+        options,
+        package=folder.name,
         task_id=f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name).lstrip('._-') or 'repository'}-{new[:12]}",
-        problem_statement=statement or _ask_git(folder, "log", "-1", "--format=%B", new),
+        problem_statement=options.statement or _ask_git(folder, "log", "-1", "--format=%B", new),
         repo=folder.name,
-        workspace=before,
-        python=_own_environment(new_tree, tests, python, requirements),
-        env={**STEADY_ENV, "PYTHONPATH": f"{{workdir}}/{root}".rstrip("/")},
+        python=_own_environment(change.new_tree, tests, options),
+        test_cmd=tests,
         eval_cmd=tests,
-        eval_timeout=test_timeout,
         tags=("git",),
         metadata={"commit": old},
-        oracle=Oracle(
-            gold_patch=gold_patch,
-            test_patch=test_patch,
-            test_paths=layout.patterns,
-            test_cmd=tests,
-            timeout=test_timeout,
-        ),
     )
-    return _with_measured_lists(draft, runs, backend, progress, on_lists)
 
 
-def _with_measured_lists(
-    draft: Task,
-    runs: int,
-    backend: str,
-    progress: Callable[[str], None],
-    on_lists: Callable[[TestLists], None],
-) -> Task:
-    lists = compare_runs(*run_both(draft, runs=runs, backend=backend, progress=progress))
-    on_lists(lists)
-    progress(f"{len(lists.fail_to_pass)} tests to make pass, {len(lists.pass_to_pass)} to keep passing")
+def _compare(before: SdistWorkspace | GitWorkspace, after: SdistWorkspace | GitWorkspace) -> _Change:
+    old_tree, new_tree = (prepare_workspace(side, timeout=_BUILD_TIMEOUT) for side in (before, after))
+    layout = find_tests(list_files(new_tree))
+    return _Change(before, old_tree, new_tree, layout, *split_difference(old_tree, new_tree, layout))
+
+
+def _measured(change: _Change, options: BuildOptions, *, package: str, test_cmd: str, **fields: Any) -> Task:
+    """Return the task of a change, with its tests measured."""
+    root = find_source_root(change.new_tree, package)
+    draft = Task(
+        workspace=change.before,
+        env={**STEADY_ENV, "PYTHONPATH": f"{{workdir}}/{root}".rstrip("/")},
+        eval_timeout=options.test_timeout,
+        oracle=Oracle(
+            gold_patch=change.gold_patch,
+            test_patch=change.test_patch,
+            test_paths=change.layout.patterns,
+            test_cmd=test_cmd,
+            timeout=options.test_timeout,
+        ),
+        **fields,
+    )
+    runs = run_both(draft, runs=options.runs, backend=options.backend, progress=options.progress)
+    lists = compare_runs(*runs)
+    options.on_lists(lists)
+    options.progress(f"{len(lists.fail_to_pass)} tests to make pass, {len(lists.pass_to_pass)} to keep passing")
     return with_lists(draft, lists)
 
 
@@ -230,7 +229,7 @@ def _with_measured_lists(
 
 
 def _require_older(package: str, old: str, new: str) -> None:
-    """Stop where the gold patch would be a downgrade or nothing at all. Versions out of PEP 440 pass."""
+    """Reject a downgrade, and two spellings of one release. Versions that PEP 440 does not order pass."""
     first, second = version_order(old), version_order(new)
     if first is None or second is None:
         return
@@ -257,14 +256,14 @@ def _workspace(package: str, version: str, sdists: Sequence[Sdist]) -> SdistWork
 
 
 def split_difference(old: Path, new: Path, tests: TestLayout) -> tuple[str, str]:
-    """What turns one release into another, as two git diffs: everything but the tests, and the tests.
+    """Return the changes between two folders as two git diffs: one without the tests, one of the tests.
 
-    Files that packaging tools generate are in neither.
+    Neither holds files that packaging tools generate.
 
     Args:
-        old: The older release's folder.
-        new: The newer one's.
-        tests: What belongs to the tests.
+        old: Folder of the older state.
+        new: Folder of the newer state.
+        tests: Where the tests are.
     """
     gold: list[str] = []
     hidden: list[str] = []
@@ -276,7 +275,7 @@ def split_difference(old: Path, new: Path, tests: TestLayout) -> tuple[str, str]
 
 
 def _read(path: Path) -> tuple[int | None, bytes | None]:
-    """The mode, as git has it, and the content of a file or link; None and None where there is none."""
+    """Return git's mode and the content of a file or link; None and None if it does not exist."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -292,48 +291,51 @@ def _statement(package: str, old: str, new: str, tree: Path) -> str:
     changes = changes_between(tree, list_files(tree), old, new)
     if not changes:
         raise TaskError(
-            f"{package} {new} has no changelog that says what changed: give the problem statement (--statement)"
+            f"{package} {new} has no changelog of these changes: write the problem statement yourself (--statement)"
         )
     return STATEMENT.format(package=package, old=old, new=new, changes=changes)
 
 
-def _environment(package: str, old: str, tree: Path, python: str, requirements: Sequence[str]) -> PythonEnv:
-    """What the tests need, pinned. The old release is part of it: its metadata count, the workspace hides its code."""
+def _environment(package: str, old: str, tree: Path, options: BuildOptions) -> PythonEnv:
+    """Return the pinned requirements of the tests.
+
+    They include the old release itself: tests read its metadata. The workspace comes first on the path and hides its
+    code.
+    """
     extras, lines = test_requirements(tree, package)
     itself = f"{package}[{','.join(extras)}]=={old}" if extras else f"{package}=={old}"
-    return _pinned(PythonEnv(version=python, requirements=(itself, "pytest", *lines, *requirements), no_deps=False))
+    return _pinned(options.python, (itself, "pytest", *lines, *options.requirements))
 
 
-def _pinned(wanted: PythonEnv) -> PythonEnv:
-    """The environment that pip makes of what is wanted, with all that it installs named by its version."""
+def _pinned(python: str, requirements: Sequence[str]) -> PythonEnv:
+    """Let pip resolve the requirements, and return them with exact versions."""
+    wanted = PythonEnv(version=python, requirements=tuple(requirements), no_deps=False)
     prepared = prepare_python(wanted, timeout=_BUILD_TIMEOUT)
     minor = ".".join(prepared.version.split(".")[:2])
     return PythonEnv(version=minor, requirements=list_installed(prepared, timeout=_BUILD_TIMEOUT))
 
 
 def _ask_git(folder: Path, *arguments: str) -> str:
-    """What git says of a repository of the user's."""
+    """Return the output of a git command in a repository of the user."""
     deadline = time.monotonic() + _GIT_TIMEOUT
     try:
         result = run_command([git_program(), "-C", folder, *arguments], deadline=deadline)
     except TimeoutError as error:
-        raise TaskError(f"git {arguments[0]} in {folder} did not answer in {_GIT_TIMEOUT:g} s") from error
+        raise TaskError(f"git {arguments[0]} in {folder} timed out after {_GIT_TIMEOUT:g} s") from error
     if result.returncode:
-        raise TaskError(f"git {shlex.join(arguments)} in {folder}: {tail(result)}")
+        raise TaskError(f"git {shlex.join(arguments)} failed in {folder}: {tail(result)}")
     return result.stdout.decode("utf-8", "replace").strip()
 
 
-def _own_environment(tree: Path, tests: str, python: str, requirements: Sequence[str]) -> PythonEnv:
-    """What a project that is on no index says that it and its tests need, pinned."""
+def _own_environment(tree: Path, tests: str, options: BuildOptions) -> PythonEnv:
+    """Return the pinned requirements of a project, and of its tests, that is on no index."""
     project = _project_table(tree)
     extras, lines = test_requirements(tree, str(project.get("name", "")))
     optional = project.get("optional-dependencies", {})
     more = [line for extra in extras for line in optional.get(extra, [])]
     runner = ["pytest"] if "pytest" in tests else []
-    wanted = (*project.get("dependencies", []), *lines, *more, *runner, *requirements)
-    if not wanted:
-        return PythonEnv(version=python)
-    return _pinned(PythonEnv(version=python, requirements=tuple(dict.fromkeys(wanted)), no_deps=False))
+    wanted = (*project.get("dependencies", []), *lines, *more, *runner, *options.requirements)
+    return _pinned(options.python, list(dict.fromkeys(wanted))) if wanted else PythonEnv(version=options.python)
 
 
 def _project_table(tree: Path) -> dict[str, Any]:
@@ -342,12 +344,12 @@ def _project_table(tree: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TaskError(f"pyproject.toml cannot be read: {error}") from error
+        raise TaskError(f"cannot read pyproject.toml: {error}") from error
     return table if isinstance(table, dict) else {}
 
 
 def _visible_tests(tree: Path) -> str:
-    """The command that runs the tests which the policy can see; empty where there are none."""
+    """Return the command that runs the tests which the policy can see. It is empty if there are none."""
     try:
         return f"{PYTEST} -q {shlex.join(find_tests(list_files(tree)).targets)}"
     except TaskError:
@@ -360,12 +362,15 @@ def _visible_tests(tree: Path) -> str:
 def run_both(
     task: Task, *, runs: int, backend: str = "local", progress: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Statuses], list[Statuses]]:
-    """Run a task's hidden tests on the original and on the repaired workspace, each in sandboxes of its own.
+    """Run the hidden tests of a task without and with the gold patch, each time in a fresh sandbox.
+
+    Returns:
+        The results without the gold patch, and with it, run by run.
 
     Raises:
-        TaskError: A patch does not apply, or the tests do not end in time.
+        TaskError: A patch does not apply.
         SandboxError: A sandbox failed.
-        GradingError: The tests ran, and nothing can be said of them.
+        GradingError: The tests timed out, or their results cannot be read.
     """
     before: list[Statuses] = []
     after: list[Statuses] = []
@@ -385,7 +390,7 @@ def _run(group: SandboxGroup, diff: str) -> Statuses:
 
 
 def compare_runs(before: Sequence[Statuses], after: Sequence[Statuses]) -> TestLists:
-    """Which tests judge the task: those that always end alike, and pass with the change. The others are dropped.
+    """Return the tests that judge the task: they always end alike, and pass with the change. Others are dropped.
 
     Raises:
         TaskError: The change makes no test pass.
@@ -406,7 +411,7 @@ def compare_runs(before: Sequence[Statuses], after: Sequence[Statuses]) -> TestL
 
 
 def _why_dropped(test: str, before: Sequence[Statuses], after: Sequence[Statuses]) -> str:
-    """Why a test judges nothing."""
+    """Return why a test judges nothing."""
     runs, where = after, "with the gold patch"
     if all(run.get(test) is TestStatus.PASSED for run in after):
         runs, where = before, "without the gold patch"
@@ -415,6 +420,6 @@ def _why_dropped(test: str, before: Sequence[Statuses], after: Sequence[Statuses
 
 
 def with_lists(task: Task, lists: TestLists) -> Task:
-    """The task, judged by these tests."""
+    """Return the task with these tests in its oracle."""
     changes = {"fail_to_pass": lists.fail_to_pass, "pass_to_pass": lists.pass_to_pass}
     return task.model_copy(update={"oracle": task.oracle.model_copy(update=changes)})

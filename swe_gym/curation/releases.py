@@ -1,6 +1,6 @@
-"""What a source release says of itself: where its tests are, what they need, what changed since an older one.
+"""Facts about a source release: where its tests are, what they require, and what its changelog says.
 
-Only reading: nothing of a release is run here. `swe_gym.curation.new_task` makes tasks of it.
+Releases are only read, never run. `swe_gym.curation.new_task` makes tasks from them.
 """
 
 import configparser
@@ -32,14 +32,14 @@ _MAX_STATEMENT = 20_000
 
 @dataclass(frozen=True)
 class TestLayout:
-    """Where a project keeps its tests.
+    """The locations of a project's tests.
 
     Attributes:
-        patterns: Glob patterns (fnmatch) of all files that belong to the tests.
-        targets: The folders and files to give to the test runner.
+        patterns: Glob patterns (fnmatch) of all test files.
+        targets: Folders and files to pass to the test runner.
     """
 
-    __test__ = False  # not a test class, whatever pytest makes of the name
+    __test__ = False  # keeps pytest from collecting it
 
     patterns: tuple[str, ...]
     targets: tuple[str, ...]
@@ -49,47 +49,47 @@ class TestLayout:
 
 
 def list_files(tree: Path) -> list[str]:
-    """The relative paths of all files and links of a release, without what the packaging tools generated."""
+    """Return the relative paths of all files and links of a release, except files of packaging tools."""
     paths = (path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_symlink() or path.is_file())
     return sorted(path for path in paths if not is_generated(path))
 
 
 def is_generated(path: str) -> bool:
-    """Whether a file of a release was written by the packaging tools."""
+    """Return whether a packaging tool generated a file."""
     return any(fnmatchcase(path, pattern) or fnmatchcase(path, f"*/{pattern}") for pattern in _GENERATED)
 
 
 def find_tests(files: Sequence[str]) -> TestLayout:
-    """The tests of a project, by the conventions of pytest and unittest.
+    """Find the tests of a project by the conventions of pytest and unittest.
 
-    The outermost folders named "test" or "tests" (at the top, "testing" too) with files in them that are named
-    like tests; where there is no such folder, those files alone. A `conftest.py` at the top belongs to the tests.
+    These are the outermost folders named "test" or "tests" (at the top, also "testing") that hold files named like
+    tests or, without such folders, only those files. A `conftest.py` at the top belongs to the tests.
 
     Raises:
-        TaskError: There are none: many projects leave their tests out of their source releases.
+        TaskError: There are no tests: many projects omit them from their source releases.
     """
     tests = [PurePosixPath(path) for path in files if any(fnmatchcase(Path(path).name, name) for name in _TEST_FILE)]
     folders = {outermost for path in tests if (outermost := _test_folder(path))}
     targets = folders or set(map(str, tests))
     if not targets:
-        raise TaskError("the source release holds no tests: other releases of the project may")
+        raise TaskError("the source release holds no tests: try another release of the project")
     patterns = {f"{_escaped(target)}/*" if folders else _escaped(target) for target in targets}
     patterns |= {"conftest.py"} & set(files)
     return TestLayout(tuple(sorted(patterns)), tuple(sorted(targets)))
 
 
 def _test_folder(path: PurePosixPath) -> str | None:
-    """The outermost folder around a file that is named like one of tests."""
+    """Return the outermost parent folder that is named like a test folder."""
     return next((str(folder) for folder in reversed(path.parents) if _TEST_FOLDER.fullmatch(str(folder))), None)
 
 
 def _escaped(path: str) -> str:
-    """A path as a pattern that matches only itself."""
+    """Return a pattern that matches only this path."""
     return re.sub(r"([*?[])", r"[\1]", path)
 
 
 def find_source_root(tree: Path, package: str) -> str:
-    """The folder that must be on the import path, relative to the release: "src", "lib" or "" for the top."""
+    """Return the folder that must be on the import path, relative to the release: "src", "lib" or "" (the top)."""
     names = {normalised(package).replace("-", "_")}
     for listing in tree.glob("*.egg-info/top_level.txt"):
         names |= set(listing.read_text(encoding="utf-8").split())
@@ -99,16 +99,16 @@ def find_source_root(tree: Path, package: str) -> str:
     return ""
 
 
-# --- what the tests need --------------------------------------------------------------------------------
+# --- requirements -------------------------------------------------------------------------------------
 
 
 def test_requirements(tree: Path, package: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a release and its tests need to be installed, as the release itself says.
+    """Return the requirements of a release and its tests, as the release declares them.
 
     Returns:
-        The extras of the package that are there for its tests, and further requirement lines: what the
-        package needs, and what dependency groups, tool tables and requirement files name for the tests. Those for
-        development in general count only where nothing is named for the tests.
+        The test extras of the package, and requirement lines: those of the package, and the test requirements in
+        dependency groups, tool tables and requirement files. Development requirements count only if there are no
+        test requirements.
     """
     metadata = _metadata(tree)
     extras = tuple(name for name in metadata.get_all("Provides-Extra", []) if _TEST_GROUP.fullmatch(name))
@@ -124,9 +124,9 @@ def test_requirements(tree: Path, package: str) -> tuple[tuple[str, ...], tuple[
 
 
 def _merged(lines: Iterable[str]) -> Iterator[str]:
-    """One line per project. Where several lists disagree on its version, its name alone, and pip decides.
+    """Yield one line per project. If lists disagree on a version, yield the bare name and let pip decide.
 
-    Lines with an environment marker do not disagree: each holds for another interpreter.
+    Lines with environment markers do not disagree: each applies to another interpreter.
     """
     projects: dict[str, dict[str, None]] = {}
     for line in lines:
@@ -136,9 +136,6 @@ def _merged(lines: Iterable[str]) -> Iterator[str]:
         yield from wishes if agree else (name,)
 
 
-test_requirements.__test__ = False  # type: ignore[attr-defined]  # not a test, whatever pytest makes of the name
-
-
 def _metadata(tree: Path) -> Any:
     file = tree / "PKG-INFO"
     text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
@@ -146,7 +143,7 @@ def _metadata(tree: Path) -> Any:
 
 
 def _is_requirement(line: str) -> bool:
-    """Whether a line names a project of an index, and not a path, an address or an option."""
+    """Return whether a line names a project on an index, not a path, URL or option."""
     return re.match(r"[A-Za-z0-9]", line) is not None and "/" not in line.partition(";")[0]
 
 
@@ -156,7 +153,7 @@ def _project(line: str) -> str:
 
 
 def _groups(tree: Path) -> Iterator[tuple[str, list[str]]]:
-    """Named lists of requirements, wherever a release may keep them; "test" and "dev" are what files are called."""
+    """Yield named lists of requirements from all places. Files yield the names "test" and "dev"."""
     found: dict[str, list[str]] = {}
     for name, lines in (*_pyproject_groups(tree), *_tox_groups(tree), *_file_groups(tree)):
         found.setdefault(name, []).extend(lines)
@@ -180,7 +177,7 @@ def _pyproject_groups(tree: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _group(groups: dict[str, Any], name: str, above: tuple[str, ...]) -> Iterator[str]:
-    """The lines of a dependency group, with the groups that it includes."""
+    """Yield the lines of a dependency group and of the groups that it includes."""
     for entry in groups.get(name, []) if name not in above else []:
         if isinstance(entry, str):
             yield entry
@@ -189,7 +186,7 @@ def _group(groups: dict[str, Any], name: str, above: tuple[str, ...]) -> Iterato
 
 
 def _tox_groups(tree: Path) -> Iterator[tuple[str, list[str]]]:
-    """What `tox.ini` installs in all its test environments."""
+    """Yield the dependencies of all test environments in `tox.ini`."""
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read(tree / "tox.ini", encoding="utf-8")
@@ -208,7 +205,7 @@ def _file_groups(tree: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _requirement_lines(file: Path, above: tuple[Path, ...]) -> Iterator[str]:
-    """The lines of a requirements file, with the files that it includes, without comments and hashes."""
+    """Yield the lines of a requirements file and of the files that it includes, without comments and hashes."""
     if file in above or not file.is_file():
         return
     text = file.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
@@ -220,11 +217,11 @@ def _requirement_lines(file: Path, above: tuple[Path, ...]) -> Iterator[str]:
             yield line
 
 
-# --- what changed ---------------------------------------------------------------------------------------
+# --- changelogs -----------------------------------------------------------------------------------------
 
 
 def changes_between(tree: Path, files: Iterable[str], old: str, new: str) -> str:
-    """What the changelog of a release says of the versions after `old` up to `new`; empty where it has none."""
+    """Return the changelog of the versions after `old` up to `new`. It is empty if the release has none."""
     logs = [path for path in files if _CHANGELOG.fullmatch(PurePosixPath(path).name) and path.count("/") <= 2]
     for path in sorted(logs, key=lambda path: (path.count("/"), path)):
         text = (tree / path).read_text(encoding="utf-8", errors="replace")
@@ -234,7 +231,7 @@ def changes_between(tree: Path, files: Iterable[str], old: str, new: str) -> str
 
 
 def _section(lines: Sequence[str], old: str, new: str) -> str:
-    """The lines below the heading of version `new`, to the heading of `old` or, failing that, of any other."""
+    """Return the lines from the heading of `new` to that of `old` or, if it is missing, of any other version."""
     headings = [number for number in range(len(lines)) if _is_heading(lines, number)]
     start = next((number for number in headings if _names(lines[number], new)), None)
     if start is None:
@@ -247,12 +244,12 @@ def _section(lines: Sequence[str], old: str, new: str) -> str:
 
 
 def _names(line: str, version: str) -> bool:
-    """Whether a line names that version, and not merely one that begins or ends alike."""
+    """Return whether a line names exactly this version."""
     return re.search(rf"(?<![\w.])v?{re.escape(version)}(?!\.?\w)", line) is not None
 
 
 def _is_heading(lines: Sequence[str], number: int) -> bool:
-    """Whether a line is a heading: "## 1.2", underlined as in reStructuredText, or a version alone on its line."""
+    """Return whether a line is a heading: "## 1.2", underlined (reStructuredText), or a lone version."""
     line = lines[number].strip()
     below = lines[number + 1].strip() if number + 1 < len(lines) else ""
     return bool(line) and bool(

@@ -17,9 +17,9 @@ from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, 
 from ..grading import CounterOptions, grade
 from ..grading.counter import NATURAL
 from ..grading.patch import apply_diff
+from ..lines import append_line
 from ..tasks import TaskSource
 from ..tasks.record import TaskRecord, digest, read_records
-from ..trajectories.trajectory import append_line
 from ..types import Task, TestStatus, Verdict
 
 __all__ = ["TaskRecord", "digest", "read_records", "validate"]

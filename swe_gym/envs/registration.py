@@ -1,4 +1,4 @@
-"""The ids under which Gymnasium knows the environments."""
+"""The ids under which Gymnasium finds the environments."""
 
 from __future__ import annotations
 
@@ -11,52 +11,50 @@ from gymnasium.envs.registration import EnvSpec
 
 from ..errors import UsageError
 
-# `nondeterministic` is False in the sense that Gymnasium checks: the environment adds no randomness of its own, so
-# the same task, seed and actions give the same bytes. A command that reads a clock or random numbers differs from
-# run to run because the policy asked for that; a task with flaky tests fails `swe-gym validate`.
-FAMILIES = {
-    "SWE/Toy-v0": "swe_gym.envs.families:ToyEnv",
-    "SWE/Micro-v0": "swe_gym.envs.families:MicroEnv",
-    "SWE/Tasks-v0": "swe_gym.envs.families:TasksEnv",
-    "SWE/Local-v0": "swe_gym.envs.families:LocalEnv",
-}
+# `nondeterministic` stays False: the environment itself adds no randomness, so the same task, seed and actions give the
+# same bytes. A command that reads a clock or random numbers differs between runs because the policy asked for that; a
+# task with flaky tests fails `swe-gym validate`.
+FAMILIES = {f"SWE/{name}-v0": f"swe_gym.envs.families:{name}Env" for name in ("Toy", "Micro", "Tasks", "Local")}
 """Family id -> entry point."""
 
 DATASETS = {
-    f"SWE/{name}-v0": f"swe_gym.envs.families:{name}Env"
-    for name in (
-        "R2E",
-        "SWEBench",
-        "SWESmith",
-        "SWEGym",
-        "SWERebench",
-        "SWEBenchLive",
-        "SWEBenchPro",
-        "MultiSWEBench",
-        "GraphPlanner",
-        "DebugGym",
-        "Harbor",
-    )
+    "R2E": ("r2e", "R2E-Gym: commits of Python repositories. Each test must end as it did after the commit."),
+    "SWEBench": (
+        "swebench",
+        "SWE-bench in any edition: GitHub issues, and the tests of the pull requests that fixed them.",
+    ),
+    "SWESmith": ("swesmith", "SWE-smith: working repositories with a bug inserted."),
+    "SWEGym": ("swegym", "SWE-Gym: issues of eleven Python repositories that SWE-bench does not cover."),
+    "SWERebench": (
+        "swe_rebench",
+        "SWE-rebench V1 and V2: issues of thousands of repositories, in V2 of twenty languages.",
+    ),
+    "SWEBenchLive": ("swe_bench_live", "SWE-bench-Live: recent issues, newer than the models under evaluation."),
+    "SWEBenchPro": ("swe_bench_pro", "SWE-bench Pro: long tasks, judged by scripts in their rows."),
+    "MultiSWEBench": ("multi_swe_bench", "Multi-SWE-bench and Multi-SWE-RL: pull requests of seven languages."),
+    "GraphPlanner": ("graph_planner", "Graph Planner's JSON lines and parquet files; `path` is required."),
+    "DebugGym": ("debug_gym", "debug-gym's rows; `path` is required."),
+    "Harbor": ("harbor", "Harbor's task folders; `path` is required."),
 }
-"""Likewise, for families whose tasks come from datasets and need an image."""
+"""Name -> task source and description, for the families `SWE/{name}-v0` whose tasks come from datasets."""
 
 
 def register_families() -> None:
-    """Make the family ids known to Gymnasium. Doing it again changes nothing."""
-    _insert([_spec(env_id, entry_point) for env_id, entry_point in (FAMILIES | DATASETS).items()])
+    """Register the family ids with Gymnasium. Idempotent."""
+    datasets = {f"SWE/{name}-v0": f"swe_gym.envs.families:{name}Env" for name in DATASETS}
+    _insert([_spec(env_id, entry_point) for env_id, entry_point in (FAMILIES | datasets).items()])
 
 
 def register_tasks(
     source: str, ids: Sequence[str] | None = None, *, prefix: str | None = None, **source_options: Any
 ) -> list[str]:
-    """Give every task an id of its own: `"{prefix}/{task_id}-v0"`.
+    """Register each task under an id of its own: `"{prefix}/{task_id}-v0"`.
 
-    The specs are put into Gymnasium's registry directly, because `gymnasium.register` reads the whole registry
-    for each.
+    The specs go directly into Gymnasium's registry, because `gymnasium.register` scans the whole registry for each.
 
     Args:
-        source: A task source, as in `SweEnv`.
-        ids: The tasks; None is all of the source.
+        source: The task source, as in `SweEnv`.
+        ids: The task ids; None registers all tasks of the source.
         prefix: The namespace; None is "SWE-" and the source's name. It may hold letters, digits, "_" and "-".
         **source_options: Arguments of the source.
 
@@ -64,14 +62,14 @@ def register_tasks(
         The new ids, in the order of the tasks.
 
     Raises:
-        UsageError: The prefix is not allowed, or an id is taken by another task.
+        UsageError: The prefix is invalid, or another environment has one of the ids.
     """
     from ..tasks import load_source  # here, so that `import swe_gym` stays light
     from .checks import json_native
 
     prefix = f"SWE-{source}" if prefix is None else prefix
     if not re.fullmatch(r"[A-Za-z0-9_-]+", prefix):
-        raise UsageError(f"prefix {prefix!r} must be made of letters, digits, '_' and '-': give another as prefix=")
+        raise UsageError(f"invalid prefix {prefix!r}: it may hold letters, digits, '_' and '-'; pass another prefix=")
     options = json_native(source_options=source_options)["source_options"]
     names = load_source(source, **options).ids() if ids is None else ids
     specs = [
@@ -87,16 +85,16 @@ def register_tasks(
 
 
 def _spec(env_id: str, entry_point: str, arguments: dict[str, Any] | None = None) -> EnvSpec:
-    """One environment, and many at once by `gymnasium.make_vec`."""
+    """Return the spec of one environment, which `gymnasium.make_vec` accepts too."""
     _, _, name = entry_point.partition(":")
     many = f"swe_gym.vector.families:{name}"
     return EnvSpec(env_id, entry_point=entry_point, vector_entry_point=many, kwargs=arguments or {})
 
 
 def _insert(specs: Sequence[EnvSpec]) -> None:
-    """All of them or, where an id is taken by something else, none."""
+    """Register all specs or, if another environment has one of the ids, none."""
     for spec in specs:
         known = gymnasium.registry.get(spec.id)
         if known is not None and (known.entry_point, known.kwargs) != (spec.entry_point, spec.kwargs):
-            raise UsageError(f"environment id {spec.id!r} already stands for something else: give another prefix=")
+            raise UsageError(f"environment id {spec.id!r} is taken: pass another prefix=")
     gymnasium.registry.update({spec.id: spec for spec in specs})

@@ -1,4 +1,4 @@
-"""Where tasks come from: a table of sources, and one function that opens any of them."""
+"""Task sources: a registry of them, and a function that opens one."""
 
 import inspect
 from collections.abc import Iterable
@@ -34,11 +34,15 @@ SOURCES = Registry(
 
 
 def load_source(name: str, **arguments: Any) -> TaskSource:
-    """The task source of that name, built with its own keyword arguments.
+    """Open a task source.
+
+    Args:
+        name: A name of `SOURCES`, or "module:Class".
+        **arguments: Arguments of the source.
 
     Raises:
-        UsageError: No such source, or it does not take these arguments.
-        TaskError: The source's data are broken.
+        UsageError: The source is unknown, or does not accept these arguments.
+        TaskError: The source's data is broken.
     """
     check_source(name, arguments)
     source: TaskSource = SOURCES.load(name)(**arguments)
@@ -46,10 +50,10 @@ def load_source(name: str, **arguments: Any) -> TaskSource:
 
 
 def check_source(name: str, arguments: Iterable[str]) -> None:
-    """There must be a source of that name, and it must take arguments of these names. It is not built.
+    """Check the name of a source and the names of its arguments, without opening it.
 
     Raises:
-        UsageError: It is not so.
+        UsageError: The source is unknown, does not accept an argument, or requires a missing one.
     """
     given = set(arguments)
     parameters = _parameters(SOURCES.load(name))
@@ -60,11 +64,11 @@ def check_source(name: str, arguments: Iterable[str]) -> None:
             raise unknown_name(f"option of task source {name!r}:", argument, known)
     for one in named:
         if one.default is one.empty and one.name not in given:
-            raise UsageError(f"task source {name!r} needs the argument {one.name!r}")
+            raise UsageError(f"task source {name!r} requires the argument {one.name!r}")
 
 
 def _parameters(source: Any) -> list[inspect.Parameter]:
-    """What a source takes. A class hands on to its base what it takes as `**options`, so the base says what that is."""
+    """Return the parameters of a source. A class that accepts `**options` passes them to its base class."""
     bases = inspect.getmro(source)[:-1] if inspect.isclass(source) else ()
     kinds = [kind for kind in bases if "__init__" in vars(kind)]
     found: dict[str, inspect.Parameter] = {}

@@ -1,4 +1,4 @@
-"""Choosing among tasks: how large a solution is, and parts that share no repository."""
+"""Selection of tasks: the size of a solution, and splits that share no repository."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import UsageError
 
 
 def changed_lines(diff: str) -> int:
-    """How many lines a git diff adds and removes."""
+    """Return the number of lines that a git diff adds and removes."""
     count, in_hunk = 0, False
     for line in diff.split("\n"):
         if line.startswith("@@"):
@@ -25,18 +25,18 @@ def changed_lines(diff: str) -> int:
 def split_by_repository(
     repos: Mapping[str, str], parts: Mapping[str, float], *, seed: int = 0
 ) -> dict[str, tuple[str, ...]]:
-    """Part tasks so that no repository is in two parts: a policy that learned from one has never seen the others.
+    """Split tasks so that no repository is in two parts: a policy trained on one part has never seen the others.
 
-    Repositories are whole, so shares are met as nearly as their sizes let them: from the largest to the smallest, each
-    goes where most is missing. The same tasks, parts and seed give the same result on every machine.
+    Repositories stay whole, so shares are approximate: from the largest to the smallest, each goes to the part that
+    misses most tasks. The same tasks, parts and seed give the same result on every machine.
 
     Args:
-        repos: Task id -> repository. A task without one is a repository of its own.
+        repos: Task id -> repository. A task without a repository counts as one of its own.
         parts: Name -> share, in any unit: `{"train": 8, "test": 2}`.
-        seed: Which of the repositories of one size comes first.
+        seed: Seed that orders repositories of equal size.
 
     Returns:
-        Name -> ids of its tasks, in the order of `repos`.
+        Name -> task ids, in the order of `repos`.
 
     Raises:
         UsageError: A share is not positive, or there are fewer repositories than parts.

@@ -1,13 +1,10 @@
-"""What all sources of public datasets share: finding rows, checking their columns, naming their tasks."""
+"""Base of the task sources of public datasets: it finds rows, checks their columns and names their tasks."""
 
 from __future__ import annotations
 
 import abc
-import ast
 import datetime
 import hashlib
-import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,76 +12,30 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from ..errors import TaskError, UsageError, unknown_name, wrong_fields
+from ..errors import TaskError, UsageError, wrong_fields
+from ..tables import decoded, plain
 from ..types import Task
+from .base import ListedSource
 from .hub import fetch_dataset
 from .rows import Rows, open_rows
 
 # --- columns ----------------------------------------------------------------------------------------------
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON would hold it: pandas has arrays for lists, and NaN for what is missing.
-
-    Raises:
-        ValueError: It cannot be written: it is nested too deeply, or its text is not Unicode.
-    """
-    try:
-        return _plain(value)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except UnicodeEncodeError:
-        raise ValueError("it holds half of a character") from None
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, dict):
-        return {_plain(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, str):
-        value.encode()
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def decoded(value: Any) -> Any:
-    """What a column means that some revisions of a dataset hold as it is, others as JSON or as Python writes it.
-
-    Raises:
-        ValueError: It is text, and neither.
-    """
-    if not isinstance(value, str):
-        return value
-    return plain(_parsed(value)) if value else None
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise ValueError("it is text, and neither JSON nor a Python literal") from None
-
-
 def _structure(value: Any, kind: type, empty: Any) -> Any:
     value = decoded(value)
     if value is not None and not isinstance(value, kind):
-        raise ValueError(f"it is no {kind.__name__}, but {type(value).__name__}")
+        raise ValueError(f"expected {kind.__name__}, got {type(value).__name__}")
     return empty if value is None else value
 
 
 def _moment(value: Any) -> Any:
-    """A date as text; some datasets count milliseconds, parquet may bring a datetime."""
+    """Return a date as text. Some datasets hold milliseconds, some parquet files a datetime."""
     if isinstance(value, int | float):
         try:
             return datetime.datetime.fromtimestamp(value / 1000, datetime.UTC).isoformat()
         except (OverflowError, OSError):
-            raise ValueError("it is no date") from None
+            raise ValueError("not a date") from None
     return value.isoformat() if isinstance(value, datetime.date) else value
 
 
@@ -96,7 +47,7 @@ Object = Annotated[dict[str, Any], AsObject]
 
 
 class Columns(BaseModel):
-    """Base of row models: the columns that make a task, by their own names. Others that a row has do not matter."""
+    """Base of row models: the columns that define a task, by name. Other columns are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -105,10 +56,10 @@ ColumnsT = TypeVar("ColumnsT", bound=Columns)
 
 
 def read_columns(model: type[ColumnsT], row: Mapping[str, Any], place: str) -> ColumnsT:
-    """A row, checked.
+    """Validate a row.
 
     Raises:
-        TaskError: Columns are missing or wrong; the message names the place and each column, and not what is in it.
+        TaskError: Columns are missing or invalid; the message names place and columns, but never their values.
     """
     try:
         return model.model_validate(_plain_columns(model, row, place))
@@ -128,12 +79,12 @@ def _plain_columns(model: type[Columns], row: Mapping[str, Any], place: str) -> 
 
 
 def facts(**values: Any) -> dict[str, Any]:
-    """Metadata without what is empty."""
+    """Return metadata without empty values."""
     return {name: value for name, value in values.items() if value not in (None, "", [], (), {})}
 
 
 def task_name(instance_id: str) -> str:
-    """The id of the task of a row: the row's own, or where that has odd characters one made of it, as unique."""
+    """Return the task id of a row: the row's own id or, if it has invalid characters, a unique one derived from it."""
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", instance_id):
         return instance_id
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", instance_id).lstrip("._-")[:120]
@@ -144,21 +95,21 @@ def task_name(instance_id: str) -> str:
 # --- sources ----------------------------------------------------------------------------------------------
 
 
-class DatasetSource(abc.ABC):
-    """The tasks of a dataset: each row is one. Opening it reads the ids, `get` reads one row.
+class DatasetSource(ListedSource[tuple[Rows, int]]):
+    """The tasks of a dataset, one per row. Opening it reads the ids; `get` reads one row.
 
     Args:
-        path: A `.parquet`, `.jsonl` or `.json` file of the dataset's rows, or a folder of them; None is the Hub.
-        dataset: Its id on the Hugging Face Hub, where that is another than the source's own.
-        revision: A commit, tag or branch of it. Only a commit means the same for ever.
-        config: One of its configurations; None is the default.
-        split: One of its splits; None is the source's own on the Hub, and all files of a local folder.
-        image: What image a task runs in, where that is not the one that the row means: "{image}" in it is the row's,
-            as in "registry.example/{image}", and "{task_id}" is the task's id.
+        path: A `.parquet`, `.jsonl` or `.json` file of rows, or a folder of them; None uses the Hub.
+        dataset: Id on the Hugging Face Hub, if other than the source's default.
+        revision: Commit, tag or branch of the dataset. Only a commit is reproducible.
+        config: Configuration of the dataset; None is the default.
+        split: Split of the dataset; None is the source's default on the Hub, and all files of a local folder.
+        image: Image of the tasks, if other than the row's. "{image}" stands for the row's image, "{task_id}" for the
+            id, as in "registry.example/{image}".
 
     Raises:
-        UsageError: There is no such file, dataset or split.
-        TaskError: The rows are broken, two have one id, or the Hub cannot be reached.
+        UsageError: The file, dataset or split does not exist.
+        TaskError: Rows are broken, two rows have the same id, or the Hub cannot be reached.
         MissingDependency: Parquet needs the extra `parquet`, the Hub the extra `hf`.
     """
 
@@ -177,15 +128,14 @@ class DatasetSource(abc.ABC):
         split: str | None = None,
         image: str | None = None,
     ) -> None:
+        super().__init__()
         self._image = image
-        self._found: dict[str, tuple[Rows, int]] = {}
         columns = [*self.id_columns, *self.model.model_fields]
         for rows in self._files(path, dataset or self.dataset, revision, config, split, columns):
             for number, key in enumerate(rows.keys(self.id_columns)):
-                self._add(rows, number, key)
-        if not self._found:
-            raise TaskError(f"{path or dataset or self.dataset} holds no rows")
-        self._ids = tuple(self._found)
+                self.add(task_name(self.key_id(key, rows.place(number))), (rows, number))
+        if not self._items:
+            raise TaskError(f"{path or dataset or self.dataset} has no rows")
 
     def _files(
         self, path: str | None, dataset: str, revision: str | None, config: str | None, split: str | None, columns: Any
@@ -194,43 +144,30 @@ class DatasetSource(abc.ABC):
             files = fetch_dataset(dataset, revision=revision, config=config, split=split or self.split)
             return [rows for file in files for rows in open_rows(file, columns=columns)]
         if (dataset, revision, config) != (self.dataset, None, None):
-            raise UsageError("path= is a local file or folder; dataset=, revision= and config= are for the Hub")
+            raise UsageError("path= names a local file or folder: remove it, or remove dataset=, revision= and config=")
         return open_rows(Path(path).expanduser().absolute(), split=split, columns=columns)
 
-    def _add(self, rows: Rows, number: int, key: Sequence[Any]) -> None:
-        task_id = task_name(self.key_id(key, rows.place(number)))
-        if task_id in self._found:
-            other, first = self._found[task_id]
-            raise TaskError(f"{rows.place(number)}: {task_id!r} is the id of {other.place(first)} already")
-        self._found[task_id] = rows, number
+    def place(self, item: tuple[Rows, int]) -> str:
+        """Return file and row."""
+        rows, number = item
+        return rows.place(number)
 
     def key_id(self, key: Sequence[Any], place: str) -> str:
-        """The dataset's name for a row, from the values of its `id_columns`.
+        """Return the dataset's id of a row, from the values of its `id_columns`.
 
         Raises:
-            TaskError: One of them is missing.
+            TaskError: A value is missing.
         """
         named = zip(self.id_columns, key, strict=True)
         missing = [name for name, value in named if value in (None, "") or value != value]  # NaN is not itself
         if missing:
-            raise TaskError(f"{place}: {', '.join(missing)}: needed for the id, and missing")
+            raise TaskError(f"{place}: {', '.join(missing)}: missing, but required for the id")
         return self.instance_id(*map(str, key))
 
-    def ids(self) -> Sequence[str]:
-        """The ids of all tasks, in the order of the rows."""
-        return self._ids
-
-    def get(self, task_id: str) -> Task:
-        """The task of that id.
-
-        Raises:
-            UsageError: There is none; the message suggests the nearest.
-            TaskError: Its row is broken; the message names file, row and column.
-        """
-        if task_id not in self._found:
-            raise unknown_name("task", task_id, self._ids)
-        rows, number = self._found[task_id]
-        task = self.task_of(rows.read(number), rows.place(number))
+    def build(self, task_id: str, item: tuple[Rows, int]) -> Task:
+        """Read the row and build its task."""
+        rows, number = item
+        task = self.task_of(rows.read(number), self.place(item))
         image = task.image
         if self._image is not None:
             image = self._image.replace("{image}", task.image or "").replace("{task_id}", task_id)
@@ -238,17 +175,17 @@ class DatasetSource(abc.ABC):
 
     @classmethod
     def instance_id(cls, *values: str) -> str:
-        """The dataset's name for a row, from the values of `id_columns`."""
+        """Return the dataset's id of a row, from the values of `id_columns` as text."""
         return values[0]
 
     @abc.abstractmethod
     def task_of(self, row: Mapping[str, Any], place: str) -> Task:
-        """The task that a row means.
+        """Return the task of a row.
 
         Args:
             row: The row, by column.
-            place: Where it stands, for messages.
+            place: File and row, for messages.
 
         Raises:
-            TaskError: It is broken; the message names place and column.
+            TaskError: The row is broken; the message names place and column.
         """

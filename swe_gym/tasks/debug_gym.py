@@ -1,14 +1,15 @@
-"""debug-gym's tasks: rows with an `env_type`, or the mapping from problem to row that its datasets are in memory."""
+"""debug-gym's tasks: rows with an `env_type`, or a mapping from problem to row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import TaskError, unknown_name
+from ..errors import TaskError
 from ..types import FolderWorkspace, Oracle, Task
 from . import r2e, swebench, swesmith
+from .base import ListedSource
 from .dataset import Columns, Text, Texts, read_columns, task_name
 from .rows import open_rows
 
@@ -19,16 +20,17 @@ DATASETS: dict[str, Callable[..., Task]] = {
     "r2egym": r2e.task_from_row,
     "r2e": r2e.task_from_row,
 }
-"""`env_type` -> what makes tasks of such rows."""
+"""`env_type` -> function that makes a task of such a row."""
 
 FOLDERS = ("local", "aider", "mini_nightmare", "FreeEnv")
+"""Values of `env_type` for rows that name a folder."""
 
 ENTRYPOINT = "python -m pytest -sq ."
-"""What runs the tests of a folder whose row does not say."""
+"""Default test command of a folder."""
 
 
 class Folder(Columns):
-    """A row that names a folder and a command."""
+    """The columns of a row that names a folder and a command."""
 
     path: Text = ""
     base_directory: Text = ""
@@ -40,42 +42,31 @@ class Folder(Columns):
     image: Text = ""
 
 
-class DebugGymSource:
-    """The tasks of a debug-gym dataset or of the `task_data` of a configuration, as a file.
+class DebugGymSource(ListedSource[tuple[str, Mapping[str, Any]]]):
+    """The tasks of a debug-gym dataset, or of the `task_data` of a configuration, in a file.
 
     Args:
-        path: A `.jsonl`, `.json` or `.parquet` file of rows, or a `.json` file of an object problem -> row.
+        path: A `.jsonl`, `.json` or `.parquet` file of rows, or a `.json` file with an object problem -> row.
 
     Raises:
-        UsageError: There is no such file.
-        TaskError: It is broken, or two tasks have one id.
+        UsageError: The file does not exist.
+        TaskError: The file is broken, or two tasks have the same id.
     """
 
     def __init__(self, path: str) -> None:
+        super().__init__()
         file = Path(path).expanduser().absolute()
         self._folder = file.parent
-        self._rows: dict[str, tuple[str, Mapping[str, Any]]] = {}
         for place, name, row in _read(file):
-            task_id = task_name(name)
-            if task_id in self._rows:
-                raise TaskError(f"{place}: {task_id!r} is the id of {self._rows[task_id][0]} already")
-            self._rows[task_id] = place, row
-        self._ids = tuple(self._rows)
+            self.add(task_name(name), (place, row))
 
-    def ids(self) -> Sequence[str]:
-        """The ids of all tasks, in the order of the rows."""
-        return self._ids
+    def place(self, item: tuple[str, Mapping[str, Any]]) -> str:
+        """Return file and row."""
+        return item[0]
 
-    def get(self, task_id: str) -> Task:
-        """The task of that id.
-
-        Raises:
-            UsageError: There is none; the message suggests the nearest.
-            TaskError: Its row is broken; the message names file, row and column.
-        """
-        if task_id not in self._rows:
-            raise unknown_name("task", task_id, self._ids)
-        place, row = self._rows[task_id]
+    def build(self, task_id: str, item: tuple[str, Mapping[str, Any]]) -> Task:
+        """Return the task of a row."""
+        place, row = item
         kind = str(row.get("env_type"))
         if kind in DATASETS:
             task = DATASETS[kind](row, place=place)
@@ -83,15 +74,15 @@ class DebugGymSource:
             task = self._folder_task(row, place)
         else:
             known = ", ".join((*DATASETS, *FOLDERS))
-            raise TaskError(f"{place}: env_type: {kind[:60]!r} is unknown; known are {known}")
+            raise TaskError(f"{place}: env_type: unknown type {kind[:60]!r}. Known: {known}")
         return task.model_copy(update={"task_id": task_id})
 
     def _folder_task(self, row: Mapping[str, Any], place: str) -> Task:
-        """A folder whose entry point succeeds when the work is done; files that are tests are set back."""
+        """Return the task of a folder. Its entry point succeeds once the work is done."""
         columns = read_columns(Folder, row, place)
         folder = columns.path or columns.base_directory or columns.codebase or columns.local_path
         if not folder:
-            raise TaskError(f"{place}: path: the row names no folder")
+            raise TaskError(f"{place}: path: missing, the row names no folder")
         try:
             workspace = FolderWorkspace(path=str(self._folder / Path(folder).expanduser()))
         except RuntimeError as error:
@@ -108,13 +99,13 @@ class DebugGymSource:
 
 
 def _named(command: str) -> tuple[str, ...]:
-    """The files that a command names, and whatever is called a test."""
+    """Return patterns of the files that a command names, and of all test files."""
     words = (word.strip("'\"") for word in command.split())
     return (*(word for word in words if word.endswith(".py")), "test_*.py", "*_test.py", "*/test_*.py", "*/*_test.py")
 
 
 def _read(file: Path) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Place, name and content of each row."""
+    """Return place, name and content of each row."""
     found: list[tuple[str, str, Mapping[str, Any]]] = []
     for rows in open_rows(file):
         for number in range(len(rows.keys(()))):
@@ -130,4 +121,4 @@ def _name(row: Mapping[str, Any], place: str) -> str:
     for column in ("problem", "task_name", "instance_id", "docker_image", "path"):
         if row.get(column):
             return str(row[column]).rpartition("/")[2] if column in ("docker_image", "path") else str(row[column])
-    raise TaskError(f"{place}: problem, instance_id: one is needed for the id, and both are missing")
+    raise TaskError(f"{place}: problem, instance_id: both missing, but one is required for the id")

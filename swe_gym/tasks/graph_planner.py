@@ -1,7 +1,7 @@
-"""Graph Planner's task files: its JSON lines, and the parquet files that it makes of them for verl.
+"""Graph Planner's task files: JSON lines, and the parquet files that it derives from them for verl.
 
-A record says what to do and in which image, and not how the work is judged. That stands in the row of R2E-Gym that the
-record was made of, which `sandbox.r2e_ds_json` names, or in the rows of SWE-bench, which are given as `rows`.
+A record holds the issue and the image, but not how the work is judged. That is in the R2E-Gym row which
+`sandbox.r2e_ds_json` names, or in SWE-bench rows, passed as `rows`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .swebench import SWEBenchSource
 
 
 class Box(Columns):
-    """What a record says of the sandbox."""
+    """The sandbox of a record."""
 
     docker_image: Text = ""
     r2e_ds_json: Text = ""
@@ -30,14 +30,14 @@ class Box(Columns):
 
 
 class Issue(Columns):
-    """What a policy reads."""
+    """The issue of a record."""
 
     title: Text = ""
     body: Text = ""
 
 
 class Extra(Columns):
-    """What the parquet files have of a record."""
+    """The fields of a record in parquet files."""
 
     issue_id: Text = ""
     repo: Text = ""
@@ -45,7 +45,7 @@ class Extra(Columns):
 
 
 class Row(Columns):
-    """A record, of JSON lines or, with `extra_info`, of parquet."""
+    """A record of JSON lines or, with `extra_info`, of parquet."""
 
     task_id: Text = ""
     extra_info: Annotated[Extra, AsObject] = Extra()
@@ -58,12 +58,12 @@ class Row(Columns):
 
     @property
     def box(self) -> Box:
-        """The sandbox, wherever the record has it."""
+        """The sandbox, at the top or in `extra_info`."""
         return self.sandbox if self.sandbox != Box() else self.extra_info.sandbox
 
     @property
     def record_id(self) -> str:
-        """The record's own id, or the issue's; parquet often has neither, but a file that bears the task's name."""
+        """Id of the record or its issue. Parquet files often have neither, but a file named like the task."""
         return self.task_id or self.extra_info.issue_id or PurePath(self.box.r2e_ds_json).stem
 
 
@@ -72,11 +72,11 @@ class GraphPlannerSource(DatasetSource):
 
     Args:
         path: A `.jsonl` or `.parquet` file, or a folder of them.
-        rows: A file or folder of SWE-bench rows: how its tasks are judged stands there.
+        rows: File or folder of SWE-bench rows, which define how their tasks are judged.
         **options: `split` and `image`, as in `DatasetSource`.
 
     Raises:
-        UsageError: There is no path: these files are on no hub.
+        UsageError: `path` is missing: these files are not on the Hub.
     """
 
     model = Row
@@ -84,21 +84,21 @@ class GraphPlannerSource(DatasetSource):
 
     def __init__(self, path: str | None = None, *, rows: str | None = None, **options: Any) -> None:
         if path is None:
-            raise UsageError("path= is needed: Graph Planner's files are made on your machine")
+            raise UsageError("path= is required: Graph Planner's files are not on the Hub")
         file = Path(path).expanduser().absolute()
         self._folder = file if file.is_dir() else file.parent
         self._rows = None if rows is None else SWEBenchSource(rows)
         super().__init__(path, **options)
 
     def key_id(self, key: Sequence[Any], place: str) -> str:
-        """What the record calls itself."""
+        """Return the record's id."""
         columns = read_columns(Row, dict(zip(self.id_columns, key, strict=True)), place)
         if columns.record_id:
             return columns.record_id
-        raise TaskError(f"{place}: task_id, extra_info.issue_id: one is needed for the id, and both are missing")
+        raise TaskError(f"{place}: task_id, extra_info.issue_id: both missing, but one is required for the id")
 
     def task_of(self, row: Mapping[str, Any], place: str) -> Task:
-        """The task of a record: what it says, and how the row that it was made of is judged."""
+        """Return the task of a record, judged like the row that it was derived from."""
         columns = read_columns(Row, row, place)
         sandbox = columns.box
         task = self._judged(columns.record_id, sandbox.r2e_ds_json, place)
@@ -119,24 +119,26 @@ class GraphPlannerSource(DatasetSource):
             return self._rows.get(task_name(record_id))
         file = self._find(named) if named else None
         if file is None:
-            raise TaskError(f"{place}: sandbox.r2e_ds_json: no file {named or 'is named'}; rows= takes SWE-bench rows")
+            raise TaskError(
+                f"{place}: sandbox.r2e_ds_json: file not found: {named or 'none named'}; pass SWE-bench rows as rows="
+            )
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise TaskError(f"{file}: it is not JSON: {error}") from None
+            raise TaskError(f"{file}: not JSON: {error}") from None
         original = data.get("raw", data) if isinstance(data, dict) else {}
         if not isinstance(original, dict) or "expected_output_json" not in original:
-            raise TaskError(f"{file}: expected_output_json: missing; for tasks of SWE-bench give their rows as rows=")
+            raise TaskError(f"{file}: expected_output_json: missing; pass the rows of SWE-bench tasks as rows=")
         return r2e.task_from_row(original, place=str(file))
 
     def _find(self, name: str) -> Path | None:
-        """The file, which records name by a path of the machine that they were made on."""
+        """Return the file of a record. Records name it by a path of the machine that created them."""
         places = (
             Path(name),
             self._folder / name,
             self._folder.parent / name,
             self._folder / "instances" / Path(name).name,
         )
-        with contextlib.suppress(OSError):  # no name of a file
+        with contextlib.suppress(OSError):  # not a valid file name
             return next((place for place in places if place.is_file()), None)
         return None

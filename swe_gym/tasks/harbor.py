@@ -1,21 +1,21 @@
-"""Harbor task folders: `task.toml`, `instruction.md`, an image, tests that write a reward and a solution.
+"""Harbor task folders: `task.toml`, `instruction.md`, an image, a solution, and tests that write a reward.
 
-What a policy did inside of the workdir is judged, in a fresh sandbox, and nothing else: a task that asks for changes to
-the rest of the machine cannot be solved here. The reward file is read where the tests ran, which a policy never was in.
+Only changes inside the workdir are judged, in a fresh sandbox: a task that asks for changes elsewhere cannot be solved
+here. The reward file is read in the judging sandbox, which the policy never entered.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from ..errors import TaskError, UsageError, unknown_name
+from ..errors import TaskError, UsageError
 from ..types import Oracle, Task
+from .base import ListedSource
 from .dataset import Columns, Text, Texts, facts, read_columns, task_name
 
 TIMEOUT = 600.0
@@ -26,30 +26,30 @@ cd /logs/verifier || exit 1
 if [ -f reward.txt ]; then grep -Eqx '[[:space:]]*1(\\.0*)?[[:space:]]*' reward.txt
 else tr '\\n' ' ' < reward.json | grep -Eq '"reward"[[:space:]]*:[[:space:]]*1(\\.0*)?[[:space:]]*[,}]'; fi
 """
-"""Runs the tests; status 0 where the reward that they write is 1."""
+"""Runs the tests. Exits with status 0 if they write the reward 1."""
 
 
 class Package(Columns):
-    """What a task is as a package of Harbor's registry."""
+    """The table `task`: the task as a package of Harbor's registry."""
 
     keywords: Texts = ()
 
 
 class Environment(Columns):
-    """Where a task is worked at."""
+    """The table `environment`."""
 
     docker_image: Text = ""
     env: dict[str, str] = {}
 
 
 class Verifier(Columns):
-    """How it is judged."""
+    """The table `verifier`."""
 
     timeout_sec: float = Field(default=TIMEOUT, gt=0, allow_inf_nan=False)
 
 
 class Config(Columns):
-    """What is read of a `task.toml`. Its metadata may be anything."""
+    """The fields of `task.toml` that are read. Its metadata is free-form."""
 
     task: Package = Package()
     metadata: dict[str, Any] = {}
@@ -57,46 +57,30 @@ class Config(Columns):
     verifier: Verifier = Verifier()
 
 
-class HarborSource:
-    """The tasks of a folder of Harbor task folders, or of one.
+class HarborSource(ListedSource[Path]):
+    """The tasks of one Harbor task folder, or of a folder of them.
 
     Args:
         path: The folder.
-        image: The image of tasks that name none and whose Dockerfile does more than that; "{task_id}" in it is the
-            task's id.
+        image: Image of the tasks that name none and whose Dockerfile has build steps. "{task_id}" stands for the id.
 
     Raises:
-        UsageError: There is no such folder, or no task in it.
-        TaskError: Two tasks have one id.
+        UsageError: The folder does not exist, or holds no task.
+        TaskError: Two tasks have the same id.
     """
 
     def __init__(self, path: str, *, image: str | None = None) -> None:
+        super().__init__()
         root = Path(path).expanduser().absolute()
         self._image = image
-        self._folders: dict[str, Path] = {}
         for file in sorted(root.rglob("task.toml")) if root.is_dir() else []:
-            task_id = task_name(file.parent.name)
-            if task_id in self._folders:
-                raise TaskError(f"{file.parent}: {task_id!r} is the id of {self._folders[task_id]} already")
-            self._folders[task_id] = file.parent
-        if not self._folders:
+            self.add(task_name(file.parent.name), file.parent)
+        if not self._items:
             raise UsageError(f"{root} holds no folder with a task.toml")
-        self._ids = tuple(self._folders)
 
-    def ids(self) -> Sequence[str]:
-        """The ids of all tasks: the names of their folders."""
-        return self._ids
-
-    def get(self, task_id: str) -> Task:
-        """The task of that id.
-
-        Raises:
-            UsageError: There is none; the message suggests the nearest.
-            TaskError: Its folder is broken; the message names the file.
-        """
-        if task_id not in self._folders:
-            raise unknown_name("task", task_id, self._ids)
-        folder = self._folders[task_id]
+    def build(self, task_id: str, item: Path) -> Task:
+        """Read the task in a folder."""
+        folder = item
         config = _config(folder / "task.toml")
         metadata = config.metadata
         docker = folder / "environment" / "Dockerfile"
@@ -131,7 +115,7 @@ class HarborSource:
         base = [word for word in steps[0] if not word.startswith("--")] if steps else []  # without --platform
         if len(base) > 1 and [step[0] for step in steps] == ["FROM", *["WORKDIR"] * (len(steps) - 1)]:
             return base[1]
-        raise TaskError(f"{folder}: it names no image: build environment/Dockerfile, and give its name as image=")
+        raise TaskError(f"{folder}: no image: build environment/Dockerfile and pass the image name as image=")
 
 
 def _config(file: Path) -> Config:
@@ -146,19 +130,19 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise TaskError(f"{file}: there is no such file") from None
+        raise TaskError(f"file not found: {file}") from None
     except UnicodeDecodeError:
-        raise TaskError(f"{file}: it is not text") from None
+        raise TaskError(f"{file}: not UTF-8 text") from None
 
 
 def _tests(folder: Path) -> dict[str, str]:
     if not (folder / "test.sh").is_file():
-        raise TaskError(f"{folder}: it has no test.sh")
+        raise TaskError(f"file not found: {folder}/test.sh")
     return {str(file.relative_to(folder)): _text(file) for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
 def _gold(script: Path) -> str:
-    """The patch that a solution's script applies, as those of software tasks do; empty where it does something else."""
+    """Return the patch that a solution's script applies. It is empty if the script does something else."""
     text = _text(script) if script.is_file() else ""
     match = re.search(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(diff --git .*?)^\2$", text, re.DOTALL | re.MULTILINE)
     return match[3] if match else ""

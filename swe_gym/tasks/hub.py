@@ -1,39 +1,39 @@
-"""Datasets of the Hugging Face Hub, as files in its own cache on this machine.
+"""Datasets of the Hugging Face Hub, as files in its local cache.
 
-`huggingface_hub` does the work, so what its users set holds here: `HF_ENDPOINT` for a mirror, `HF_HOME` for the cache,
-`HF_TOKEN` for datasets that ask for one, `HF_HUB_OFFLINE=1` to use only what was fetched before.
+`huggingface_hub` downloads them, so its variables apply: `HF_ENDPOINT` (a mirror), `HF_HOME` (the cache), `HF_TOKEN`
+(gated datasets) and `HF_HUB_OFFLINE=1` (use the cache only).
 """
 
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import MissingDependency, TaskError, UsageError
-from .rows import SUFFIXES, is_of_split
+from ..tables import SUFFIXES
+from .rows import is_of_split
 
 HINT = (
-    "HF_ENDPOINT names a mirror, HF_HOME the folder of what was fetched before, HF_HUB_OFFLINE=1 uses nothing else, "
-    "HF_TOKEN is for datasets that ask for one; or give a file as path="
+    "Set HF_ENDPOINT to a mirror, HF_HOME to a cache that holds it (with HF_HUB_OFFLINE=1), or HF_TOKEN for a gated "
+    "dataset; or pass a local file as path="
 )
 
 
 def fetch_dataset(dataset: str, *, revision: str | None, config: str | None, split: str) -> list[Path]:
-    """The files of one split of a dataset, fetched unless they were before.
+    """Return the files of one split of a dataset. They are downloaded unless the cache holds them.
 
     Args:
         dataset: "owner/name" on the Hub.
-        revision: A commit, tag or branch; None is the main branch. Only a commit means the same for ever.
-        config: One of the dataset's configurations; None is its default.
-        split: Its name there, as in "test".
+        revision: Commit, tag or branch; None is the main branch. Only a commit is reproducible.
+        config: Configuration of the dataset; None is its default.
+        split: Name of the split, such as "test".
 
     Raises:
         MissingDependency: `huggingface_hub` is not installed.
-        UsageError: There is no such dataset, revision, configuration or split, or it may not be read.
-        TaskError: The Hub could not be reached, and the cache does not hold the dataset.
+        UsageError: The dataset, revision, configuration or split does not exist or is not readable.
+        TaskError: The Hub cannot be reached, and the cache does not hold the dataset.
     """
     folder = _snapshot(dataset, revision, ["README.md"])
     patterns = _patterns(folder / "README.md", config, split)
@@ -55,13 +55,13 @@ def _snapshot(dataset: str, revision: str | None, patterns: list[str]) -> Path:
     try:
         return Path(hub.snapshot_download(dataset, repo_type="dataset", revision=revision, allow_patterns=patterns))
     except errors.HFValidationError as error:
-        raise UsageError(f"{dataset!r} is no dataset of the Hugging Face Hub: {error}") from error
+        raise UsageError(f"{dataset!r} is not a valid dataset id: {error}") from error
     except (errors.LocalEntryNotFoundError, OSError) as error:
         if isinstance(error, errors.RevisionNotFoundError):
             raise UsageError(f"dataset {dataset!r} has no revision {revision!r}: {error}") from error
-        if isinstance(error, errors.RepositoryNotFoundError):  # a gated one too
+        if isinstance(error, errors.RepositoryNotFoundError):  # or gated
             raise UsageError(f"dataset {dataset!r} does not exist, or needs HF_TOKEN: {error}") from error
-        raise TaskError(f"dataset {dataset!r} could not be fetched: {error}\n{HINT}") from error
+        raise TaskError(f"cannot download dataset {dataset!r}: {error}\n{HINT}") from error
 
 
 def _hub() -> tuple[Any, Any]:
@@ -69,12 +69,14 @@ def _hub() -> tuple[Any, Any]:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
-        raise MissingDependency("datasets of the Hugging Face Hub need: pip install 'swe-gym[hf]'") from error
+        raise MissingDependency(
+            "datasets of the Hugging Face Hub need huggingface_hub: pip install 'swe-gym[hf]'"
+        ) from error
     return huggingface_hub, huggingface_hub.errors
 
 
 def _patterns(readme: Path, config: str | None, split: str) -> list[str] | None:
-    """The files of a split as the head of a dataset's README lists them; None where it does not."""
+    """Return the file patterns of a split from the header of a dataset's README; None if it lists none."""
     configs = _configs(readme)
     if not configs:
         return None
@@ -84,23 +86,18 @@ def _patterns(readme: Path, config: str | None, split: str) -> list[str] | None:
     elif config in names:
         default = configs[names.index(config)]
     else:
-        raise UsageError(f"the dataset has no configuration {config!r}, but {', '.join(names)}")
+        raise UsageError(f"the dataset has no configuration {config!r}. Known: {', '.join(names)}")
     splits = dict(_splits(default.get("data_files")))
     if not splits:
         return None
     if split not in splits:
-        raise UsageError(f"the dataset has no split {split!r}, but {', '.join(splits)}")
+        raise UsageError(f"the dataset has no split {split!r}. Known: {', '.join(splits)}")
     return splits[split]
 
 
 def _configs(readme: Path) -> list[dict[str, Any]]:
-    if not readme.is_file():
-        return []
-    head = re.match(r"---\s*\n(.*?)\n---", readme.read_text(encoding="utf-8"), re.DOTALL)
-    import yaml  # it comes with huggingface_hub
-
-    data = yaml.safe_load(head[1]) if head else None
-    return data.get("configs") or [] if isinstance(data, dict) else []
+    data = _hub()[0].metadata_load(readme) if readme.is_file() else None
+    return (data or {}).get("configs") or []
 
 
 def _splits(files: Any) -> Iterator[tuple[str, list[str]]]:

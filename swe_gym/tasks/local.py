@@ -1,4 +1,4 @@
-"""A user's own folder and test command as a task."""
+"""A local folder and a test command as a task."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,24 +11,24 @@ from ..types import FolderWorkspace, Oracle, PythonEnv, Task
 
 
 class LocalSource:
-    """One task: a folder of this machine, solved when a command of the user's exits with status 0.
+    """A source of one task: a folder, and a command that exits with status 0 once the work is done.
 
-    The policy works on a copy; the folder itself is never written to. The command is no secret: the policy
-    may run it with the `eval` tool. What it may not do is change the files that `test_paths` name.
+    The policy works on a copy; the folder itself is never written to. The command is not secret: the policy may run
+    it with the `eval` tool. Changes to files that match `test_paths` do not count.
 
     Args:
-        path: The folder. It is read anew at each episode.
-        test_cmd: A shell command that runs in the folder.
-        problem_statement: What to do; by default, to make the command succeed.
-        test_paths: Glob patterns (fnmatch, relative to the folder, "tests/*") of files that judge the work:
-            what a policy did to them is set back before the command runs.
-        python: Version of Python, as in "3.12"; empty is the one that runs swe_gym.
-        requirements: What pip installs beside it, once, as in `("pytest==8.3.5", "attrs")`.
-        env: Environment variables of every command; `{workdir}` in a value is the folder as the sandbox sees it.
-        timeout: Seconds that the command may take.
+        path: The folder. Each episode copies its current state.
+        test_cmd: Shell command that judges the work; it runs in the folder.
+        problem_statement: The task for the policy; by default, to make the command succeed.
+        test_paths: Glob patterns (fnmatch, relative to the folder, such as "tests/*") of files that are restored
+            before the command runs.
+        python: Python version, such as "3.12"; empty is the Python that runs swe_gym.
+        requirements: pip requirements, installed once, such as `("pytest==8.3.5", "attrs")`.
+        env: Environment variables of all commands. `{workdir}` in a value stands for the folder in the sandbox.
+        timeout: Time limit of the command in seconds.
 
     Raises:
-        UsageError: There is no such folder, the command is empty, or an argument is of a wrong kind.
+        UsageError: The folder does not exist, the command is empty, or an argument has the wrong type.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class LocalSource:
     ) -> None:
         for name, value in (("test_paths", test_paths), ("requirements", requirements)):
             if isinstance(value, str):  # each letter of it would be a pattern, "*" among them
-                raise UsageError(f"{name} must be a list, as in {[value]}, not the text {value!r}")
+                raise UsageError(f"{name} must be a list, such as {[value]}, not the text {value!r}")
         folder = Path(path).expanduser().resolve()
         if not folder.is_dir():
-            raise UsageError(f"there is no folder {folder}")
+            raise UsageError(f"folder not found: {folder}")
         if not isinstance(test_cmd, str) or not test_cmd.strip():
-            raise UsageError(f"test_cmd must be the command that succeeds when the work is done, not {test_cmd!r}")
+            raise UsageError(f"test_cmd must be a command that succeeds once the work is done, not {test_cmd!r}")
         statement = problem_statement or f"Change the code so that this command succeeds:\n\n    {test_cmd}\n"
         try:
             self._task = Task(
@@ -67,14 +67,14 @@ class LocalSource:
             raise UsageError(f"task source 'local': {wrong_fields(error)}") from error
 
     def ids(self) -> Sequence[str]:
-        """The one id, made from the folder's name."""
+        """Return the only id, which is derived from the folder's name."""
         return (self._task.task_id,)
 
     def get(self, task_id: str) -> Task:
-        """The task.
+        """Return the task.
 
         Raises:
-            UsageError: It has another id.
+            UsageError: The id is unknown.
         """
         if task_id != self._task.task_id:
             raise unknown_name("task", task_id, self.ids())

@@ -1,15 +1,15 @@
-"""A ladder of generated tasks, from one tool call up to small repairs: what a small model can learn on.
+"""Generated tasks for small models, from a single tool call up to small repairs.
 
-Every id is a task: `micro-3-17` is the 17th of difficulty 3, the same for ever. There is no end of them, so a
-trainer takes the numbers of one range and is evaluated on those of another.
+Each id stands for one task that never changes: `micro-3-17` is number 17 of difficulty 3. Train on one range of numbers
+and evaluate on another.
 
-The rungs, by difficulty:
+The difficulties:
 
-1. write a given word into a given file: one call;
-2. answer a question that a file holds: one call, if it both reads and writes;
-3. repair one character of a line that the issue shows: one call;
-4. repair a function that a failing test names: look, then repair;
-5. repair a command whose bug is in a module that nobody names: search, look, then repair.
+1. Write a given word into a given file: one call.
+2. Answer a question from a file: one call, if it both reads and writes.
+3. Fix one character of a line that the issue shows: one call.
+4. Fix a function that a failing test names: view it, then fix it.
+5. Fix a bug in a module that the issue does not name: search, view, then fix.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUNGS = 5
 """The highest difficulty."""
 
 COUNT = 1_000_000
-"""How many numbers a difficulty has."""
+"""Number of tasks of each difficulty."""
 
 _TEST_CMD = "python -m unittest discover -v -s tests -t ."
 _TIMEOUT = 30.0  # seconds; a test takes a few milliseconds
@@ -47,32 +47,32 @@ class MicroSource:
     """Generated tasks of one or several difficulties.
 
     Args:
-        difficulty: 1 to 5, or several of them.
-        first: The first number.
-        count: How many numbers of each difficulty.
+        difficulty: 1 to 5, or a list of them.
+        first: First number.
+        count: Number of tasks of each difficulty.
 
     Raises:
-        UsageError: A difficulty that there is not, or an empty range.
+        UsageError: A difficulty is unknown, or the range is empty or too large.
     """
 
     def __init__(self, difficulty: int | Sequence[int] = 1, *, first: int = 0, count: int = COUNT) -> None:
         rungs = [difficulty] if isinstance(difficulty, int) else list(difficulty)
         for rung in rungs:
             if rung not in _MAKERS:
-                raise UsageError(f"there is no difficulty {rung!r}: choose of 1 to {RUNGS}")
+                raise UsageError(f"unknown difficulty {rung!r}: choose from 1 to {RUNGS}")
         if not rungs or first < 0 or count < 1 or first + count > COUNT:
-            raise UsageError(f"numbers go from 0 to {COUNT}: {difficulty=}, {first=}, {count=}")
+            raise UsageError(f"numbers range from 0 to {COUNT - 1}: {difficulty=}, {first=}, {count=}")
         self._ids = _Ids(tuple(dict.fromkeys(rungs)), first, count)
 
     def ids(self) -> Sequence[str]:
-        """The ids, by number and then by difficulty. Nothing is generated."""
+        """Return the ids, ordered by number and then by difficulty. No task is generated."""
         return self._ids
 
     def get(self, task_id: str) -> Task:
-        """Generate the task of that id.
+        """Generate the task of an id.
 
         Raises:
-            UsageError: It is not one of this source.
+            UsageError: The source has no such id.
         """
         if task_id not in self._ids:
             raise unknown_name("micro task", task_id, self._ids[: 2 * RUNGS])
@@ -80,16 +80,16 @@ class MicroSource:
 
 
 def expert_calls(task_id: str) -> list[ToolCall]:
-    """What somebody who knows the answer would do, by the default tools, `submit` left out. For demonstrations.
+    """Return the calls of the default tools that solve a task, without `submit`. For demonstrations.
 
     Raises:
-        UsageError: It is no id of a micro task.
+        UsageError: The id is not a micro task's.
     """
     return list(_make(task_id).expert)
 
 
 class _Ids(Sequence[str]):
-    """The ids of a range of numbers, without a list of them."""
+    """The ids of a range of numbers, computed on demand."""
 
     def __init__(self, rungs: tuple[int, ...], first: int, count: int) -> None:
         self._rungs, self._numbers = rungs, range(first, first + count)
@@ -118,15 +118,15 @@ def _parse(task_id: str) -> tuple[int, int] | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Draft:
-    """What a rung makes of a generator: everything of a task but its id.
+    """A generated task without its id.
 
     Attributes:
         rung: The difficulty.
-        statement: The issue.
+        statement: The problem statement.
         files: The repository.
-        solved: The files that a right solution changes, with their new text.
-        test: The hidden test's text, which lies in `tests/test_hidden.py`.
-        expert: The calls of somebody who knows.
+        solved: The files that the solution changes, with their new text.
+        test: Text of the hidden test, `tests/test_hidden.py`.
+        expert: The tool calls that solve the task.
     """
 
     rung: int
@@ -162,7 +162,7 @@ class _Draft:
 def _make(task_id: str) -> _Draft:
     parts = _parse(task_id)
     if parts is None or parts[0] not in _MAKERS:
-        raise UsageError(f"{task_id!r} is no id of a micro task, such as 'micro-1-0'")
+        raise UsageError(f"invalid id of a micro task: {task_id!r}. Ids look like 'micro-1-0'")
     return _MAKERS[parts[0]](random.Random(task_id))
 
 
@@ -204,7 +204,7 @@ def _value(draw: random.Random) -> str:
 
 
 class _Bug(NamedTuple):
-    """A function of one line, and the same with one character wrong."""
+    """A one-line function, right and with one wrong character."""
 
     name: str
     parameters: str
@@ -220,11 +220,11 @@ class _Bug(NamedTuple):
         return f'def {self.name}({self.parameters}):\n    """{self.about}"""\n{self.line(expression)}'
 
     def value(self, expression: str, arguments: Sequence[object]) -> object:
-        """What the function returns. The expressions are constants of this module."""
+        """Return the result of the function. The expressions are constants of this module."""
         return eval(expression, {}, dict(zip(self.parameters.split(", "), arguments, strict=True)))
 
     def failing_call(self, draw: random.Random) -> tuple[str, object, object]:
-        """A call that shows the bug, what it should give and what it gives."""
+        """Return a call that shows the bug, its right result and its wrong one."""
         while True:
             arguments = self.arguments(draw)
             right, wrong = self.value(self.right, arguments), self.value(self.wrong, arguments)
@@ -232,7 +232,7 @@ class _Bug(NamedTuple):
                 return f"{self.name}({', '.join(map(repr, arguments))})", right, wrong
 
     def test(self, draw: random.Random, module: str, shown: tuple[str, object, object]) -> str:
-        """A hidden test of the call that the issue shows and of two more, so that no constant passes."""
+        """Return a hidden test of the call in the issue and of two more, so that no constant passes."""
         calls = [shown, self.failing_call(draw), self.failing_call(draw)]
         checks = "\n".join(f"        self.assertEqual({call}, {right!r})" for call, right, _ in calls)
         return _test(f"from {module} import {self.name}\n\n{checks}")
@@ -339,7 +339,7 @@ def _hidden_module(draw: random.Random) -> _Draft:
 _MAKERS = {1: _copy, 2: _look_up, 3: _shown_line, 4: _named_function, 5: _hidden_module}
 
 
-# --- what the rungs are made with -------------------------------------------------------------------------
+# --- parts of the tasks -------------------------------------------------------------------------
 
 
 def _call(name: str, **arguments: object) -> ToolCall:
@@ -359,12 +359,12 @@ def _file_test(path: str, word: str) -> str:
 
 
 def _test(body: str) -> str:
-    """A module with one test; `body` is indented by eight, but for its first line."""
+    """Return a module with one test. Lines of `body` after the first are indented by eight."""
     return f"import unittest\n\n\nclass HiddenTest(unittest.TestCase):\n    def test_it(self):\n        {body}\n"
 
 
 def _diff(path: str, before: str | None, after: str) -> str:
-    """A git diff of one file."""
+    """Return a git diff of one file."""
     head = f"diff --git a/{path} b/{path}\n" + ("new file mode 100644\n" if before is None else "")
     old, new = ("/dev/null" if before is None else f"a/{path}"), f"b/{path}"
     lines = difflib.unified_diff((before or "").splitlines(True), after.splitlines(True), old, new)

@@ -1,6 +1,6 @@
-"""Multi-SWE-bench and Multi-SWE-RL: pull requests of seven languages, each with an image that holds its own scripts.
+"""Multi-SWE-bench and Multi-SWE-RL: pull requests of seven languages, each with an image that holds its test scripts.
 
-The image holds the solution too, as `/home/fix.patch`, beside the tests and the scripts that apply both.
+The image also holds the tests and the solution (`/home/fix.patch`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from ..errors import TaskError
+from ..tables import decoded
 from ..types import Oracle, Task
-from .dataset import Columns, DatasetSource, Object, Text, decoded, facts, read_columns, task_name
+from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns, task_name
 from .swebench import TIMEOUT, touched_patterns
 
 PARSERS = {"go": "gotest", "golang": "gotest", "rust": "cargo"}
-"""Language -> log parser, where one reads all of a language's repositories."""
+"""Language -> log parser, for languages with one parser for all repositories."""
 
 REPOSITORY_PARSERS = {
     **dict.fromkeys(("nlohmann/json", "fmtlib/fmt", "simdjson/simdjson"), "ctest"),
@@ -26,19 +27,19 @@ REPOSITORY_PARSERS = {
     "yhirose/cpp-httplib": "googletest",
     "jqlang/jq": "jq",
 }
-"""Repository in lower case -> log parser, where each of a language's repositories has a log of its own."""
+"""Repository in lower case -> log parser, for the other languages."""
 
 SECRETS = ("fix.patch", "test.patch", "run.sh", "test-run.sh", "fix-run.sh", "prepare.sh", "check_git_changes.sh")
-"""What lies in `/home` of the images."""
+"""Files in `/home` of the images that are hidden from policies."""
 
 
 def _tests(value: Any) -> Any:
-    """Names of tests, of an object by name or, as parquet has it, of one that lists names and results."""
+    """Return the test names of an object by name or, in parquet, of one with a list of names."""
     tests = decoded(value)
     if isinstance(tests, dict) and isinstance(tests.get("name"), list):
         return tests["name"]
     if not isinstance(tests, dict | list | None):
-        raise ValueError(f"it is no object of tests, but {type(tests).__name__}")
+        raise ValueError(f"expected an object of tests, got {type(tests).__name__}")
     return list(tests or ())
 
 
@@ -46,7 +47,7 @@ def _issues(value: Any) -> Any:
     issues = decoded(value)
     if isinstance(issues, dict):
         if not all(isinstance(values, list) for values in issues.values()):
-            raise ValueError("it is no list of issues, but one object")
+            raise ValueError("expected a list of issues, got one object")
         return [dict(zip(issues, issue, strict=True)) for issue in zip(*issues.values(), strict=True)]
     return issues or []
 
@@ -56,7 +57,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
 
 
 class Row(Columns):
-    """The columns of Multi-SWE-bench that make a task."""
+    """The columns of Multi-SWE-bench that define a task."""
 
     org: Name
     repo: Name
@@ -79,9 +80,9 @@ class MultiSWEBenchSource(DatasetSource):
     """The tasks of Multi-SWE-bench.
 
     Args:
-        path: A file or folder of rows; None is the Hub.
-        log_parser: What reads the logs, where that cannot be told from language and test names.
-        **options: As in `DatasetSource`.
+        path: File or folder of rows; None uses the Hub.
+        log_parser: Name of the log parser, if language and test names do not determine it.
+        **options: Arguments of `DatasetSource`.
     """
 
     dataset = "ByteDance-Seed/Multi-SWE-bench"
@@ -94,26 +95,26 @@ class MultiSWEBenchSource(DatasetSource):
 
     @classmethod
     def instance_id(cls, *values: str) -> str:
-        """The id that the dataset has in its newer revisions: "google__gson-1787"."""
+        """Return the id of newer revisions of the dataset: "google__gson-1787"."""
         org, repo, number = values
         return f"{org}__{repo}-{number}"
 
     def task_of(self, row: Mapping[str, Any], place: str) -> Task:
-        """The task of a row."""
+        """Return the task of a row."""
         return task_from_row(row, log_parser=self._log_parser, place=place)
 
 
 def task_from_row(row: Mapping[str, Any], *, log_parser: str = "", place: str = "the row") -> Task:
-    """The task that a row of Multi-SWE-bench means.
+    """Return the task of a row of Multi-SWE-bench.
 
     Raises:
-        TaskError: A column is missing or wrong, or no parser is known for its log.
+        TaskError: A column is missing or invalid, or no log parser is known.
     """
     columns = read_columns(Row, row, place)
     instance_id = MultiSWEBenchSource.instance_id(columns.org, columns.repo, str(columns.number))
     fixed = (*columns.f2p_tests, *columns.s2p_tests, *columns.n2p_tests)
     if not fixed:
-        raise TaskError(f"{place}: f2p_tests, s2p_tests, n2p_tests: none names a test that has to start passing")
+        raise TaskError(f"{place}: f2p_tests, s2p_tests, n2p_tests: no test has to start passing")
     return Task(
         task_id=task_name(instance_id),
         problem_statement=_statement(columns, place),
@@ -139,17 +140,17 @@ def task_from_row(row: Mapping[str, Any], *, log_parser: str = "", place: str = 
 
 
 def _statement(columns: Row, place: str) -> str:
-    """The issues that the pull request resolves; where none is known, what it says of itself."""
+    """Return the issues that the pull request resolves or, if none is known, its own text."""
     issues = columns.resolved_issues or [{"title": columns.title, "body": columns.body}]
     texts = (f"# {issue.get('title') or ''}\n\n{issue.get('body') or ''}".strip() for issue in issues)
     statement = "\n\n".join(text for text in texts if text != "#")
     if not statement:
-        raise TaskError(f"{place}: resolved_issues: there is no issue, and the pull request has no title")
+        raise TaskError(f"{place}: resolved_issues: empty, and the pull request has no title")
     return statement
 
 
 def _parser(columns: Row, tests: tuple[str, ...], place: str) -> str:
-    """The parser that names tests as this row does: classes for Maven, tasks and methods for Gradle."""
+    """Return the log parser that names tests like this row: classes for Maven, tasks and methods for Gradle."""
     language = columns.lang
     known = PARSERS.get(language.lower()) or REPOSITORY_PARSERS.get(f"{columns.org}/{columns.repo}".lower())
     if known:
@@ -158,4 +159,4 @@ def _parser(columns: Row, tests: tuple[str, ...], place: str) -> str:
         return "maven_classes"
     if language.lower() in ("", "java", "kotlin") and any(" > " in name or ":" in name for name in tests):
         return "gradle_tasks"
-    raise TaskError(f"{place}: lang: no log parser is known for {language or 'these tests'}: give log_parser=")
+    raise TaskError(f"{place}: lang: no log parser is known for {language or 'these tests'}: pass log_parser=")

@@ -1,7 +1,7 @@
-"""R2E-Gym: Subset, Lite and V1. A task is a commit; its tests must end as they ended after that commit.
+"""R2E-Gym: Subset, Lite and V1. A task is a commit; its tests must end as they did after that commit.
 
-Rows have no id and no patch. The id is repository and commit; the gold patch is put together from what the row says
-of the commit's files. Images carry what a policy must not see: the tests, and files that describe the commit.
+Rows have no id and no patch. The id is built from repository and commit, the gold patch from the row's description of
+the commit. Images hold files that a policy must not see: the tests, and descriptions of the commit.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from ..errors import TaskError
+from ..tables import decoded
 from ..types import Oracle, Task, TestStatus
-from .dataset import Columns, DatasetSource, Object, Text, Texts, decoded, facts, read_columns, task_name
+from .dataset import Columns, DatasetSource, Object, Text, Texts, facts, read_columns, task_name
 
 TIMEOUT = 900.0
-"""Seconds for the tests. R2E-Gym gives 300, too few for some of its own tasks; others give 900."""
+"""Time limit of the tests in seconds. R2E-Gym uses 300, which is too short for some of its own tasks."""
 
 LEFTOVERS = (
     "run_tests.sh",
@@ -30,7 +31,7 @@ LEFTOVERS = (
     "modified_files.json",
     "modified_entities.json",
 )
-"""What lies in `/testbed`, or where R2E-Gym's own runtime moved it to, and tells the tests or the solution."""
+"""Files in `/testbed`, or where R2E-Gym's runtime moved them, that reveal the tests or the solution."""
 
 EVAL_SCRIPT = """\
 #!/bin/bash
@@ -40,25 +41,25 @@ find -L r2e_tests -name __pycache__ -prune -exec rm -rf {} +
 [ -d .venv/bin ] && export PATH="$PWD/.venv/bin:$PATH"
 bash run_tests.sh
 """
-"""The tests lie in `/r2e_tests`, in some images in `/testbed` already; `run_tests.sh` runs them from there."""
+"""Runs the tests with `run_tests.sh`. They are in `/r2e_tests`, or in `/testbed` of some images."""
 
 
 def _expected(value: Any) -> dict[str, TestStatus]:
-    """The map of expected results, each name as R2E-Gym compares it: without colours, cut where a reason begins."""
+    """Return the expected results. Names are as R2E-Gym compares them: without colors and reasons."""
     statuses = decoded(value)
     if not isinstance(statuses, dict):
-        raise ValueError("it is no object of test names and results")
+        raise ValueError("expected an object of test names and results")
     found = {}
     for name, status in statuses.items():
         try:
             found[re.sub(r"\x1b\[\d+m", "", name).split(" - ")[0]] = TestStatus[str(status)]
         except KeyError:
-            raise ValueError("a result is none of PASSED, FAILED, ERROR, SKIPPED") from None
+            raise ValueError("results must be PASSED, FAILED, ERROR or SKIPPED") from None
     return found
 
 
 class Row(Columns):
-    """The columns of R2E-Gym that make a task. `prompt` holds the solution and is not read."""
+    """The columns of R2E-Gym that define a task. `prompt` holds the solution and is not read."""
 
     repo_name: str
     docker_image: str
@@ -82,34 +83,34 @@ class R2ESource(DatasetSource):
 
     @classmethod
     def instance_id(cls, *values: str) -> str:
-        """Repository and commit."""
+        """Return repository and commit."""
         return "-".join(values)
 
     def task_of(self, row: Mapping[str, Any], place: str) -> Task:
-        """The task of a row."""
+        """Return the task of a row."""
         return task_from_row(row, place=place)
 
 
 def task_from_row(row: Mapping[str, Any], *, place: str = "the row") -> Task:
-    """The task that a row of R2E-Gym means.
+    """Return the task of a row of R2E-Gym.
 
     Args:
         row: The row, by column.
-        place: Where the row stands, for messages.
+        place: File and row, for messages.
 
     Raises:
-        TaskError: A column is missing or wrong.
+        TaskError: A column is missing or invalid.
     """
     columns = read_columns(Row, row, place)
     if not columns.expected_output_json:
-        raise TaskError(f"{place}: expected_output_json: it names no test")
+        raise TaskError(f"{place}: expected_output_json: no tests")
     return Task(
         task_id=task_name(R2ESource.instance_id(columns.repo_name, columns.commit_hash)),
         problem_statement=issue_text(columns.problem_statement),
         repo=columns.repo_name,
         image=columns.docker_image,
         difficulty=columns.difficulty,
-        # Not the commit, nor which files it changed: that is where to look, or what to look for.
+        # Without the commit and the files that it changed: they would tell a policy where to look.
         metadata=facts(
             num_non_test_files=columns.num_non_test_files,
             num_non_test_func_methods=columns.num_non_test_func_methods,
@@ -129,7 +130,7 @@ def task_from_row(row: Mapping[str, Any], *, place: str = "the row") -> Task:
 
 
 def issue_text(statement: str) -> str:
-    """What stands between `[ISSUE]` and `[/ISSUE]`; the models that wrote the issues left out or dressed up either."""
+    """Return the text between `[ISSUE]` and `[/ISSUE]`. Either mark may be missing or in bold type."""
     body = re.split(r"\**\[ISSUE\]\**", statement, maxsplit=1)[-1]
     return re.split(r"\**\[/ISSUE\]\**", body, maxsplit=1)[0].strip()
 
@@ -142,18 +143,18 @@ def _gold_patch(columns: Row, place: str) -> str:
     try:
         return "".join(_file_diff(file) for file in files if not is_test(file["header"]["file"]["path"]))
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise TaskError(f"{place}: parsed_commit_content: it is no description of a commit: {error!r}") from None
+        raise TaskError(f"{place}: parsed_commit_content: invalid description of a commit: {error!r}") from None
 
 
 def is_test(path: str) -> bool:
-    """Whether a file of a commit belongs to its tests: R2E-Gym has put those aside, as its hidden tests."""
+    """Return whether a file of a commit is a test. R2E-Gym uses those as hidden tests."""
     folders, _, name = path.rpartition("/")
     in_tests = any(part in ("tests", "test") for part in folders.lower().split("/"))
     return in_tests or fnmatchcase(name, "test_*.py") or fnmatchcase(name, "*_test.py")
 
 
 def _file_diff(file: Mapping[str, Any]) -> str:
-    """One file's part of a git diff; empty where the row does not say what changed, as for binary files."""
+    """Return one file's part of a git diff. It is empty if the row lacks the changes, as for binary files."""
     if file.get("is_binary_file") or not (file["hunks"] or file["header"].get("misc_line")):
         return ""
     path = file["header"]["file"]["path"]

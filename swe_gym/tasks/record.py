@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from ..errors import UsageError, wrong_fields
+from ..lines import json_lines
 from ..types import Frozen, Task
 
 Status = Literal["valid", "invalid", "skipped", "error"]
@@ -73,7 +74,7 @@ def read_records(path: str | os.PathLike[str]) -> list[TaskRecord]:
     if not Path(path).exists():
         return []
     records: dict[str, TaskRecord] = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in json_lines(Path(path)):
         try:
             result = TaskRecord.model_validate_json(line)
         except ValidationError as error:

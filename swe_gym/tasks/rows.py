@@ -1,7 +1,6 @@
-"""Rows of datasets on disk, read one at a time: JSON lines, JSON, parquet, and folders of such files.
+"""Random access to the rows of datasets on disk: JSON lines, JSON, parquet, and folders of such files.
 
-Nothing is kept but what finding a row again takes: of JSON lines where each line begins, of parquet the batch of rows
-that was read last. Only a JSON list has to be read whole.
+Memory holds only the offset of each JSON line and the last batch of a parquet file. A JSON list is held whole.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import MissingDependency, TaskError, UsageError
-
-SUFFIXES = (".parquet", ".jsonl", ".json")
+from ..errors import TaskError, UsageError
+from ..tables import SUFFIXES, load_arrow
 
 BATCH = 16
-"""Rows of a parquet file that are decoded together: rows of R2E-Gym are a megabyte each."""
+"""Rows of a parquet file that are decoded together. A row of R2E-Gym takes a megabyte."""
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
@@ -33,7 +31,7 @@ class Rows(Protocol):
     file: Path
 
     def keys(self, columns: Sequence[str]) -> list[Key]:
-        """The values of a few columns in all rows, None where a row lacks one. The other columns are not decoded.
+        """Return the values of some columns in all rows; None for missing values. Other columns are not decoded.
 
         Raises:
             TaskError: The file is broken; the message names file and row.
@@ -41,36 +39,36 @@ class Rows(Protocol):
         ...
 
     def read(self, number: int) -> Row:
-        """The row of that number, counted from 0, once `keys` was called.
+        """Return a row by its number, counted from 0. Call `keys` first.
 
         Raises:
-            TaskError: It is broken; the message names file and row.
+            TaskError: The row is broken; the message names file and row.
         """
         ...
 
     def place(self, number: int) -> str:
-        """Where a row stands, for people: "rows.jsonl, line 7"."""
+        """Return where a row is, for messages: "rows.jsonl, line 7"."""
         ...
 
 
 def open_rows(path: Path, *, split: str | None = None, columns: Sequence[str] = ()) -> list[Rows]:
-    """The rows of a file, or of the files of a folder and the folders below it, in the order of their names.
+    """Open a file of rows, or all files in a folder and its subfolders, in the order of their names.
 
     Args:
         path: A `.parquet`, `.jsonl` or `.json` file, or a folder of them.
-        split: Of a folder, only the files that have this word in their name or are in a folder of that name, as the
+        split: In a folder, only files that have this word in their name, or are in a folder of that name, as the
             Hugging Face Hub lays them out: `data/test-00000-of-00001.parquet`.
-        columns: The columns that matter; others of parquet files are never read. Empty is all.
+        columns: Columns to read from parquet files. Empty reads all.
 
     Raises:
-        UsageError: There is no such path, or it holds no rows of the split.
+        UsageError: The path does not exist, or holds no rows of the split.
     """
     if path.is_file():
         if split is not None:
-            raise UsageError(f"split= chooses files of a folder, and {path} is one file")
+            raise UsageError(f"{path} is a file, but split= selects files of a folder: remove split=")
         return [_open(path, columns)]
     if not path.is_dir():
-        raise UsageError(f"there is no file or folder {path}")
+        raise UsageError(f"file or folder not found: {path}")
     found = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.suffix in SUFFIXES)
     names = [name for name in found if not name.startswith(".")]
     files = [name for name in names if split is None or is_of_split(name, split)]
@@ -82,7 +80,7 @@ def open_rows(path: Path, *, split: str | None = None, columns: Sequence[str] = 
 
 
 def is_of_split(name: str, split: str) -> bool:
-    """Whether the relative path of a file names a split, as a word of the file's name or as a folder."""
+    """Return whether a relative path names a split, as a word of the file name or as a folder."""
     return re.search(rf"(?:^|[/._-]){re.escape(split)}(?:[/.-]|$)", name) is not None
 
 
@@ -93,11 +91,11 @@ def _open(file: Path, columns: Sequence[str]) -> Rows:
         return _JsonLines(file)
     if file.suffix == ".json":
         return _Json(file) if _is_one_document(file) else _JsonLines(file)
-    raise UsageError(f"{file}: the name of a file of rows ends in {', '.join(SUFFIXES)}")
+    raise UsageError(f"{file}: the file name must end in {', '.join(SUFFIXES)}")
 
 
 def _is_one_document(file: Path) -> bool:
-    """Whether a `.json` file is one document and not, as on the Hub too, one a line."""
+    """Return whether a `.json` file is one document. On the Hub, some hold one document per line."""
     with file.open("rb") as lines:
         first = next((line.strip() for line in lines if line.strip()), b"")
         try:
@@ -108,7 +106,7 @@ def _is_one_document(file: Path) -> bool:
 
 
 class _JsonLines:
-    """One JSON object a line."""
+    """A file of one JSON object per line."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -143,10 +141,10 @@ class _JsonLines:
 
 
 def _peek(line: bytes, patterns: Sequence[re.Pattern[bytes]]) -> Key | None:
-    """The values of plain text fields of a line, found without decoding it; None where that takes more.
+    """Return the values of text fields of a line without decoding it; None if that is impossible.
 
-    Inside of a JSON string every quote has a backslash before it, so what matches is a field. It is the row's own
-    where there is no second: a field of that name in an object inside of the row.
+    Quotes inside a JSON string are escaped, so each match is a field. With one match, it is the row's own field; a
+    second one belongs to a nested object.
     """
     found = []
     for pattern in patterns:
@@ -158,7 +156,7 @@ def _peek(line: bytes, patterns: Sequence[re.Pattern[bytes]]) -> Key | None:
 
 
 class _Json:
-    """A list of objects, or one object, in one JSON document."""
+    """A JSON document: a list of objects, or one object."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -177,7 +175,7 @@ class _Json:
 
 
 class _Parquet:
-    """A parquet file, read forward in small batches: rows that follow each other are decoded once."""
+    """A parquet file, read forward in small batches: consecutive rows are decoded once."""
 
     def __init__(self, file: Path, columns: Sequence[str]) -> None:
         self.file = file
@@ -195,14 +193,14 @@ class _Parquet:
         self._lock = threading.Lock()
         self._batches: Iterator[Any] = iter(())
         self._batch: Any = None
-        self._group, self._start, self._end = -1, 0, 0  # the rows of the batch at hand, and their row group
+        self._group, self._start, self._end = -1, 0, 0  # the current batch and its row group
 
     def keys(self, columns: Sequence[str]) -> list[Key]:
         there = [name for name in columns if name in self._parquet.schema_arrow.names]
         try:
             table = self._parquet.read(columns=there, use_threads=False).to_pylist()
         except self._broken as error:
-            raise TaskError(f"{self.file} cannot be read: {error}") from error
+            raise TaskError(f"cannot read {self.file}: {error}") from error
         return [tuple(row.get(name) for name in columns) for row in table]
 
     def read(self, number: int) -> Row:
@@ -210,8 +208,8 @@ class _Parquet:
             try:
                 self._move_to(number)
             except self._broken as error:
-                self._group = -1  # the batches of this row group have come to their end
-                raise TaskError(f"{self.place(number)}: it cannot be read: {error}") from error
+                self._group = -1  # this row group has no further batches
+                raise TaskError(f"{self.place(number)}: cannot read: {error}") from error
             row: Row = self._batch.slice(number - self._start, 1).to_pylist()[0]
         return row
 
@@ -230,20 +228,6 @@ class _Parquet:
         return f"{self.file}, row {number + 1}"
 
 
-def load_arrow() -> Any:
-    """The module `pyarrow`.
-
-    Raises:
-        MissingDependency: It is not installed.
-    """
-    try:
-        import pyarrow  # type: ignore[import-untyped]  # it has no stubs
-        import pyarrow.parquet  # type: ignore[import-untyped]  # it has no stubs
-    except ImportError as error:
-        raise MissingDependency("parquet files need pyarrow: pip install 'swe-gym[parquet]'") from error
-    return pyarrow
-
-
 def _object(line: bytes, place: str) -> Row:
     return _checked(_json(line, place), place)
 
@@ -252,12 +236,12 @@ def _json(text: bytes, place: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise TaskError(f"{place}: it is not JSON: {error}") from None
+        raise TaskError(f"{place}: not JSON: {error}") from None
     except RecursionError:
-        raise TaskError(f"{place}: it is nested too deeply") from None
+        raise TaskError(f"{place}: nested too deeply") from None
 
 
 def _checked(value: Any, place: str) -> Row:
     if not isinstance(value, dict):
-        raise TaskError(f"{place}: it is not an object")
+        raise TaskError(f"{place}: not an object")
     return value

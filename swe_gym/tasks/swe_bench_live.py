@@ -1,4 +1,4 @@
-"""SWE-bench-Live: rows in SWE-bench's form with lists of commands: one to build, one to test, one to print results."""
+"""SWE-bench-Live: rows with the columns of SWE-bench and lists of commands that build, test and print results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if __name__ == "__main__":
     with open(sys.argv[3], "w") as results:
         json.dump({{"tests": tests}}, results)
 """
-"""A row's own parser as a program: standard output, standard error and results are its arguments."""
+"""A row's own parser as a program. Its arguments are the files of standard output, standard error and results."""
 
 
 class LiveRow(Row):
@@ -44,9 +44,9 @@ class SWEBenchLiveSource(SWEBenchSource):
     """The tasks of SWE-bench-Live, and of its MultiLang edition.
 
     Args:
-        path: A file or folder of rows; None is the Hub.
-        hints: Whether the problem statement ends with what was said below the issue before it was solved.
-        **options: As in `DatasetSource`.
+        path: File or folder of rows; None uses the Hub.
+        hints: Append the comments on the issue that preceded the solution to the problem statement.
+        **options: Arguments of `DatasetSource`.
     """
 
     dataset = "SWE-bench-Live/SWE-bench-Live"
@@ -54,20 +54,19 @@ class SWEBenchLiveSource(SWEBenchSource):
     model = LiveRow
 
     def task_of(self, row: Mapping[str, Any], place: str) -> Task:
-        """The task of a row."""
+        """Return the task of a row."""
         return task_from_row(row, hints=self._hints, place=place)
 
 
 def task_from_row(row: Mapping[str, Any], *, hints: bool = False, place: str = "the row") -> Task:
-    """The task that a row of SWE-bench-Live means.
+    """Return the task of a row of SWE-bench-Live.
 
     Raises:
-        TaskError: A column is missing or wrong. Rows of the pipeline that makes the dataset have neither tests nor
-            commands yet.
+        TaskError: A column is missing or invalid. Unfinished rows of the dataset's pipeline have no tests or commands.
     """
     columns = read_columns(LiveRow, row, place)
     if not columns.test_cmds:
-        raise TaskError(f"{place}: test_cmds: it is empty, so nothing is known of how the task is tested")
+        raise TaskError(f"{place}: test_cmds: empty, so the task cannot be tested")
     parser = columns.log_parser or columns.parser
     if "\n" in parser:
         parser = OWN_PARSER.format(code=parser)

@@ -1,6 +1,6 @@
-"""SWE-bench Pro: rows with scripts of their own, one that runs the tests and one that reads their output.
+"""SWE-bench Pro: rows with a script that runs the tests and one that parses their output.
 
-Rows on the Hub lack both; they lie in the authors' repository, of which a copy is given as `scripts`.
+Rows on the Hub lack both scripts. Pass a copy of the authors' repository, which holds them, as `scripts`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .dataset import Columns, DatasetSource, Text, Texts, facts, read_columns, t
 from .swebench import END, START, touched_patterns
 
 TIMEOUT = 3600.0
-"""Seconds that the authors give an evaluation."""
+"""Time limit of an evaluation in the authors' harness, in seconds."""
 
 UNLIKE_THE_REST = "instance_element-hq__element-web-ec0f940ef0e8e3b61078f145f34dc40d1938e6c5-vnan"
-"""The one task whose image is named by other rules than all the rest."""
+"""The only task whose image name follows other rules."""
 
 LONGEST_TAG = 128
-"""Characters that a tag may have, so that the authors cut longer ones."""
+"""Maximum length of an image tag. The authors cut longer ones."""
 
 
 def _plain(value: Any) -> Any:
-    """Text that some copies hold as a JSON string: quoted, with escapes."""
+    """Return text that some copies hold as a JSON string, with quotes and escapes."""
     if isinstance(value, str) and value.startswith('"') and value.endswith('"'):
         try:
             return json.loads(value)
@@ -71,9 +71,9 @@ class SWEBenchProSource(DatasetSource):
     """The tasks of SWE-bench Pro.
 
     Args:
-        path: A file or folder of rows; None is the Hub.
-        scripts: A copy of the repository `scaleapi/SWE-bench_Pro-os`, for rows without scripts.
-        **options: As in `DatasetSource`.
+        path: File or folder of rows; None uses the Hub.
+        scripts: Folder of a copy of the repository `scaleapi/SWE-bench_Pro-os`, for rows without scripts.
+        **options: Arguments of `DatasetSource`.
     """
 
     dataset = "ScaleAI/SWE-bench_Pro"
@@ -83,11 +83,13 @@ class SWEBenchProSource(DatasetSource):
     def __init__(self, path: str | None = None, *, scripts: str | None = None, **options: Any) -> None:
         self._scripts = None if scripts is None else Path(scripts).expanduser().absolute()
         if self._scripts is not None and not (self._scripts / "run_scripts").is_dir():
-            raise UsageError(f"scripts= names {self._scripts}, which has no folder run_scripts")
+            raise UsageError(
+                f"scripts={self._scripts} has no folder run_scripts: pass a copy of scaleapi/SWE-bench_Pro-os"
+            )
         super().__init__(path, **options)
 
     def task_of(self, row: Mapping[str, Any], place: str) -> Task:
-        """The task of a row."""
+        """Return the task of a row."""
         if self._scripts is not None and not row.get("run_script"):
             row = {**row, **_scripts(self._scripts, str(row.get("instance_id")))}
         return task_from_row(row, place=place)
@@ -104,15 +106,15 @@ def _scripts(folder: Path, instance_id: str) -> dict[str, str]:
 
 
 def task_from_row(row: Mapping[str, Any], *, place: str = "the row") -> Task:
-    """The task that a row of SWE-bench Pro means.
+    """Return the task of a row of SWE-bench Pro.
 
     Raises:
-        TaskError: A column is missing or wrong, or the row lacks its scripts.
+        TaskError: A column is missing or invalid, or the row lacks its scripts.
     """
     columns = read_columns(Row, row, place)
     for name in ("run_script", "parser_script"):
         if not getattr(columns, name):
-            raise TaskError(f"{place}: {name}: the row has none; scripts= may bring scripts")
+            raise TaskError(f"{place}: {name}: missing; pass a copy of the authors' repository as scripts=")
     parts = {"": columns.problem_statement, "## Requirements": columns.requirements, "## Interface": columns.interface}
     return Task(
         task_id=task_name(columns.instance_id),
@@ -139,9 +141,9 @@ def task_from_row(row: Mapping[str, Any], *, place: str = "the row") -> Task:
 
 
 def _tag(columns: Row, place: str) -> str:
-    """The tag of an image as the authors make it, for rows from before they had a column of it."""
+    """Return the image tag by the authors' rules, for older rows without a column for it."""
     if not re.fullmatch(r"[^/]+/[^/]+", columns.repo):
-        raise TaskError(f"{place}: repo: it is not owner/name, and without dockerhub_tag it names the image")
+        raise TaskError(f"{place}: repo: not owner/name, which is required to name the image without dockerhub_tag")
     owner, name = columns.repo.lower().split("/")
     task = columns.instance_id.removeprefix("instance_")
     if columns.instance_id != UNLIKE_THE_REST:
@@ -151,7 +153,7 @@ def _tag(columns: Row, place: str) -> str:
 
 
 def _script(columns: Row) -> str:
-    """What the authors' evaluation does: the image's variables, the tests of the solution's commit, their script."""
+    """Return the authors' evaluation: set the image's variables, check out the tests, run the row's script."""
     dockerfiles = f"{columns.base_dockerfile}\n{columns.instance_dockerfile}".splitlines()
     variables = [line.strip().replace("ENV", "export", 1) for line in dockerfiles if line.strip().startswith("ENV ")]
     lines = [

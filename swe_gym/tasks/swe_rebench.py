@@ -1,7 +1,7 @@
-"""SWE-rebench, V1 and V2: rows in SWE-bench's form that say in `install_config` how they are tested.
+"""SWE-rebench V1 and V2: rows with the columns of SWE-bench and an `install_config` that says how to test them.
 
-V1 is Python in SWE-bench's layout. V2 is twenty languages; the repository lies in a folder of its own name, and the
-image holds it built.
+V1 is Python in SWE-bench's layout. V2 covers twenty languages; the image holds the built repository in a folder of its
+own name.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from ..errors import TaskError, wrong_fields
+from ..tables import decoded
 from ..types import Task
-from .dataset import Columns, DatasetSource, Object, Text, decoded, facts, read_columns
+from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns
 from .swebench import (
     END,
     START,
@@ -39,14 +40,14 @@ class RebenchRow(Row):
 
 
 def _commands(value: Any) -> Any:
-    """Commands, of which one may stand without a list."""
+    """Return a list of commands. A single command may be given as text."""
     commands = value
     if isinstance(value, str):
-        with contextlib.suppress(ValueError):  # "[ -d x ] && make" is no list
+        with contextlib.suppress(ValueError):  # "[ -d x ] && make" is not a list
             commands = decoded(value)
         commands = commands if isinstance(commands, list) else [value]
     if not isinstance(commands, list | None):
-        raise ValueError(f"it is no command, but {type(commands).__name__}")
+        raise ValueError(f"expected commands, got {type(commands).__name__}")
     return [command for command in commands or () if not isinstance(command, str) or command.strip()]
 
 
@@ -54,7 +55,7 @@ Commands = Annotated[tuple[str, ...], BeforeValidator(_commands)]
 
 
 class Recipe(Columns):
-    """What `install_config` says of the tests."""
+    """The fields of `install_config` about tests."""
 
     test_cmd: Commands
     log_parser: Text = ""
@@ -65,10 +66,10 @@ class SWERebenchSource(DatasetSource):
     """The tasks of SWE-rebench.
 
     Args:
-        path: A file or folder of rows; None is the Hub.
-        hints: Whether the problem statement ends with what was said below the issue before it was solved.
-        interface: Whether it ends with the names that the hidden tests call, where a row of V2 lists them.
-        **options: As in `DatasetSource`.
+        path: File or folder of rows; None uses the Hub.
+        hints: Append the comments on the issue that preceded the solution to the problem statement.
+        interface: Append the names that the hidden tests call, if a row of V2 lists them.
+        **options: Arguments of `DatasetSource`.
     """
 
     dataset = "nebius/SWE-rebench-V2"
@@ -80,17 +81,17 @@ class SWERebenchSource(DatasetSource):
         self._interface = interface
 
     def task_of(self, row: Mapping[str, Any], place: str) -> Task:
-        """The task of a row."""
+        """Return the task of a row."""
         return task_from_row(row, hints=self._hints, interface=self._interface, place=place)
 
 
 def task_from_row(
     row: Mapping[str, Any], *, hints: bool = False, interface: bool = True, place: str = "the row"
 ) -> Task:
-    """The task that a row of SWE-rebench means. One that names a language is of V2.
+    """Return the task of a row of SWE-rebench. Rows with a language are of V2.
 
     Raises:
-        TaskError: A column is missing or wrong.
+        TaskError: A column is missing or invalid.
     """
     columns = read_columns(RebenchRow, row, place)
     try:
@@ -98,7 +99,7 @@ def task_from_row(
     except ValidationError as error:
         raise TaskError(f"{place}: install_config: {wrong_fields(error)}") from None
     if not recipe.test_cmd:
-        raise TaskError(f"{place}: install_config: test_cmd: it is empty")
+        raise TaskError(f"{place}: install_config: test_cmd: empty")
     if not columns.language:
         parser = recipe.log_parser or "parse_log_pytest"
         spec = Spec(
@@ -111,12 +112,12 @@ def task_from_row(
         script = evaluation_script(columns, spec)
         return instance_task(columns, image_of(columns, "swerebench"), script, parser_name(parser), hints=hints)
     if not recipe.log_parser:
-        raise TaskError(f"{place}: install_config: log_parser: it is missing")
+        raise TaskError(f"{place}: install_config: log_parser: missing")
     folder = f"/{columns.repo.rpartition('/')[2]}"
     if interface and columns.interface:
         statement = f"{columns.problem_statement}\n\n## Interface\n\n{columns.interface}"
         columns = columns.model_copy(update={"problem_statement": statement})
-    image = columns.image or columns.docker_image or columns.image_name  # V2's names follow from nothing
+    image = columns.image or columns.docker_image or columns.image_name  # names of V2 images follow no rule
     script = _script(columns, recipe, folder)
     task = instance_task(columns, image, script, parser_name(recipe.log_parser), hints=hints)
     return task.model_copy(
@@ -130,7 +131,7 @@ def task_from_row(
 
 
 def _script(columns: RebenchRow, recipe: Recipe, folder: str) -> str:
-    """Puts the hidden tests in and runs every test command, whether or not one before it failed."""
+    """Return a script that adds the hidden tests and runs every test command, even after a failed one."""
     lines = [
         "#!/bin/bash",
         f"cd {folder}",
@@ -146,7 +147,7 @@ def _script(columns: RebenchRow, recipe: Recipe, folder: str) -> str:
 
 
 def _difficulty(meta: Mapping[str, Any]) -> str:
-    """What the authors' model thought of it: "easy", "medium", "hard"."""
+    """Return the difficulty by the authors' model: "easy", "medium" or "hard"."""
     opinions = meta.get("llm_metadata")
     first = opinions[0] if isinstance(opinions, list) and opinions else opinions
     return str(first.get("difficulty") or "") if isinstance(first, dict) else ""

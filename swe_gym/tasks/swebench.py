@@ -1,7 +1,7 @@
-"""SWE-bench: full, Lite, Verified, Multilingual and Multimodal, with rows of harness v4 and of harness v5.
+"""SWE-bench: full, Lite, Verified, Multilingual and Multimodal, with rows of harness v4 and v5.
 
-Rows of v5 bring `image`, `eval_script`, `log_parser` and `eval_type`. For those of v4 the same is made here, from the
-commands that the harness knew then (`swebench_specs.toml`).
+Rows of v5 have `image`, `eval_script`, `log_parser` and `eval_type`. For rows of v4, this module builds them from the
+test commands of that harness (`swebench_specs.toml`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..types import Oracle, Task
 from .dataset import Columns, DatasetSource, Moment, Object, Text, Texts, facts, read_columns, task_name
 
 TIMEOUT = 1800.0
-"""Seconds that the harness gives an evaluation."""
+"""Time limit of an evaluation in the harness, in seconds."""
 
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 
@@ -28,14 +28,14 @@ PARSERS = {
     **dict.fromkeys(("pydicom", "requests", "pylint"), "pytest_options"),
     **dict.fromkeys(("astropy", "scikit", "sphinx"), "pytest_v2"),
 }
-"""Parsers that the harness names after repositories, and the ones that they are."""
+"""The harness's name of a log parser, after a repository -> ours."""
 
 NOT_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
-"""Ends of the names of files that a test patch touches and that are not given to the test command."""
+"""Suffixes of changed files that are not passed to the test command."""
 
 
 class Row(Columns):
-    """The columns of SWE-bench, and of datasets in its form."""
+    """The columns of SWE-bench and of datasets with the same columns."""
 
     instance_id: str
     repo: str
@@ -59,13 +59,13 @@ class Row(Columns):
 
 
 class SWEBenchSource(DatasetSource):
-    """The tasks of SWE-bench, in any of its editions.
+    """The tasks of SWE-bench, in any edition.
 
     Args:
-        path: A file or folder of rows; None is the Hub.
-        hints: Whether the problem statement ends with what was said below the issue before it was solved. The
-            leaderboards do without.
-        **options: As in `DatasetSource`.
+        path: File or folder of rows; None uses the Hub.
+        hints: Append the comments on the issue that preceded the solution to the problem statement. Leaderboards do
+            not use them.
+        **options: Arguments of `DatasetSource`.
     """
 
     dataset = "SWE-bench/SWE-bench_Verified"
@@ -77,20 +77,20 @@ class SWEBenchSource(DatasetSource):
         self._hints = hints
 
     def task_of(self, row: Mapping[str, Any], place: str) -> Task:
-        """The task of a row."""
+        """Return the task of a row."""
         return task_from_row(row, hints=self._hints, place=place)
 
 
 def task_from_row(row: Mapping[str, Any], *, hints: bool = False, place: str = "the row") -> Task:
-    """The task that a row of SWE-bench means.
+    """Return the task of a row of SWE-bench.
 
     Args:
         row: The row, by column.
-        hints: Whether the problem statement ends with the hints.
-        place: Where the row stands, for messages.
+        hints: Append the hints to the problem statement.
+        place: File and row, for messages.
 
     Raises:
-        TaskError: A column is missing or wrong, or the row brings no evaluation and none is known for its version.
+        TaskError: A column is missing or invalid, or no evaluation is known for the row's version.
     """
     columns = read_columns(Row, row, place)
     script, parser = columns.eval_script, parser_name(columns.log_parser)
@@ -100,9 +100,9 @@ def task_from_row(row: Mapping[str, Any], *, hints: bool = False, place: str = "
 
 
 def instance_task(columns: Row, image: str, script: str, parser: str, *, hints: bool = False) -> Task:
-    """The task of a row in SWE-bench's form, with how it is evaluated.
+    """Return the task of a row with the columns of SWE-bench, given its image, evaluation script and log parser.
 
-    Its tag is "binary-tests" where the tests need files that no textual patch holds; the harness downloads them.
+    It has the tag "binary-tests" if the tests need binary files, which the harness downloads.
     """
     statement = columns.problem_statement
     if hints and columns.hints_text:
@@ -137,30 +137,30 @@ def instance_task(columns: Row, image: str, script: str, parser: str, *, hints: 
 
 
 def image_of(columns: Row, owner: str = "swebench") -> str:
-    """The image that a row names, or the one that its owner publishes for its id."""
+    """Return the image that a row names, or the one that `owner` publishes for its id."""
     named = columns.image or columns.docker_image or columns.image_name
     return named or f"{owner}/sweb.eval.x86_64.{columns.instance_id.lower().replace('__', '_1776_')}:latest"
 
 
 def parser_name(published: str) -> str:
-    """The name of a log parser, of what the harness calls it: "parse_log_astropy" is "pytest_v2"."""
+    """Return our name of a log parser of the harness: "pytest_v2" for "parse_log_astropy"."""
     name = published.removeprefix("parse_log_")
     return PARSERS.get(name, name)
 
 
-# --- the evaluation of a row that brings none ---------------------------------------------------------------
+# --- evaluation of rows without a script --------------------------------------------------------------------
 
 
 class Spec(Columns):
     """How some versions of a repository are tested.
 
     Attributes:
-        versions: Those.
-        test_cmd: What runs the files that are given to it.
-        install: What builds and installs the repository again, once the work is in it.
-        eval_commands: What has to be set before.
-        log_parser: What reads the log.
-        skips_removed: Files that the test patch removes are not given to it. SWE-bench's own harness gives them.
+        versions: The versions.
+        test_cmd: Command that runs the test files appended to it.
+        install: Command that builds and installs the repository with the work in it.
+        eval_commands: Commands that run before.
+        log_parser: Name of the log parser.
+        skips_removed: Omit files that the test patch removes. SWE-bench's own harness passes them to the command.
     """
 
     versions: tuple[str, ...]
@@ -173,7 +173,7 @@ class Spec(Columns):
 
 @functools.cache
 def known_specs(file: str) -> dict[tuple[str, str], Spec]:
-    """A table of test commands: (repository in lower case, version) -> how it is tested."""
+    """Return a table of specs: (repository in lower case, version) -> how it is tested."""
     data = tomllib.loads(resources.files(__package__).joinpath(file).read_text(encoding="utf-8"))
     found: dict[tuple[str, str], Spec] = {}
     for repo, entry in data.items():
@@ -184,22 +184,22 @@ def known_specs(file: str) -> dict[tuple[str, str], Spec]:
 
 
 def made_evaluation(columns: Row, specs: Mapping[tuple[str, str], Spec], place: str) -> tuple[str, str]:
-    """The evaluation script that the harness would run, and the name of the parser of its log.
+    """Return the evaluation script that the harness would run, and the name of its log parser.
 
     Raises:
-        TaskError: It is not known how this version of the repository is tested.
+        TaskError: No test command is known for this version of the repository.
     """
     spec = specs.get((columns.repo.lower(), columns.version))
     if spec is None:
         raise TaskError(
-            f"{place}: eval_script: the row brings none, and for {columns.repo[:80]} version "
-            f"{columns.version[:20] or 'unknown'} no test command is known"
+            f"{place}: eval_script: missing, and no test command is known for {columns.repo[:80]} version "
+            f"{columns.version[:20] or 'unknown'}"
         )
     return evaluation_script(columns, spec), spec.log_parser
 
 
 def evaluation_script(columns: Row, spec: Spec) -> str:
-    """A script that puts the hidden tests into `/testbed` and runs them, their output between two marks."""
+    """Return a script that puts the hidden tests into `/testbed` and runs them. Two marks enclose their output."""
     activate = ["source /opt/miniconda3/bin/activate", "conda activate testbed"]
     tests = hidden_tests(columns)
     lines = [
@@ -219,32 +219,32 @@ def evaluation_script(columns: Row, spec: Spec) -> str:
         f": '{START}'",
         test_command(columns, spec),
         f": '{END}'",
-        *tests[:-1],  # tidies up
+        *tests[:-1],  # restore the test files
     ]
     return "\n".join(lines) + "\n"
 
 
 def hidden_tests(columns: Row) -> list[str]:
-    """Lines of a script: set back the test files that were there at the base commit, and last apply the test patch."""
+    """Return script lines that restore the test files of the base commit; the last one applies the test patch."""
     files = changed_files(columns.test_patch)
     reset = [f"git checkout {columns.base_commit} {shlex.join(files)}"] if files else []
     return [*reset, f"git apply -v - <<'EOF_114329324912'\n{columns.test_patch}\nEOF_114329324912"]
 
 
 def changed_files(diff: str) -> list[str]:
-    """The files of a diff that were there before it."""
-    return re.findall(r"^--- a/(.*?)\t?$", diff, re.MULTILINE)  # git ends names with blanks by a tab
+    """Return the files of a diff that existed before it."""
+    return re.findall(r"^--- a/(.*?)\t?$", diff, re.MULTILINE)  # git adds a tab to names with spaces
 
 
 def touched_patterns(diff: str) -> tuple[str, ...]:
-    """The files that a diff changes, adds or removes, each as a pattern that matches only it."""
+    """Return the files that a diff changes, adds or removes, each as a pattern that matches only that file."""
     names = re.findall(r"^diff --git a/.* b/(.*)$", diff, re.MULTILINE)
     return tuple(re.sub(r"([*?[])", r"[\1]", name) for name in dict.fromkeys(names))
 
 
 def test_command(columns: Row, spec: Spec) -> str:
-    """The test command with what the test patch touches as its arguments, in the form that the runner takes."""
-    if columns.repo == "python/mypy":  # one file of cases a subject; the cases are chosen by name
+    """Return the test command with the files of the test patch as arguments, in the form that the runner takes."""
+    if columns.repo == "python/mypy":  # files hold many cases, which are selected by name
         cases = re.findall(r"\[case ([^\]]+)\]", columns.test_patch)
         return f'{spec.test_cmd} "{" or ".join(cases)}"'
     touched = re.findall(r"diff --git a/.* b/(.*)", columns.test_patch)
@@ -254,6 +254,3 @@ def test_command(columns: Row, spec: Spec) -> str:
     if columns.repo == "django/django":
         files = [file.removesuffix(".py").removeprefix("tests/").replace("/", ".") for file in files]
     return " ".join([spec.test_cmd, *files])
-
-
-test_command.__test__ = False  # type: ignore[attr-defined]  # not a test, whatever pytest makes of the name

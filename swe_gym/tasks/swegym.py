@@ -1,4 +1,4 @@
-"""SWE-Gym: rows in SWE-bench's form that name neither image nor test command; both are known here."""
+"""SWE-Gym: rows with the columns of SWE-bench, without image and test command; this module adds both."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ class SWEGymSource(SWEBenchSource):
     """The tasks of SWE-Gym and SWE-Gym Lite.
 
     Args:
-        path: A file or folder of rows; None is the Hub.
-        hints: Whether the problem statement ends with what was said below the issue before it was solved.
-        **options: As in `DatasetSource`.
+        path: File or folder of rows; None uses the Hub.
+        hints: Append the comments on the issue that preceded the solution to the problem statement.
+        **options: Arguments of `DatasetSource`.
     """
 
     dataset = "SWE-Gym/SWE-Gym"
     split = "train"
 
     def task_of(self, row: Mapping[str, Any], place: str) -> Task:
-        """The task of a row."""
+        """Return the task of a row."""
         return task_from_row(row, hints=self._hints, place=place)
 
 
 def task_from_row(row: Mapping[str, Any], *, hints: bool = False, place: str = "the row") -> Task:
-    """The task that a row of SWE-Gym means.
+    """Return the task of a row of SWE-Gym.
 
     Raises:
-        TaskError: A column is missing or wrong, or no test command is known for its version.
+        TaskError: A column is missing or invalid, or no test command is known for the row's version.
     """
     columns = read_columns(Row, row, place)
     script, parser = made_evaluation(columns, known_specs("swegym_specs.toml"), place)

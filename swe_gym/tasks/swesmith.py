@@ -1,7 +1,7 @@
-"""SWE-smith: working repositories with a bug put in. The row's patch is the bug; taking it out again is the gold patch.
+"""SWE-smith: working repositories with an inserted bug. The row's patch is the bug; its reverse is the gold patch.
 
-The image holds the working repository. The bug goes in when a sandbox starts, from the row and with no `git fetch`.
-The test files that the bug makes fail are not there while a policy works, as in SWE-smith's own branches.
+The image holds the working repository. The bug is applied when a sandbox starts, from the row, without `git fetch`.
+Test files that the bug makes fail are absent while a policy works, as in SWE-smith's own branches.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ COMMANDS = {
     "paramiko__paramiko.23f92003": "pytest -rA --color=no --disable-warnings",
     "pydantic__pydantic.acb0f10f": f"/root/.local/bin/uv run {PYTEST}",
 }
-"""The Python repositories that SWE-smith tests with other options of pytest than all the rest."""
+"""Test commands of the Python repositories with their own pytest options."""
 
 FOREIGN_ROOT = "../dev/"
-"""What pytest writes before a file under `-c /dev/null` without `--rootdir=.`, and so some rows of mido."""
+"""Prefix that pytest adds to files under `-c /dev/null` without `--rootdir=.`; some rows of mido have it."""
 
 OTHER_RUNNERS = ("python__mypy.e93f06ce", "tornadoweb__tornado.d5ac65c1", "un33k__python-slugify.872b3750")
-"""Those that it tests by something else than pytest on files."""
+"""Repositories that are not tested by pytest on files."""
 
 
 class Row(Columns):
-    """The columns of SWE-smith that make a task."""
+    """The columns of SWE-smith that define a task."""
 
     instance_id: str
     repo: str
@@ -46,13 +46,13 @@ class Row(Columns):
 
 
 class SWESmithSource(DatasetSource):
-    """The tasks of SWE-smith in Python; those in other languages with a test command given.
+    """The tasks of SWE-smith. Languages other than Python need `test_cmd` and `log_parser`.
 
     Args:
-        path: A file or folder of rows; None is the Hub.
-        test_cmd: What runs the tests, where that is not pytest on their files: "go test -v ./...".
-        log_parser: What reads its log, as in `swe_gym.grading.log_parsers`.
-        **options: As in `DatasetSource`.
+        path: File or folder of rows; None uses the Hub.
+        test_cmd: Test command, if other than pytest on the test files, such as "go test -v ./...".
+        log_parser: Name of the log parser, as in `swe_gym.grading.log_parsers`.
+        **options: Arguments of `DatasetSource`.
     """
 
     dataset = "SWE-bench/SWE-smith-py"
@@ -64,31 +64,31 @@ class SWESmithSource(DatasetSource):
         self._log_parser = log_parser
 
     def task_of(self, row: Mapping[str, Any], place: str) -> Task:
-        """The task of a row."""
+        """Return the task of a row."""
         return task_from_row(row, test_cmd=self._test_cmd, log_parser=self._log_parser, place=place)
 
 
 def task_from_row(row: Mapping[str, Any], *, test_cmd: str = "", log_parser: str = "", place: str = "the row") -> Task:
-    """The task that a row of SWE-smith means.
+    """Return the task of a row of SWE-smith.
 
     Args:
         row: The row, by column.
-        test_cmd: What runs the tests, where that is not pytest on their files.
-        log_parser: What reads its log.
-        place: Where the row stands, for messages.
+        test_cmd: Test command, if other than pytest on the test files.
+        log_parser: Name of the log parser.
+        place: File and row, for messages.
 
     Raises:
-        TaskError: A column is missing or wrong, the issue is empty, or no test command is known.
+        TaskError: A column is missing or invalid, the issue is empty, or no test command is known.
     """
     columns = read_columns(Row, row, place)
     if not columns.problem_statement.strip():
-        raise TaskError(f"{place}: problem_statement: it is empty, as SWE-smith leaves it for bugs without an issue")
+        raise TaskError(f"{place}: problem_statement: empty; SWE-smith has no issue for this bug")
     try:
         gold_patch = reverse_diff(columns.patch)
     except TaskError as error:
         raise TaskError(f"{place}: patch: {error}") from None
     if not gold_patch.strip():
-        raise TaskError(f"{place}: patch: it is empty, so there is no bug")
+        raise TaskError(f"{place}: patch: empty, so there is no bug")
     fail_to_pass = tuple(test.removeprefix(FOREIGN_ROOT) for test in columns.FAIL_TO_PASS)
     pass_to_pass = tuple(test.removeprefix(FOREIGN_ROOT) for test in columns.PASS_TO_PASS)
     tests = test_files((*fail_to_pass, *pass_to_pass))
@@ -126,33 +126,30 @@ def task_from_row(row: Mapping[str, Any], *, test_cmd: str = "", log_parser: str
 
 
 def test_files(ids: Sequence[str]) -> tuple[str, ...]:
-    """The files of pytest ids, each once, sorted; ids of other runners name no file."""
+    """Return the files of pytest ids, sorted and unique. Ids of other runners name no file."""
     return tuple(sorted({test.partition("::")[0] for test in ids if "::" in test}))
-
-
-test_files.__test__ = False  # type: ignore[attr-defined]  # not a test, whatever pytest makes of the name
 
 
 def _pytest_command(columns: Row, tests: Sequence[str], place: str) -> str:
     name = columns.repo.rpartition("/")[2]
     if not tests or not all(file.endswith(".py") for file in tests) or name in OTHER_RUNNERS:
-        raise TaskError(f"{place}: repo: {name} is not tested by pytest: give test_cmd= and log_parser=")
+        raise TaskError(f"{place}: repo: {name} is not tested by pytest: pass test_cmd= and log_parser=")
     return f"{COMMANDS.get(name, PYTEST)} {shlex.join(tests)}"
 
 
 def repository(mirror: str) -> str:
-    """The repository that a mirror was made of: of "swesmith/pallets__flask.bc098406" it is "pallets/flask"."""
+    """Return the repository of a mirror: "pallets/flask" for "swesmith/pallets__flask.bc098406"."""
     return mirror.rpartition("/")[2].rpartition(".")[0].replace("__", "/", 1)
 
 
 def image_of(name: str) -> str:
-    """The published image: rows of some revisions have no owner in it, and the name as it is on GitHub."""
+    """Return the name of the published image. Rows of some revisions omit its owner."""
     if "/" in name:
         return name
     return f"swebench/{name.lower().replace('__', '_1776_')}:latest"
 
 
-# --- the other way round ------------------------------------------------------------------------------------
+# --- reversing a diff ---------------------------------------------------------------------------------------
 
 SWAPPED = {
     "new file mode": "deleted file mode",
@@ -165,15 +162,15 @@ SWAPPED = {
 
 
 def reverse_diff(diff: str) -> str:
-    """The git diff that undoes another.
+    """Return the git diff that reverts another.
 
     Raises:
-        TaskError: It changes binary files, or copies, or is none.
+        TaskError: The text is not a git diff, or it changes binary files or copies files.
     """
     lines: list[str] = []
     for part in re.split(r"^(?=diff --git )", diff, flags=re.MULTILINE):
         if part.strip() and not re.search(r"^(diff --git|---) ", part, flags=re.MULTILINE):
-            raise TaskError("it is no git diff")
+            raise TaskError("not a git diff")
         head, *hunks = re.split(r"^(?=@@ -)", part, flags=re.MULTILINE)
         lines += _reversed_head(head.split("\n"))
         for hunk in hunks:
@@ -182,7 +179,7 @@ def reverse_diff(diff: str) -> str:
 
 
 def _reversed_head(head: list[str]) -> Iterator[str]:
-    """The lines above the hunks of one file, with before and after exchanged, in the order that git writes them."""
+    """Yield the lines above the hunks of one file, with before and after swapped, in git's order."""
     names: dict[str, str] = {}
     modes = []
     for line in filter(None, head):
@@ -194,7 +191,7 @@ def _reversed_head(head: list[str]) -> Iterator[str]:
             yield f"{match[1]}{match[3]}..{match[2]}{match[4]}"
         elif swapped := next((word for word in SWAPPED if line.startswith(f"{word} ")), None):
             modes.append(f"{SWAPPED[swapped]}{line[len(swapped) :]}")
-            if swapped in ("new mode", "rename to"):  # the second of a pair comes first now
+            if swapped in ("new mode", "rename to"):  # the pair swaps its order
                 yield from reversed(modes)
                 modes.clear()
             elif swapped.endswith("file mode"):
@@ -214,7 +211,7 @@ def _other_side(name: str, old: str, new: str) -> str:
 def _reversed_hunk(hunk: list[str]) -> Iterator[str]:
     match = re.match(r"@@ -(\S+) \+(\S+) @@(.*)", hunk[0])
     if match is None:
-        raise TaskError("it is no git diff")
+        raise TaskError("not a git diff")
     yield f"@@ -{match[2]} +{match[1]} @@{match[3]}"
     sides: dict[str, list[str]] = {"-": [], "+": []}
     last: list[str] = []

@@ -1,51 +1,42 @@
-"""The bundled tasks: small repositories that ship with the package and need nothing but Python.
+"""The bundled tasks: small repositories that ship with the package and need only Python.
 
 Each is a folder of `toy_repos`:
 
     larder-overwrite-evicts/
-      issue.md      what the policy reads
-      task.toml     repo, difficulty, tags, eval_cmd, and the ids of the tests that judge
-      repo/         the repository, with the bug in it
+      issue.md      the problem statement
+      task.toml     repo, difficulty, tags, eval_cmd and the ids of the hidden tests
+      repo/         the repository with the bug
       hidden/       the hidden tests, laid out as in the repository
       gold.patch    a git diff that solves the task
 """
 
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import TaskError, unknown_name
+from ..errors import TaskError
 from ..types import FolderWorkspace, Frozen, Oracle, PythonEnv, Task
+from .base import ListedSource
 
 _FOLDER = Path(__file__).with_name("toy_repos")
 _TEST_CMD = "python -m unittest discover -v -s tests -t ."
 _TIMEOUT = 60.0  # seconds; the tests of every bundled task take less than one
 
 
-class ToySource:
+class ToySource(ListedSource[Path]):
     """The tasks that ship with swe_gym, sorted by id."""
 
     def __init__(self) -> None:
-        self._folders = {path.parent.name: path.parent for path in sorted(_FOLDER.glob("*/task.toml"))}
+        super().__init__()
+        for path in sorted(_FOLDER.glob("*/task.toml")):
+            self.add(path.parent.name, path.parent)
 
-    def ids(self) -> Sequence[str]:
-        """The ids of all bundled tasks."""
-        return list(self._folders)
-
-    def get(self, task_id: str) -> Task:
-        """The bundled task of that id.
-
-        Raises:
-            UsageError: There is none; the message suggests the nearest.
-            TaskError: Its files are damaged.
-        """
-        if task_id not in self._folders:
-            raise unknown_name("toy task", task_id, self._folders)
-        return read_task(self._folders[task_id])
+    def build(self, task_id: str, item: Path) -> Task:  # noqa: ARG002  the folder's name is the id
+        """Read the task in a folder."""
+        return read_task(item)
 
 
 class _Card(Frozen):
-    """The fields of a `task.toml`."""
+    """The fields of `task.toml`."""
 
     repo: str
     difficulty: str
@@ -56,10 +47,10 @@ class _Card(Frozen):
 
 
 def read_task(folder: Path) -> Task:
-    """The task in a folder that is laid out like the bundled ones; the folder's name is its id.
+    """Return the task in a folder that is laid out like the bundled ones. The folder's name is the id.
 
     Raises:
-        TaskError: A file is missing or says something else than it should.
+        TaskError: A file is missing or invalid.
     """
     try:
         card = _Card.model_validate(tomllib.loads(_text(folder / "task.toml")))
@@ -84,7 +75,7 @@ def read_task(folder: Path) -> Task:
             ),
         )
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, not TOML, or not the right fields
-        raise TaskError(f"the task in {folder} cannot be read: {error}") from error
+        raise TaskError(f"cannot read the task in {folder}: {error}") from error
 
 
 def _hidden_tests(folder: Path) -> dict[str, str]:
@@ -92,5 +83,5 @@ def _hidden_tests(folder: Path) -> dict[str, str]:
 
 
 def _text(path: Path) -> str:
-    """The file as text, line endings untouched: a patch of CRLF files lives by them."""
+    """Return the text with its line endings: a patch of CRLF files needs them."""
     return path.read_bytes().decode()

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..atomic import write_text
+from ..lines import append_line, json_lines, whole_lines
 from .trackers import Tracker
 
 
@@ -33,16 +35,13 @@ class Log:
         """Forget what was logged after an update."""
         if not self.path.exists():
             return
-        kept = [line for line in _whole_lines(self.path) if json.loads(line).get("update", 0) <= update]
-        partial = self.path.with_suffix(".part")
-        partial.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        partial.replace(self.path)
+        kept = (line for _, line in whole_lines(self.path) if json.loads(line).get("update", 0) <= update)
+        write_text(self.path, b"".join(kept).decode())
 
     def add(self, event: str, update: int, **facts: Any) -> None:
         """One line: what happened, at which update, and numbers. What is not finite is written as text."""
         line = {"event": event, "update": update, "time": round(time.time(), 3), **_plain(facts)}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+        append_line(self.path, json.dumps(line, allow_nan=False))
         if numbers := dict(_numbers(event, facts)):
             for tracker in self._trackers:
                 with _harmless(tracker):
@@ -57,7 +56,7 @@ class Log:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The events of a log, in order; a line that was never finished is left out."""
-    return [json.loads(line) for line in _whole_lines(path)]
+    return [json.loads(line) for _, line in json_lines(path)]
 
 
 @contextlib.contextmanager
@@ -67,11 +66,6 @@ def _harmless(tracker: Tracker) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001  whatever a service raises
         warnings.warn(f"{type(tracker).__name__} failed, and training goes on: {error}", stacklevel=3)
-
-
-def _whole_lines(path: Path) -> list[str]:
-    text = path.read_text(encoding="utf-8")
-    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def _plain(value: Any) -> Any:

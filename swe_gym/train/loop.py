@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from ..atomic import write_text
 from ..errors import MissingDependency, SweGymError, UsageError
 from ..rollout.tokens import ChatTemplate, Conversation
-from ..trajectories.run_folder import LOCK, differences, take_lock, write_whole
+from ..trajectories.run_folder import LOCK, differences, take_lock
 from .advantages import estimator, explained_variance, gae, informative, whiten
 from .batch import Batch, make_batch, segments_batch
 from .checkpoint import Checkpoints
@@ -99,7 +100,7 @@ class Trainer:
         try:
             with take_lock(self.folder / LOCK):
                 self._check_folder()
-                write_whole(self.folder / "config.json", self.config.model_dump_json(indent=2))
+                write_text(self.folder / "config.json", self.config.model_dump_json(indent=2) + "\n")
                 self._train()
         finally:
             if self._generator is not None:

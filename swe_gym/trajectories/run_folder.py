@@ -27,9 +27,11 @@ from typing import IO, Any, Literal, NamedTuple, Self
 
 from pydantic import ValidationError
 
+from ..atomic import write_text
 from ..errors import UsageError, wrong_fields
+from ..lines import end_of_lines, whole_lines
 from ..types import Frozen
-from .trajectory import Trajectory, Turn, Usage, end_of_lines
+from .trajectory import Trajectory, Turn, Usage
 
 RUN, TRAJECTORIES, INDEX, FAILED = "run.json", "trajectories.jsonl", "index.jsonl", "failed.jsonl"
 LIVE, PROGRESS, LOCK = "live", "progress.json", "lock"
@@ -184,18 +186,6 @@ def read_live_file(path: Path) -> Trajectory | None:
     return Trajectory.from_json(lines[0].decode()).model_copy(update={"turns": turns})
 
 
-def whole_lines(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Offset and content of each line that ends with a newline, which is kept. None where there is no file."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(start)
-        offset = start
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            yield offset, line
-            offset += len(line)
-
-
 # --- writing: one process ------------------------------------------------------------------------------------
 
 
@@ -223,7 +213,7 @@ class RunFolder:
             )
             self.finished = self._catch_up()
             self.left_behind = self._gather_live()
-            write_whole(self.path / RUN, self.run.model_dump_json(indent=1))
+            write_text(self.path / RUN, self.run.model_dump_json(indent=1) + "\n")
             self._open = stack.pop_all()
 
     def _agree(self, run: RunInfo) -> RunInfo:
@@ -298,7 +288,7 @@ class RunFolder:
 
     def progress(self, counts: Mapping[str, Any]) -> None:
         """Replace what `progress.json` says."""
-        write_whole(self.path / PROGRESS, json.dumps(counts))
+        write_text(self.path / PROGRESS, json.dumps(counts) + "\n")
 
     def _live_path(self, task_id: str, attempt: int) -> Path:
         return self.path / LIVE / f"{task_id}.{attempt}.jsonl"
@@ -384,13 +374,6 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(text + "\n", encoding="utf-8")
-    os.replace(new, path)
 
 
 def take_lock(path: Path) -> IO[str]:

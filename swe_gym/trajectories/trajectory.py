@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -10,11 +9,12 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from ..errors import UsageError, wrong_fields
+from ..lines import append_line, json_lines
 from ..types import Frozen, ToolSpec, Verdict
 
 MAX_TEXT = 256 << 10
@@ -284,42 +284,11 @@ class Trajectory(Frozen):
         Raises:
             UsageError: A line is no trajectory; the message names file and line.
         """
-        with Path(path).open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.endswith("\n") and not _is_json(line):
-                    return
-                try:
-                    yield cls.from_json(line)
-                except UsageError as error:
-                    raise UsageError(f"{path}, line {number}: {error}") from error
-
-
-def append_line(path: str | os.PathLike[str], line: str) -> None:
-    """Add a line to a file, whole, whoever else writes to it or was killed meanwhile. Missing folders are made."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        end = end_of_lines(file)
-        file.seek(end)
-        if _is_json(file.read()):
-            file.write(b"\n")  # a whole line of somebody's who ends his files without one
-        else:
-            file.truncate(end)
-        file.write(line.encode("ascii") + b"\n")
-
-
-def end_of_lines(file: BinaryIO) -> int:
-    """Offset behind the last newline of a file."""
-    end = file.seek(0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - 65_536)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
+        for number, line in json_lines(Path(path)):
+            try:
+                yield cls.from_json(line.decode())
+            except UsageError as error:
+                raise UsageError(f"{path}, line {number}: {error}") from error
 
 
 def why_ended(info: dict[str, Any]) -> str:
@@ -329,11 +298,3 @@ def why_ended(info: dict[str, Any]) -> str:
     failure: str = info["failure"]
     limit: str = info["limit"]
     return limit or failure.partition(":")[0]
-
-
-def _is_json(line: str | bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True

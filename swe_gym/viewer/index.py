@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError
 
 from ..errors import UsageError
+from ..lines import whole_lines
 from ..trajectories.run_folder import (
     FAILED,
     INDEX,
@@ -30,7 +31,6 @@ from ..trajectories.run_folder import (
     index_line,
     read_live_file,
     read_run,
-    whole_lines,
 )
 from ..trajectories.trajectory import Trajectory, Usage
 

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from ..atomic import replacing
 from .episode import as_page
 from .index import RunIndex
 from .server import PAGE, STATIC, static_text
@@ -61,8 +62,7 @@ def write_report(
     news = {**index.news(), "live": [], "active": False, "progress": {}, "with_verdicts": with_verdicts}
     readable = index.rows[:most_episodes]
     target = Path(path)
-    unfinished = target.with_name(target.name + ".new")
-    with unfinished.open("w", encoding="utf-8") as file:
+    with replacing(target) as partial, partial.open("w", encoding="utf-8") as file:
         head, foot = _page()
         file.write(head)
         _add(file, "news", json.dumps(news))
@@ -73,7 +73,6 @@ def write_report(
             packed = gzip.compress(json.dumps(shown).encode(), compresslevel=6, mtime=0)
             _add(file, f"episode-{row.id}", base64.b64encode(packed).decode())
         file.write(foot)
-    os.replace(unfinished, target)
     return Report(len(index.rows), len(readable), target.stat().st_size)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ..atomic import write_text
 from .curves import HEIGHT, WIDTH, Line, bar_chart, fill, ink, legend, line_chart, number_text, style
 from .markup import Markup, element
 from .server import static_text
@@ -86,9 +87,7 @@ def write_curves(sources: Iterable[str | os.PathLike[str]], path: str | os.PathL
 
 def _write(path: str | os.PathLike[str], runs: Sequence[TrainingRun], text: str) -> TrainingReport:
     target = Path(path)
-    unfinished = target.with_name(target.name + ".new")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, target)
+    write_text(target, text)
     return TrainingReport(len(runs), sum(len(run.updates) for run in runs), target.stat().st_size)
 
 

@@ -32,20 +32,20 @@ def test_version(cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tasks", "show", "rota-month-ends"], "unknown toy task 'rota-month-ends'. Did you mean 'rota-month-end'?"),
-        (["tasks", "show", "[red]x[/]"], "unknown toy task '[red]x[/]'."),
+        (["tasks", "show", "rota-month-ends"], "unknown task 'rota-month-ends'. Did you mean 'rota-month-end'?"),
+        (["tasks", "show", "[red]x[/]"], "unknown task '[red]x[/]'."),
         (["tasks", "list", "-s", "toys"], "unknown task source 'toys'. Did you mean 'toy'?"),
         (["tasks", "list", "-m", "none-*"], "no task matches 'none-*'"),
-        (["tasks", "list", "--tag", "none"], "no task meets all of these conditions"),
-        (["tasks", "export", "tasks.csv"], "tasks.csv: the name of a task file ends in .jsonl, .json, .parquet"),
+        (["tasks", "list", "--tag", "none"], "no task matches: relax the filters"),
+        (["tasks", "export", "tasks.csv"], "tasks.csv: the file name must end in .parquet, .jsonl, .json"),
         (["tasks", "export", "/proc/nowhere/tasks.jsonl"], "No such file or directory: '/proc/nowhere'"),
-        (["play", "rota"], "unknown toy task 'rota'."),
+        (["play", "rota"], "unknown task 'rota'."),
         (["play", "--tools", "none"], "unknown preset of tools 'none'."),
         (["play", "--backend", "locl"], "unknown backend 'locl'. Did you mean 'local'?"),
         (["demo", "--backend", "locl"], "unknown backend 'locl'. Did you mean 'local'?"),
         (["demo", "--output", "/proc/nowhere"], "No such file or directory: '/proc/nowhere'"),
         (["demo", "-m", "l*", "--sandbox-option", "min_isolation=vm"], "min_isolation='vm' was asked for"),
-        (["validate", "none.jsonl"], "there is no task file"),
+        (["validate", "none.jsonl"], "file not found"),
         (["validate", "-m", "none"], "no task matches 'none'"),
         (["validate", "--backend", "locl"], "unknown backend 'locl'. Did you mean 'local'?"),
         (["validate", "--sandbox-option", "memory"], "--sandbox-option 'memory' is not NAME=VALUE"),
@@ -73,7 +73,7 @@ def test_a_broken_task_file_is_named_row_by_row(cli, tmp_path: Path) -> None:
         result = cli(*command, "bad.jsonl")
         assert result.status == 2
         assert "bad.jsonl has broken rows:\n  line 1, field 'task_id': " in result.err
-        assert "\n  line 2, it is not JSON: " in result.err
+        assert "\n  line 2, not JSON: " in result.err
 
 
 def test_a_broken_record_file_is_named(cli, tmp_path: Path) -> None:

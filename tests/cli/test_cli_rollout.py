@@ -102,7 +102,7 @@ def test_trajectories_are_exported_replayed_and_imported(cli, tmp_path: Path) ->
     assert one.out == "1 rows in out/p.json\n"
     none = cli("export", "runs/first", "out/none.jsonl", "--min-reward", 2)
     assert none.status == 2
-    assert "nothing of runs/first is of that kind, so out/none.jsonl was not written" in none.err
+    assert "runs/first: no trajectory matches the filters; out/none.jsonl was not written" in none.err
     assert not (tmp_path / "out" / "none.jsonl").exists()
     replayed = cli("replay", "runs/first", "--match", "larder*")
     assert (replayed.status, replayed.out) == (0, "same     larder-overwrite-evicts, attempt 0: 3 turns\n")

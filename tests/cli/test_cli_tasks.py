@@ -10,12 +10,12 @@ from swe_gym.tasks.file import FileSource
 from swe_gym.types import Task
 
 
-def test_tasks_are_listed_one_a_line(cli) -> None:
+def test_tasks_are_listed_one_per_line(cli) -> None:
     result = cli("tasks", "list")
     assert (result.status, result.err) == (0, "")
     header, *lines = result.out.splitlines()
-    assert header.split() == ["task", "level", "repository", "tags", "the", "issue"]
-    assert [line.split()[0] for line in lines] == load_source("toy").ids()
+    assert header.split() == ["task", "level", "repository", "tags", "issue"]
+    assert [line.split()[0] for line in lines] == list(load_source("toy").ids())
     assert "Overwriting a key in a full cache throws out somebody else's entry" in result.out
 
 
@@ -32,11 +32,11 @@ def test_tasks_are_selected(cli, options: list[str], ids: list[str]) -> None:
     assert [line.split()[0] for line in lines] == ids
 
 
-def test_a_task_is_shown_without_its_oracle_unless_that_is_asked_for(cli, toy: Task) -> None:
+def test_the_oracle_is_shown_only_on_request(cli, toy: Task) -> None:
     plain = cli("tasks", "show", toy.task_id).out
     assert plain.startswith(toy.task_id)
     assert toy.problem_statement in plain
-    assert "To make pass: 5, to keep passing: 12." in plain
+    assert "5 to make pass, 12 to keep passing." in plain
     for secret in (*toy.oracle.fail_to_pass, "move_to_end"):
         assert secret not in plain
     full = cli("tasks", "show", toy.task_id, "--oracle").out
@@ -45,7 +45,7 @@ def test_a_task_is_shown_without_its_oracle_unless_that_is_asked_for(cli, toy: T
         assert f"    {test}\n" in full
 
 
-def test_what_others_wrote_is_printed_as_they_wrote_it(cli, toy: Task, tmp_path: Path) -> None:
+def test_markup_in_tasks_is_printed_literally(cli, toy: Task, tmp_path: Path) -> None:
     from swe_gym.tasks.file import write_tasks
 
     text = "# [bold]Odd[/bold] :smile: \\[x] `[/]`"
@@ -58,7 +58,7 @@ def test_what_others_wrote_is_printed_as_they_wrote_it(cli, toy: Task, tmp_path:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
-def test_exported_tasks_are_a_source(cli, tmp_path: Path, suffix: str) -> None:
+def test_exported_tasks_can_be_loaded(cli, tmp_path: Path, suffix: str) -> None:
     result = cli("tasks", "export", f"new/folder/some{suffix}", "--match", "l*")
     assert (result.status, result.out) == (0, f"2 tasks in new/folder/some{suffix}\n")
     path = tmp_path / f"new/folder/some{suffix}"
@@ -67,19 +67,19 @@ def test_exported_tasks_are_a_source(cli, tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.network
-def test_a_real_task_is_made_validated_and_added(cli, tmp_path: Path, task_file: Path) -> None:
+def test_a_real_task_is_built_validated_and_added(cli, tmp_path: Path, task_file: Path) -> None:
     issue = tmp_path / "issue.md"
     issue.write_text("Matching a file fails.\n")
     command = ["tasks", "new", "--from-pypi", "pathspec", "0.12.0", "0.12.1", "--runs", "1"]
     result = cli(*command, "-o", task_file, "--statement", issue)
     assert (result.status, result.err) == (0, "")
-    assert "pypi__pathspec-0.12.1 is valid, and stands in" in result.out
+    assert "pypi__pathspec-0.12.1 is valid and was added to" in result.out
     tasks = FileSource(str(task_file))
     assert list(tasks.ids()) == ["larder-overwrite-evicts", "useless-gold", "pypi__pathspec-0.12.1"]
     assert tasks.get("pypi__pathspec-0.12.1").problem_statement == "Matching a file fails.\n"
 
 
-def test_a_broken_task_file_is_found_before_a_task_is_built(cli, tmp_path: Path) -> None:
+def test_a_broken_task_file_fails_before_the_build(cli, tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text("nonsense\n")
     result = cli("tasks", "new", "--from-pypi", "no-such-package-at-all", "1", "2")
     assert result.status == 2
@@ -111,7 +111,7 @@ def test_dropped_tests_are_named_with_their_reason(cli, tmp_path: Path) -> None:
     result = cli(*command, "--runs", "1", "-o", "own.jsonl")
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith(
-        "1 tests are in neither list:\n  1 failed with the gold patch\n    tests.test_calc.TestCalc.test_subtracts\n"
+        "1 tests were dropped:\n  1 failed with the gold patch\n    tests.test_calc.TestCalc.test_subtracts\n"
     )
     source = FileSource(str(tmp_path / "own.jsonl"))
     (task,) = map(source.get, source.ids())
@@ -142,7 +142,7 @@ def instance(task_id: str, repo: str, lines: int = 1, **columns: object) -> dict
 
 @pytest.fixture
 def rows(tmp_path: Path) -> list[object]:
-    """Options that name a dataset of six tasks and a broken row."""
+    """Options that select a dataset of six tasks and a broken row."""
     dataset = [instance(f"t{number}", f"owner/r{number % 3}", lines=number + 1) for number in range(6)]
     dataset.append(instance("broken", "owner/r0", patch=None))
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in dataset))
@@ -168,11 +168,11 @@ def test_tasks_of_a_dataset_are_selected_and_broken_rows_are_named(
 ) -> None:
     result = cli("tasks", "list", *rows, *options)
     assert (result.status, listed(result)) == (0, ids)
-    assert "--limit" in options or "left out, 1 broken:" in result.err
+    assert "--limit" in options or "skipped 1 broken tasks:" in result.err
     assert "--limit" in options or "rows.jsonl, line 7: patch: " in result.err
 
 
-def test_only_tasks_that_a_record_calls_valid(cli, rows: list[object], tmp_path: Path) -> None:
+def test_a_record_selects_valid_tasks(cli, rows: list[object], tmp_path: Path) -> None:
     source = load_source("swebench", path=str(tmp_path / "rows.jsonl"))
     records = [
         TaskRecord(task_id="t0", status="valid", backend="docker", digest=digest(source.get("t0"))),
@@ -209,9 +209,9 @@ def test_a_dataset_is_split_by_repository(cli, rows: list[object], tmp_path: Pat
     train, test = (FileSource(str(tmp_path / f"parts/{name}.jsonl")) for name in ("train", "test"))
     assert not {train.get(name).repo for name in train.ids()} & {test.get(name).repo for name in test.ids()}
     for mistake in ("train", "train=much"):
-        assert "is not NAME=SHARE" in cli("tasks", "split", "parts", *rows, "--part", mistake).err
+        assert "expected NAME=SHARE" in cli("tasks", "split", "parts", *rows, "--part", mistake).err
     twice = cli("tasks", "split", "parts", *rows, "--part", "train=2", "--part", "train=1")
-    assert "a part of that name already" in twice.err
+    assert "--part train=1: duplicate name train" in twice.err
 
 
 def test_a_source_option_is_a_pair(cli) -> None:

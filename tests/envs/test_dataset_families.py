@@ -66,14 +66,14 @@ def rows(tmp_path: Path) -> str:
 
 @pytest.fixture
 def local(tmp_path: Path) -> dict[str, Any]:
-    """Settings that put a folder of this machine in the place of the image."""
+    """Settings that replace the image by a local folder."""
     folder = tmp_path / "adder"
     folder.mkdir()
     (folder / "adder.py").write_text("def add(a, b):\n    return a + b + 1\n")
     return {"backend": "local", "sandbox_options": {"workspace": {"kind": "folder", "path": str(folder)}}}
 
 
-@pytest.mark.parametrize("env_id", sorted(DATASETS))
+@pytest.mark.parametrize("env_id", [f"SWE/{name}-v0" for name in DATASETS])
 def test_every_dataset_has_an_id_that_survives_json(env_id: str) -> None:
     spec = gym.spec(env_id)
     assert EnvSpec.from_json(spec.to_json()) == spec
@@ -86,21 +86,19 @@ def test_the_checker_finds_nothing(make_env: Make, rows: str, local: dict[str, A
     check_env(make_env("SWE/SWEBench-v0", path=rows, **local).unwrapped, skip_render_check=True)
 
 
-def test_images_are_what_docker_runs_unless_something_else_is_asked_for(make_env: Make, rows: str) -> None:
+def test_docker_is_the_default_backend(make_env: Make, rows: str) -> None:
     config = make_env("SWE/SWEBench-v0", path=rows, image="r/{image}", source_options={"hints": True}).unwrapped.config  # type: ignore[attr-defined]  # an Env to the checker
     assert config["backend"] == "docker"
     assert config["source_options"] == {"path": rows, "image": "r/{image}", "hints": True}
 
 
-def test_a_sandbox_that_runs_no_images_refuses_a_row_instead_of_opening_an_empty_folder(
-    make_env: Make, rows: str
-) -> None:
+def test_a_backend_without_images_rejects_the_row(make_env: Make, rows: str) -> None:
     env = make_env("SWE/SWEBench-v0", path=rows, backend="local")
     with pytest.raises(Unsupported, match=r"example/adder:1: use backend='docker'"):
         env.reset(seed=0)
 
 
-def test_a_row_is_worked_on_and_tells_nothing_of_its_tests(make_env: Make, rows: str, local: dict[str, Any]) -> None:
+def test_an_episode_reveals_nothing_of_its_tests(make_env: Make, rows: str, local: dict[str, Any]) -> None:
     env = make_env("SWE/SWEBench-v0", path=rows, task_id="me__adder-2", **local)
     observation, info = env.reset(seed=0)
     assert observation.startswith("add(2, 2) is 5.\n")
@@ -145,7 +143,7 @@ def write_jsonl(path: Path, row: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("number", "reward"), [("0", 1.0), ("1", 0.0)])
-def test_an_r2e_task_hides_what_its_image_holds_and_is_judged_by_it(
+def test_an_r2e_task_hides_test_files_and_is_judged_by_them(
     make_env: Make, local: dict[str, Any], tmp_path: Path, number: str, reward: float
 ) -> None:
     folder = Path(local["sandbox_options"]["workspace"]["path"])
@@ -172,7 +170,7 @@ def test_an_r2e_task_hides_what_its_image_holds_and_is_judged_by_it(
 
 
 @pytest.mark.parametrize(("number", "reward"), [("0", 1.0), ("1", 0.0)])
-def test_a_swe_smith_task_begins_with_its_bug_and_without_the_tests_that_see_it(
+def test_a_swe_smith_task_starts_with_its_bug_and_without_failing_tests(
     make_env: Make, local: dict[str, Any], tmp_path: Path, number: str, reward: float
 ) -> None:
     folder = Path(local["sandbox_options"]["workspace"]["path"])
@@ -204,4 +202,4 @@ def test_a_swe_smith_task_begins_with_its_bug_and_without_the_tests_that_see_it(
 RUNNER = """\
 test() { python -m unittest -q test_adder && echo "$1 PASSED [100%]" || { echo "$1 FAILED [100%]"; return 1; }; }
 test test_adder.py::T::test_two"""
-"""The work of pytest, which this machine's own Python need not have."""
+"""Stands in for pytest, which this machine may lack."""

@@ -190,7 +190,7 @@ def test_a_thousand_environments_start_nothing(fake_env: Make) -> None:
     [
         ({"source": "toys"}, "Did you mean 'toy'"),
         ({"source": "toy", "source_options": {"path": "x"}}, "unknown option of task source 'toy'"),
-        ({"source": "file"}, "needs the argument 'path'"),
+        ({"source": "file"}, "requires the argument 'path'"),
         ({"source": "toy", "backend": "locl"}, "Did you mean 'local'"),
         ({"source": "toy", "sandbox_options": {"memory": 5}}, "Did you mean 'memory_mb'"),
         ({"source": "toy", "sandbox_options": {"memory_mb": -5}}, "memory_mb"),

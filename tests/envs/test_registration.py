@@ -34,13 +34,13 @@ def test_a_fresh_process_needs_only_the_module_in_the_id() -> None:
     assert (done.stdout, done.stderr) == ("SWE/Toy-v0\n", "")
 
 
-def test_importing_again_warns_of_nothing() -> None:
+def test_importing_again_does_not_warn() -> None:
     code = "import importlib, swe_gym, gymnasium; importlib.reload(swe_gym); gymnasium.register_envs(swe_gym)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_task_gets_an_id_that_makes_it() -> None:
+def test_every_task_gets_a_working_id() -> None:
     ids = register_tasks("toy")
     assert all(re.fullmatch(r"SWE-toy/[A-Za-z0-9._-]+-v0", env_id) for env_id in ids)
     env = gym.make(ids[1])
@@ -56,7 +56,7 @@ def test_awkward_task_ids_keep_their_own_version() -> None:
     assert all(ENV_ID_RE.fullmatch(env_id) for env_id in ids)
 
 
-def test_registering_twice_is_the_same_as_once_but_a_taken_id_is_refused() -> None:
+def test_registering_twice_is_idempotent_but_taken_ids_are_rejected() -> None:
     first = register_tasks("env_parts:ManySource", ["one"], prefix="Twice")
     assert register_tasks("env_parts:ManySource", ["one"], prefix="Twice") == first
     with pytest.raises(UsageError, match="prefix"):
@@ -64,7 +64,7 @@ def test_registering_twice_is_the_same_as_once_but_a_taken_id_is_refused() -> No
     assert "Twice/two-v0" not in gym.registry
 
 
-def test_a_prefix_must_be_legal() -> None:
+def test_a_prefix_must_be_valid() -> None:
     with pytest.raises(UsageError, match="prefix"):
         register_tasks("env_parts:ManySource")
     with pytest.raises(UsageError, match="prefix"):

@@ -338,7 +338,7 @@ def test_a_cache_that_cannot_be_written_to_is_named_with_what_to_do(
     for cache in ("/proc/nowhere", str(project / "a_file")):
         (project / "a_file").touch()
         monkeypatch.setenv("SWE_GYM_CACHE", cache)
-        with pytest.raises(SandboxStartError, match=f"the cache cannot be used: .*{cache}.* Let SWE_GYM_CACHE name"):
+        with pytest.raises(SandboxStartError, match=f"cannot use the cache: .*{cache}.* Set SWE_GYM_CACHE to"):
             prepare(FolderWorkspace(path=str(project)))
 
 

@@ -1,4 +1,4 @@
-"""Real rows, where they are, and small made ones of the same shape everywhere."""
+"""Real rows, if available, and small generated rows of the same shape."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def real() -> Callable[[str], Path]:
-    """The path of real rows; the test is skipped where they are not."""
+    """Return the path of real rows, or skip the test if they are missing."""
 
     def find(name: str) -> Path:
         path = DATA / name
@@ -27,7 +27,7 @@ def real() -> Callable[[str], Path]:
 
 @pytest.fixture
 def write_rows(tmp_path: Path) -> Write:
-    """Write rows to a file in the format of its name."""
+    """Write rows to a file in the format of its suffix."""
 
     def write(name: str, rows: Iterable[dict[str, Any]], **options: Any) -> Path:
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""Choosing among tasks: sizes of patches, and parts that share no repository."""
+"""Selection of tasks: sizes of patches, and splits that share no repository."""
 
 import json
 import math
@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_gym.errors import UsageError
+from swe_gym.tables import write_table
 from swe_gym.tasks import load_source
 from swe_gym.tasks.choice import changed_lines, split_by_repository
-from swe_gym.tasks.training import training_row, write_rows
+from swe_gym.tasks.training import training_row
 
 
 def test_lines_of_a_patch_are_counted_without_its_headers() -> None:
@@ -40,7 +41,7 @@ def test_every_task_is_in_one_part_and_no_repository_in_two(
     assert split_by_repository(repos, parts, seed=seed) == found
 
 
-def test_shares_are_met_as_nearly_as_repositories_let_them() -> None:
+def test_shares_are_met_approximately() -> None:
     repos = {f"t{number}": f"r{number % 10}" for number in range(100)}
     found = split_by_repository(repos, {"train": 0.8, "test": 0.2})
     assert {name: len(tasks) for name, tasks in found.items()} == {"train": 80, "test": 20}
@@ -56,12 +57,12 @@ def test_impossible_parts_are_refused() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "json", "parquet"])
-def test_rows_for_trainers_hold_what_opens_the_task_and_no_oracle(tmp_path: Path, suffix: str) -> None:
+def test_rows_for_trainers_open_the_task_and_hold_no_oracle(tmp_path: Path, suffix: str) -> None:
     source = load_source("toy")
     tasks = [source.get(task_id) for task_id in source.ids()[:2]]
     rows = [training_row(task, number, "toy", {}) for number, task in enumerate(tasks)]
     path = tmp_path / f"rows.{suffix}"
-    write_rows(rows, path)
+    write_table(rows, path)
     if suffix == "parquet":
         import pyarrow.parquet
 
@@ -76,6 +77,6 @@ def test_rows_for_trainers_hold_what_opens_the_task_and_no_oracle(tmp_path: Path
 
 
 def test_rows_need_a_known_format(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="ends in"):
-        write_rows([], tmp_path / "rows.csv")
+    with pytest.raises(UsageError, match="must end in"):
+        write_table([], tmp_path / "rows.csv")
     assert list(tmp_path.iterdir()) == []

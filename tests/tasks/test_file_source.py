@@ -1,4 +1,4 @@
-"""Task files: what is written comes back equal, and a broken file says all that is wrong with it."""
+"""Task files: round trips, and errors of broken files."""
 
 import json
 import sys
@@ -65,7 +65,7 @@ def test_tasks_survive_a_round_trip_in_every_format(tmp_path: Path, written: lis
         assert [source.get(task.task_id) for task in written] == written
 
 
-def test_a_file_source_is_a_task_source_and_has_a_name(tmp_path: Path) -> None:
+def test_a_file_source_is_loaded_by_name(tmp_path: Path) -> None:
     write_tasks([small()], tmp_path / "tasks.jsonl")
     source = load_source("file", path=str(tmp_path / "tasks.jsonl"))
     assert isinstance(source, TaskSource)
@@ -122,16 +122,16 @@ def test_every_broken_row_is_named_with_its_field(tmp_path: Path) -> None:
     message = str(caught.value)
     assert str(tmp_path / "tasks.jsonl") in message
     assert "line 2, field 'task_id'" in message
-    assert "line 4, it is not JSON" in message
+    assert "line 4, not JSON" in message
     assert "line 5, field 'oracle.timeout'" in message
-    assert "line 6, it is not an object" in message
-    assert "line 7, field 'task_id': 'one' is the id of line 1 already" in message
+    assert "line 6, not an object" in message
+    assert "line 7, field 'task_id': line 1 already has the id 'one'" in message
     assert "line 8, field 'colour'" in message
     assert "line 1," not in message
     assert "secret" not in message
 
 
-def test_a_long_list_of_broken_rows_is_cut(tmp_path: Path) -> None:
+def test_a_long_list_of_broken_rows_is_truncated(tmp_path: Path) -> None:
     (tmp_path / "tasks.json").write_text(json.dumps([{"task_id": ""}] * 500))
     with pytest.raises(TaskError, match=r"and 980 more") as caught:
         FileSource(str(tmp_path / "tasks.json"))
@@ -139,9 +139,9 @@ def test_a_long_list_of_broken_rows_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.parquet"])
-def test_rows_of_a_dataset_are_told_from_broken_tasks(write_rows, name: str) -> None:
+def test_rows_of_a_dataset_are_not_reported_as_broken_tasks(write_rows, name: str) -> None:
     path = write_rows(name, [{"instance_id": f"a__b-{n}", "repo": "a/b", "FAIL_TO_PASS": "[]"} for n in range(50)])
-    with pytest.raises(TaskError, match=r"is no task file: \w+ 1: it has no task_id\..*source of their own") as caught:
+    with pytest.raises(TaskError, match=r"is not a task file: \w+ 1: no task_id\..*source of their own") as caught:
         FileSource(str(path))
     assert "\n" not in str(caught.value)
 
@@ -159,7 +159,7 @@ def test_a_broken_parquet_column_is_named(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     row = {"task_id": "one", "problem_statement": "Fix it.", "oracle": "{"}
     parquet.write_table(arrow.Table.from_pylist([row]), tmp_path / "tasks.parquet")
-    with pytest.raises(TaskError, match="row 1, field 'oracle': it is not JSON"):
+    with pytest.raises(TaskError, match="row 1, field 'oracle': not JSON"):
         FileSource(str(tmp_path / "tasks.parquet"))
 
 
@@ -167,20 +167,20 @@ def test_a_broken_parquet_column_is_named(tmp_path: Path) -> None:
     ("name", "content"),
     [("a.jsonl", b""), ("a.jsonl", b"\xff\n"), ("a.json", b"{}"), ("a.json", b"]"), ("a.parquet", b"PAR1")],
 )
-def test_a_file_that_holds_no_tasks_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_file_without_tasks_is_rejected(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TaskError, match=name):
         FileSource(str(tmp_path / name))
 
 
-def test_a_wrong_path_is_the_callers_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no task file"):
+def test_a_wrong_path_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="file not found"):
         FileSource(str(tmp_path / "none.jsonl"))
-    with pytest.raises(UsageError, match=r"ends in \.jsonl, \.json, \.parquet"):
+    with pytest.raises(UsageError, match=r"must end in \.parquet, \.jsonl, \.json"):
         FileSource(str(tmp_path / "tasks.csv"))
 
 
-def test_what_json_cannot_hold_is_not_written(tmp_path: Path) -> None:
+def test_tasks_that_json_cannot_hold_are_not_written(tmp_path: Path) -> None:
     for metadata in ({"a": float("nan")}, {"a": (1, 2)}, {"a": {1: 2}}, {"a": object()}):
         with pytest.raises(UsageError, match="'one'"):
             write_tasks([small(metadata=metadata)], tmp_path / "tasks.jsonl")
@@ -189,7 +189,7 @@ def test_what_json_cannot_hold_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingDependency, match=r"pip install 'swe-gym\[parquet\]'"):
         write_tasks([small()], tmp_path / "tasks.parquet")

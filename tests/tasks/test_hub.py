@@ -1,4 +1,4 @@
-"""Datasets of the Hub, out of its cache on disk and from a mirror on this machine: nothing here reaches a network."""
+"""Datasets of the Hub, from its cache and from a local mirror, without a network."""
 
 import hashlib
 import http.server
@@ -54,7 +54,7 @@ def row(task_id: str) -> dict[str, Any]:
 
 @pytest.fixture
 def home(tmp_path: Path, write_rows) -> Path:
-    """A cache as `huggingface_hub` leaves it, of one dataset."""
+    """A cache of `huggingface_hub` with one dataset."""
     snapshot = f"home/hub/datasets--owner--name/snapshots/{COMMIT}"
     write_rows(f"{snapshot}/data/test-00000-of-00001.parquet", [row("one"), row("two")])
     write_rows(f"{snapshot}/data/dev-00000-of-00001.parquet", [row("three")])
@@ -67,7 +67,7 @@ def home(tmp_path: Path, write_rows) -> Path:
 
 
 def load(home: Path, *options: str, **variables: str) -> str:
-    """What a process that may not use the network finds."""
+    """Return the output of a process without a network."""
     code = (
         "from swe_gym.tasks import load_source\n"
         "from swe_gym.errors import SweGymError\n"
@@ -95,30 +95,33 @@ def load(home: Path, *options: str, **variables: str) -> str:
         (["dataset='owner/name'", "revision='main'", "image='r/{image}'"], "one two r/x:1"),
     ],
 )
-def test_what_was_fetched_before_is_there_without_a_network(home: Path, options: list[str], found: str) -> None:
+def test_cached_datasets_need_no_network(home: Path, options: list[str], found: str) -> None:
     assert load(home, *options) == found
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["dataset='owner/name'", "split='train'"], "UsageError the dataset has no split 'train', but test, dev"),
-        (["dataset='owner/name'", "config='more'"], "UsageError the dataset has no configuration 'more', but default"),
-        (["dataset='not a name'"], "UsageError 'not a name' is no dataset of the Hugging Face Hub"),
+        (["dataset='owner/name'", "split='train'"], "UsageError the dataset has no split 'train'. Known: test, dev"),
+        (
+            ["dataset='owner/name'", "config='more'"],
+            "UsageError the dataset has no configuration 'more'. Known: default",
+        ),
+        (["dataset='not a name'"], "UsageError 'not a name' is not a valid dataset id"),
     ],
 )
-def test_what_a_dataset_does_not_have_is_said(home: Path, options: list[str], said: str) -> None:
+def test_missing_parts_of_a_dataset_are_named(home: Path, options: list[str], said: str) -> None:
     assert load(home, *options).startswith(said)
 
 
-def test_a_dataset_out_of_reach_says_which_variables_help(home: Path) -> None:
+def test_an_unreachable_dataset_names_the_variables_that_help(home: Path) -> None:
     said = load(home, "dataset='owner/absent'")
-    assert said.startswith("TaskError dataset 'owner/absent' could not be fetched")
+    assert said.startswith("TaskError cannot download dataset 'owner/absent'")
     for variable in ("HF_ENDPOINT", "HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "path="):
         assert variable in said
 
 
-def test_without_a_list_of_files_their_names_tell_the_split(home: Path) -> None:
+def test_without_a_readme_file_names_determine_the_split(home: Path) -> None:
     (home / f"hub/datasets--owner--name/snapshots/{COMMIT}/README.md").write_text("# No head\n")
     assert load(home, "dataset='owner/name'", "split='dev'") == "three x:1"
 
@@ -133,7 +136,7 @@ def test_rows_of_the_hub_are_named_by_file(home: Path) -> None:
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """Answers for the Hub with the files of one dataset."""
+    """Serves the files of one dataset like the Hub."""
 
     files: ClassVar[dict[str, bytes]] = {}
 
@@ -177,7 +180,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def mirror(home: Path) -> Iterator[str]:
-    """A server that has what is in the cache."""
+    """A server with the files in the cache."""
     snapshot = home / f"hub/datasets--owner--name/snapshots/{COMMIT}"
     files = {str(file.relative_to(snapshot)): file.read_bytes() for file in snapshot.rglob("*") if file.is_file()}
     handler = type("Handler", (Hub,), {"files": files})
@@ -189,7 +192,7 @@ def mirror(home: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_a_mirror_is_asked_once_and_for_what_is_needed(mirror: str, tmp_path: Path) -> None:
+def test_a_mirror_is_asked_once_for_the_needed_files(mirror: str, tmp_path: Path) -> None:
     new = tmp_path / "new"
     online = {"HF_ENDPOINT": mirror, "HF_HUB_OFFLINE": "0"}
     assert load(new, "dataset='owner/name'", "split='dev'", **online) == "three x:1"
@@ -199,7 +202,7 @@ def test_a_mirror_is_asked_once_and_for_what_is_needed(mirror: str, tmp_path: Pa
     assert load(new, "dataset='owner/name'", **online) == "one two x:1"
 
 
-def test_what_the_hub_does_not_have_is_the_users_mistake(mirror: str, tmp_path: Path) -> None:
+def test_a_dataset_that_the_hub_lacks_is_a_usage_error(mirror: str, tmp_path: Path) -> None:
     online = {"HF_ENDPOINT": mirror, "HF_HUB_OFFLINE": "0"}
     said = load(tmp_path / "new", "dataset='owner/absent'", **online)
     assert said.startswith("UsageError dataset 'owner/absent' does not exist, or needs HF_TOKEN")

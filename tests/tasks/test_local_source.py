@@ -1,4 +1,4 @@
-"""A user's own folder and test command as a task."""
+"""A local folder and a test command as a task."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from swe_gym.tasks.local import LocalSource
 from swe_gym.types import FolderWorkspace, PythonEnv
 
 
-def test_a_folder_and_a_command_are_a_task(tmp_path: Path) -> None:
+def test_a_folder_and_a_command_make_a_task(tmp_path: Path) -> None:
     folder = tmp_path / "my project"
     folder.mkdir()
     source = load_source("local", path=str(folder), test_cmd="python -m unittest", test_paths=["tests/*"])
@@ -28,7 +28,7 @@ def test_a_folder_and_a_command_are_a_task(tmp_path: Path) -> None:
     assert task.oracle.test_paths == ("tests/*",)
 
 
-def test_everything_about_the_task_can_be_chosen(tmp_path: Path) -> None:
+def test_all_arguments_reach_the_task(tmp_path: Path) -> None:
     source = LocalSource(
         str(tmp_path),
         "make check",
@@ -51,10 +51,10 @@ def test_a_folder_of_only_odd_characters_still_has_an_id(tmp_path: Path) -> None
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no folder"):
+    with pytest.raises(UsageError, match="folder not found"):
         LocalSource(str(tmp_path / "missing"), "true")
     for wrong in (" ", ["true"]):
-        with pytest.raises(UsageError, match="test_cmd must be the command"):
+        with pytest.raises(UsageError, match="test_cmd must be a command"):
             LocalSource(str(tmp_path), wrong)  # type: ignore[arg-type]  # as users do
     with pytest.raises(UsageError, match="unknown task 'other'"):
         LocalSource(str(tmp_path), "true").get("other")
@@ -63,14 +63,14 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test_paths": "tests/*"}, r"test_paths must be a list, as in \['tests/\*'\]"),
-        ({"requirements": "pytest"}, r"requirements must be a list, as in \['pytest'\]"),
+        ({"test_paths": "tests/*"}, r"test_paths must be a list, such as \['tests/\*'\]"),
+        ({"requirements": "pytest"}, r"requirements must be a list, such as \['pytest'\]"),
         ({"python": 3.12}, "task source 'local': version: Input should be a valid string"),
         ({"env": {"SEED": 1}}, "task source 'local': env.SEED: Input should be a valid string"),
         ({"timeout": "long"}, "task source 'local': timeout: Input should be a valid number"),
     ],
 )
-def test_arguments_of_a_wrong_kind_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_arguments_of_a_wrong_type_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         SweEnv("local", {"path": str(tmp_path), "test_cmd": "true", **options}).reset()
     with pytest.raises(UsageError, match=message):

@@ -1,4 +1,4 @@
-"""The generated ladder: endless, seeded, and every task as true as the hand-made ones."""
+"""Generated tasks: seeded, solvable and judged like all others."""
 
 import json
 
@@ -14,7 +14,7 @@ from swe_gym.types import Task
 LADDER = range(1, RUNGS + 1)
 
 
-def test_ids_are_a_range_that_is_never_written_out() -> None:
+def test_ids_are_computed_on_demand() -> None:
     ids = MicroSource([1, 3], first=10, count=COUNT - 10).ids()
     assert len(ids) == 2 * (COUNT - 10)
     assert ids[:3] == ["micro-1-10", "micro-3-10", "micro-1-11"]
@@ -24,7 +24,7 @@ def test_ids_are_a_range_that_is_never_written_out() -> None:
 
 
 @pytest.mark.parametrize("rung", LADDER)
-def test_a_task_is_the_same_for_ever_and_others_differ(rung: int) -> None:
+def test_a_task_never_changes_and_others_differ(rung: int) -> None:
     source = MicroSource(rung)
     tasks = [source.get(task_id) for task_id in source.ids()[:200]]
     assert tasks == [MicroSource(LADDER).get(task.task_id) for task in tasks]
@@ -33,7 +33,7 @@ def test_a_task_is_the_same_for_ever_and_others_differ(rung: int) -> None:
     assert {task.difficulty for task in tasks} == {str(rung)}
 
 
-def test_what_is_not_there_is_said_before_anything_starts() -> None:
+def test_unknown_arguments_fail_before_anything_starts() -> None:
     for arguments in ({"difficulty": 6}, {"difficulty": []}, {"first": -1}, {"first": COUNT}, {"count": 0}):
         with pytest.raises(UsageError):
             MicroSource(**arguments)  # type: ignore[arg-type]  # wrong on purpose
@@ -41,14 +41,14 @@ def test_what_is_not_there_is_said_before_anything_starts() -> None:
         MicroSource(1, count=5).get("micro-1-5")
 
 
-def test_gold_is_one_and_empty_is_nought_on_every_rung() -> None:
+def test_gold_has_reward_one_and_empty_zero_at_every_difficulty() -> None:
     source = MicroSource(LADDER)
     records = validate(source, source.ids()[: 2 * RUNGS], times=1, workers=2)
     assert [(record.status, record.reason) for record in records] == [("valid", "")] * 2 * RUNGS
 
 
 @pytest.mark.parametrize("rung", LADDER)
-def test_the_expert_climbs_by_ordinary_calls(rung: int) -> None:
+def test_the_expert_solves_tasks_by_ordinary_calls(rung: int) -> None:
     with gymnasium.make("SWE/Micro-v0", difficulty=rung, first=500, count=3) as env:
         for number in range(500, 503):
             task_id = f"micro-{rung}-{number}"
@@ -60,7 +60,7 @@ def test_the_expert_climbs_by_ordinary_calls(rung: int) -> None:
             assert info["resolved"]
 
 
-def test_one_call_is_an_episode_where_one_turn_is_allowed() -> None:
+def test_with_one_turn_an_episode_is_one_call() -> None:
     with gymnasium.make("SWE/Micro-v0", difficulty=[1, 2, 3], max_turns=1) as env:
         for rung in (1, 2, 3):
             _, info = env.reset(options={"task_id": f"micro-{rung}-7"})

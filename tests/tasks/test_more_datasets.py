@@ -1,4 +1,4 @@
-"""SWE-rebench, Multi-SWE-bench, SWE-bench Pro and SWE-bench-Live: rows that bring their own commands."""
+"""SWE-rebench, Multi-SWE-bench, SWE-bench Pro and SWE-bench-Live: rows with their own commands."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ INSTANCE = {
 
 
 def check_real(name: str, path: Path, count: int) -> list[Task]:
-    """Every row is a task that survives JSON and keeps its oracle to itself."""
+    """Check that every row makes a task that survives JSON and reveals nothing of its oracle."""
     source = load_source(name, path=str(path))
     tasks = [source.get(task_id) for task_id in source.ids()]
     assert len(tasks) == count
@@ -46,7 +46,7 @@ def check_real(name: str, path: Path, count: int) -> list[Task]:
 CONFIG = {"test_cmd": ["make check", "", "make more"], "log_parser": "parse_log_jq", "install": ["make"]}
 
 
-def test_rebench_v2_runs_all_its_commands_in_a_folder_of_its_name() -> None:
+def test_rebench_v2_runs_all_commands_in_the_repository_folder() -> None:
     row = {**INSTANCE, "language": "c", "install_config": CONFIG, "image_name": "docker.io/x/y:1"}
     task = swe_rebench.task_from_row(row)
     assert (task.workdir, task.image, task.tags) == ("/thing", "docker.io/x/y:1", ("c",))
@@ -57,7 +57,7 @@ def test_rebench_v2_runs_all_its_commands_in_a_folder_of_its_name() -> None:
     assert row["test_patch"] in script
 
 
-def test_rebench_v2_may_tell_names_that_the_tests_call() -> None:
+def test_rebench_v2_appends_the_interface() -> None:
     opinion = {"llm_metadata": [{"difficulty": "medium"}]}
     row = {**INSTANCE, "language": "c", "install_config": json.dumps(CONFIG), "interface": "f(x)", "meta": opinion}
     assert swe_rebench.task_from_row(row).problem_statement == "It is wrong.\n\n## Interface\n\nf(x)"
@@ -76,7 +76,7 @@ def test_rebench_v1_is_tested_like_swe_bench() -> None:
 
 
 def test_rebench_v1_does_not_run_tests_that_were_removed() -> None:
-    """pytest would not run at all, for there is no such file."""
+    """pytest does not run at all if a file is missing."""
     removed = "diff --git a/tests/test_old.py b/tests/test_old.py\ndeleted file mode 100644\n--- a/tests/test_old.py\n"
     row = {**INSTANCE, "test_patch": f"{removed}+++ /dev/null\n@@ -1 +0,0 @@\n-a\n{INSTANCE['test_patch']}"}
     task = swe_rebench.task_from_row({**row, "install_config": {"test_cmd": "pytest -rA"}})
@@ -98,17 +98,17 @@ def test_commands_of_rebench_are_text_or_lists(commands: str, lines: list[str]) 
     assert "\n".join(["status=0", *lines, "(exit $status)"]) in script
 
 
-def test_images_of_rebench_v2_have_no_rule() -> None:
+def test_images_of_rebench_v2_are_only_those_of_the_row() -> None:
     assert swe_rebench.task_from_row({**INSTANCE, "language": "c", "install_config": CONFIG}).image is None
 
 
 def test_a_rebench_row_without_a_command_is_named() -> None:
     for config, said in (
-        ({"test_cmd": "make"}, "log_parser: it is missing"),
+        ({"test_cmd": "make"}, "log_parser: missing"),
         ({"log_parser": "jq"}, "test_cmd: Field required"),
         ({"log_parser": "jq", "test_cmd": [1]}, "test_cmd.*: Input should be a valid string"),
-        ({"log_parser": "jq", "test_cmd": None}, "test_cmd: it is empty"),
-        ({"log_parser": "jq", "test_cmd": [" "]}, "test_cmd: it is empty"),
+        ({"log_parser": "jq", "test_cmd": None}, "test_cmd: empty"),
+        ({"log_parser": "jq", "test_cmd": [" "]}, "test_cmd: empty"),
     ):
         with pytest.raises(TaskError, match=rf"the row: install_config: {said}"):
             swe_rebench.task_from_row({**INSTANCE, "language": "c", "install_config": config})
@@ -157,7 +157,7 @@ def test_multi_swe_policies_read_the_issue_and_not_the_pull_request() -> None:
     assert multi_swe_bench.task_from_row(multi_row()).problem_statement == "# Adapter breaks\n\nIt does."
     without = multi_swe_bench.task_from_row(multi_row(resolved_issues=[]))
     assert without.problem_statement == "# Fix the adapter\n\nSolves it by x."
-    with pytest.raises(TaskError, match="resolved_issues: there is no issue"):
+    with pytest.raises(TaskError, match="resolved_issues: empty"):
         multi_swe_bench.task_from_row(multi_row(resolved_issues=None, title="", body=None))
 
 
@@ -184,12 +184,12 @@ def test_multi_swe_columns_may_be_lists_of_values() -> None:
         ("rust", "a::b", "cargo"),
     ],
 )
-def test_multi_swe_logs_are_told_by_language_and_names(language: str, test: str, parser: str) -> None:
+def test_multi_swe_parsers_follow_language_and_test_names(language: str, test: str, parser: str) -> None:
     row = multi_row(lang=language, n2p_tests={test: {}}, p2p_tests={})
     assert multi_swe_bench.task_from_row(row).oracle.log_parser == parser
 
 
-def test_multi_swe_logs_are_told_by_repository() -> None:
+def test_multi_swe_parsers_follow_the_repository() -> None:
     for repo, test, parser in (("fmt", "args-test", "ctest"), ("json", "test-a_default", "ctest"), ("jq", "x", "jq")):
         org = {"fmt": "fmtlib", "json": "nlohmann", "jq": "jqlang"}[repo]
         row = multi_row(org=org, repo=repo, lang="cpp", n2p_tests={test: {}}, p2p_tests={})
@@ -198,12 +198,12 @@ def test_multi_swe_logs_are_told_by_repository() -> None:
         assert load_parser(parser)("") == {}
 
 
-def test_multi_swe_logs_that_nobody_reads_are_refused() -> None:
+def test_multi_swe_rows_without_a_known_parser_are_rejected() -> None:
     row = multi_row(lang="ts", n2p_tests={"does a thing": {}})
-    with pytest.raises(TaskError, match=r"lang: no log parser is known for ts: give log_parser="):
+    with pytest.raises(TaskError, match=r"lang: no log parser is known for ts: pass log_parser="):
         multi_swe_bench.task_from_row(row)
     assert multi_swe_bench.task_from_row(row, log_parser="vitest").oracle.log_parser == "vitest"
-    with pytest.raises(TaskError, match="none names a test"):
+    with pytest.raises(TaskError, match="no test has to start passing"):
         multi_swe_bench.task_from_row(multi_row(n2p_tests={}))
 
 
@@ -231,7 +231,7 @@ PRO = {
 }
 
 
-def test_pro_rows_bring_their_scripts() -> None:
+def test_pro_rows_hold_their_scripts() -> None:
     task = swe_bench_pro.task_from_row(PRO)
     assert (task.image, task.workdir) == ("jefzda/sweap-images:owner.thing-1", "/app")
     assert task.problem_statement == 'It is wrong.\n\n## Requirements\n\n- It must "work".'
@@ -249,7 +249,7 @@ def test_pro_rows_bring_their_scripts() -> None:
 def test_pro_rows_of_the_hub_find_their_scripts_in_a_copy_of_the_authors_repository(write_rows, tmp_path: Path) -> None:
     scripts = ("run_script", "parser_script", "base_dockerfile")
     path = str(write_rows("rows.jsonl", [{name: value for name, value in PRO.items() if name not in scripts}]))
-    with pytest.raises(TaskError, match=r"line 1: run_script: the row has none; scripts= may bring scripts"):
+    with pytest.raises(TaskError, match=r"line 1: run_script: missing; .* as scripts="):
         load_source("swe_bench_pro", path=path).get("owner__thing-1")
     with pytest.raises(UsageError, match="no folder run_scripts"):
         load_source("swe_bench_pro", path=path, scripts=str(tmp_path))
@@ -278,7 +278,7 @@ def test_pro_rows_of_the_hub_find_their_scripts_in_a_copy_of_the_authors_reposit
 def test_pro_rows_of_the_first_revision_name_no_image(repo: str, instance_id: str, tag: str) -> None:
     row = {**PRO, "repo": repo, "instance_id": instance_id, "dockerhub_tag": None}
     assert swe_bench_pro.task_from_row(row).image == f"jefzda/sweap-images:{tag}"
-    with pytest.raises(TaskError, match="the row: repo: it is not owner/name"):
+    with pytest.raises(TaskError, match="the row: repo: not owner/name"):
         swe_bench_pro.task_from_row({**row, "repo": "thing"})
 
 
@@ -302,7 +302,7 @@ def test_live_rows_build_test_and_print() -> None:
     assert "\nmake\n: '>>>>> Start Test Output'\npytest -rA > log\ncat log\n: '>>>>> End Test Output'\n" in script
 
 
-def test_the_parser_of_a_live_row_is_a_program_that_judges_elsewhere(tmp_path: Path) -> None:
+def test_the_parser_of_a_live_row_runs_in_the_judging_sandbox(tmp_path: Path) -> None:
     code = "def parser(log):\n    return {line.split()[1]: line.split()[0] for line in log.splitlines()}\n"
     task = swe_bench_live.task_from_row({**INSTANCE, "test_cmds": ["make check"], "log_parser": code})
     (tmp_path / "out").write_text("passed a\nfail b\n")
@@ -318,9 +318,9 @@ def test_the_parser_of_a_live_row_is_a_program_that_judges_elsewhere(tmp_path: P
     }
 
 
-def test_a_row_of_the_pipeline_says_what_it_lacks(real) -> None:
+def test_an_unfinished_row_names_the_missing_column(real) -> None:
     source = load_source("swe_bench_live", path=str(real("swe_bench_live/launch_test-dataset.jsonl")))
     with pytest.raises(TaskError, match="line 1: FAIL_TO_PASS: Field required; PASS_TO_PASS: Field required"):
         source.get("amoffat__sh-744")
-    with pytest.raises(TaskError, match="the row: test_cmds: it is empty"):
+    with pytest.raises(TaskError, match="the row: test_cmds: empty"):
         swe_bench_live.task_from_row(INSTANCE)

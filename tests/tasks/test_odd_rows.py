@@ -1,4 +1,4 @@
-"""Rows as they should not be: whatever stands in a column, it makes a task or an error that names row and column."""
+"""Invalid rows: any value makes a task, or an error that names row and column."""
 
 import datetime
 import json
@@ -152,7 +152,7 @@ ODD: dict[str, Any] = {
 
 
 def complaint(make: Callable[[], Task]) -> str:
-    """What is said against a row; nothing where it is a task, which then survives JSON."""
+    """Return the error about a row; empty if it makes a task, which must survive JSON."""
     try:
         task = make()
     except TaskError as error:
@@ -169,7 +169,7 @@ def check(make: Callable[..., Task], row: Mapping[str, Any], column: str) -> Non
 
 
 @pytest.mark.parametrize("source", ROWS)
-def test_whatever_stands_in_a_column_is_a_task_or_an_error_that_names_it(source: str) -> None:
+def test_any_value_makes_a_task_or_an_error_that_names_its_column(source: str) -> None:
     make, row = ROWS[source]
     assert not complaint(lambda: make(row))
     for column in row:
@@ -179,7 +179,7 @@ def test_whatever_stands_in_a_column_is_a_task_or_an_error_that_names_it(source:
 
 
 def parts(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to every part of nested data."""
+    """Yield the path to every part of nested data."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(deeper for key, part in items for deeper in parts(part, (*path, key)))]
 
@@ -224,12 +224,12 @@ def test_rows_of_a_data_frame_are_the_same_tasks(source: str) -> None:
         (None, None),
     ],
 )
-def test_dates_are_text_however_a_table_holds_them(value: Any, text: str | None) -> None:
+def test_dates_of_any_type_become_text(value: Any, text: str | None) -> None:
     make, row = ROWS["swebench"]
     assert make({**row, "created_at": value}).metadata.get("created_at") == text
 
 
-def test_a_bug_that_cannot_be_taken_back_is_named() -> None:
+def test_a_bug_that_cannot_be_reversed_is_named() -> None:
     make, row = ROWS["swesmith"]
     head = "diff --git a/x b/x\n"
     for patch in ("", " ", "nonsense", f"{head}GIT binary patch\n", f"{head}--- a/x\n+++ b/x\n@@ -nonsense\n"):
@@ -265,7 +265,7 @@ def opened(source: str, path: Path, row: Mapping[str, Any]) -> Task:
         ("debug_gym", {"env_type": "local", "problem": "p", "path": "x", "entrypoint": "pytest", "image": "i:1"}),
     ],
 )
-def test_records_of_others_are_tasks_or_errors_that_name_their_part(
+def test_records_of_other_systems_make_tasks_or_errors_that_name_the_field(
     tmp_path: Path, source: str, row: dict[str, Any]
 ) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(ROWS["r2e"][1]))

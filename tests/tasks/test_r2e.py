@@ -1,4 +1,4 @@
-"""R2E-Gym rows as tasks: expected maps, issue texts, gold patches put together, and what images must not show."""
+"""R2E-Gym rows as tasks: expected results, issue texts, gold patches and hidden files."""
 
 import json
 import subprocess
@@ -71,20 +71,20 @@ def test_the_id_is_repository_and_commit(write_rows) -> None:
     assert source.get("aiohttp-f00").task_id == "aiohttp-f00"
 
 
-def test_each_test_must_end_as_it_did() -> None:
+def test_each_test_must_end_as_expected() -> None:
     oracle = task_from_row(row()).oracle
     assert (oracle.grader, oracle.log_parser) == ("expected", "r2e")
     assert oracle.expected == {"A.test_a": TestStatus.PASSED, "test_b": TestStatus.FAILED, "test_c": TestStatus.ERROR}
 
 
-def test_what_images_carry_is_hidden_and_set_back() -> None:
+def test_files_of_the_image_are_hidden_and_restored() -> None:
     oracle = task_from_row(row()).oracle
     assert {"/r2e_tests", "/root/r2e_tests", "run_tests.sh", "parsed_commit.json"} <= set(oracle.hidden_paths)
     assert {"r2e_tests", "run_tests.sh"} <= set(oracle.test_paths)
     assert "bash run_tests.sh" in oracle.eval_script
 
 
-def test_a_policy_reads_the_issue_and_no_more() -> None:
+def test_a_policy_reads_only_the_issue() -> None:
     task = task_from_row(row())
     assert task.problem_statement == "**Title:** x is wrong"
     seen = task.model_dump_json(exclude={"oracle"})
@@ -107,7 +107,7 @@ def test_the_issue_is_found_between_its_marks(text: str) -> None:
     assert issue_text(text) == "Wrong."
 
 
-def test_the_gold_patch_is_put_together_without_tests(tmp_path: Path) -> None:
+def test_the_gold_patch_is_built_without_tests(tmp_path: Path) -> None:
     gold = task_from_row(row()).oracle.gold_patch
     assert "test_core" not in gold
     assert "logo.png" not in gold
@@ -121,10 +121,10 @@ def test_the_gold_patch_is_put_together_without_tests(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"expected_output_json": "{}"}, "expected_output_json: it names no test"),
-        ({"expected_output_json": '{"a": "FINE"}'}, "expected_output_json: .*a result is none of"),
+        ({"expected_output_json": "{}"}, "expected_output_json: no tests"),
+        ({"expected_output_json": '{"a": "FINE"}'}, "expected_output_json: .*results must be"),
         ({"expected_output_json": "secret"}, "expected_output_json: .*"),
-        ({"parsed_commit_content": '{"file_diffs": [{}]}'}, "parsed_commit_content: it is no description of a commit"),
+        ({"parsed_commit_content": '{"file_diffs": [{}]}'}, "parsed_commit_content: invalid description of a commit"),
         ({"docker_image": None}, "docker_image: "),
     ],
 )
@@ -162,7 +162,7 @@ def test_real_gold_patches_turn_old_files_into_new_ones(real, tmp_path: Path) ->
             assert (folder / file["header"]["file"]["path"]).read_text() == file["new_file_content"]
 
 
-def test_rows_that_were_published_in_part_say_what_they_lack(real) -> None:
+def test_incomplete_rows_name_the_missing_column(real) -> None:
     texts = [json.loads(line) for line in real("r2e/r2e_subset_meta_18rows.jsonl").read_text().splitlines()]
     assert len(texts) == 18
     for columns in texts:

@@ -1,4 +1,4 @@
-"""Rows on disk: read one at a time, found again, and named where they are broken."""
+"""Random access to rows on disk, and errors of broken rows."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_rows_of_several_row_groups_are_found(write_rows) -> None:
         assert rows.read(number) == many()[number]
 
 
-def test_a_broken_row_group_hurts_no_other_however_often_it_is_asked_for(write_rows) -> None:
+def test_a_broken_row_group_affects_no_other(write_rows) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = [{"id": str(number), "text": f"{number}" * 50} for number in range(3)]
     path = write_rows("rows.parquet", rows, row_group_size=1, use_dictionary=False)
@@ -43,19 +43,19 @@ def test_a_broken_row_group_hurts_no_other_however_often_it_is_asked_for(write_r
     assert file.keys(["id"]) == [("0",), ("1",), ("2",)]
     for number in (0, 1, 1, 2, 1, 0):
         if number == 1:
-            with pytest.raises(TaskError, match="row 2: it cannot be read"):
+            with pytest.raises(TaskError, match="row 2: cannot read"):
                 file.read(number)
         else:
             assert file.read(number) == rows[number]
 
 
-def test_columns_that_do_not_matter_are_left_out_of_parquet(write_rows) -> None:
+def test_other_columns_of_parquet_are_not_read(write_rows) -> None:
     (rows,) = open_rows(write_rows("rows.parquet", many()), columns=["instance_id", "list", "absent"])
     assert rows.keys(["absent", "instance_id"])[3] == (None, "id-3")
     assert rows.read(3) == {"instance_id": "id-3", "list": ["a", "3"]}
 
 
-def test_an_id_that_takes_decoding_is_decoded(tmp_path: Path) -> None:
+def test_an_escaped_id_is_decoded(tmp_path: Path) -> None:
     lines = [
         {"instance_id": "a", "inner": '{"instance_id": "not me"}'},  # text that looks like JSON is text
         {"inner": {"instance_id": "nor me"}, "instance_id": "b"},
@@ -87,10 +87,10 @@ def test_a_json_file_may_hold_a_list_one_object_or_lines(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("rows.jsonl", '{"a": 1}\n{"a"\n', "rows.jsonl, line 2: it is not JSON"),
-        ("rows.jsonl", '{"a": 1}\n[1]\n', "rows.jsonl, line 2: it is not an object"),
-        ("rows.json", "[1]", "rows.json, row 1: it is not an object"),
-        ("rows.json", "[{]", "rows.json: it is not JSON"),
+        ("rows.jsonl", '{"a": 1}\n{"a"\n', "rows.jsonl, line 2: not JSON"),
+        ("rows.jsonl", '{"a": 1}\n[1]\n', "rows.jsonl, line 2: not an object"),
+        ("rows.json", "[1]", "rows.json, row 1: not an object"),
+        ("rows.json", "[{]", "rows.json: not JSON"),
         ("rows.parquet", "no parquet", "rows.parquet is not a parquet file"),
     ],
 )
@@ -116,16 +116,16 @@ def test_a_folder_is_all_its_files_or_those_of_a_split(write_rows, tmp_path: Pat
         ids("dev")
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no file or folder"):
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="file or folder not found"):
         open_rows(tmp_path / "nowhere.jsonl")
     with pytest.raises(UsageError, match=r"no file ends in \.parquet"):
         open_rows(tmp_path)
     file = tmp_path / "rows.csv"
     file.write_text("a,b\n")
-    with pytest.raises(UsageError, match="ends in"):
+    with pytest.raises(UsageError, match="must end in"):
         open_rows(file)
-    with pytest.raises(UsageError, match="is one file"):
+    with pytest.raises(UsageError, match="remove split="):
         open_rows(file, split="test")
 
 
@@ -142,5 +142,5 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
         ("testing.jsonl", "test", False),
     ],
 )
-def test_file_names_tell_their_split(name: str, split: str, expected: bool) -> None:
+def test_file_names_determine_their_split(name: str, split: str, expected: bool) -> None:
     assert is_of_split(name, split) == expected

@@ -1,4 +1,4 @@
-"""Opening a source by its name: what it takes is known before anything is read."""
+"""Opening a source by name: its arguments are checked first."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ HERE = f"{__name__}:"
 
 
 class Whatever:
-    """A source of somebody else's that takes any argument."""
+    """A custom source that accepts any argument."""
 
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
@@ -26,7 +26,7 @@ class Whatever:
 
 
 class Named(Whatever):
-    """One that takes some itself and hands on the others."""
+    """A custom source that passes other arguments to its base class."""
 
     def __init__(self, first: str, **facts: Any) -> None:
         super().__init__(first=first, **facts)
@@ -37,27 +37,27 @@ def plain(first: str) -> Whatever:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_no_source_takes_what_it_does_not_know(name: str) -> None:
+def test_unknown_options_are_rejected(name: str) -> None:
     with pytest.raises(UsageError, match=rf"^unknown option of task source '{name}': 'nonsense'\. Known: "):
         load_source(name, nonsense=1)
 
 
-def test_options_of_every_class_that_hands_them_on_are_known() -> None:
+def test_options_of_base_classes_are_accepted() -> None:
     check_source("swegym", ["path", "hints", "revision", "image"])
     with pytest.raises(UsageError, match="Did you mean 'hints'"):
         check_source("swegym", ["hint"])
 
 
-def test_what_is_needed_is_said() -> None:
-    with pytest.raises(UsageError, match="task source 'harbor' needs the argument 'path'"):
+def test_missing_arguments_are_named() -> None:
+    with pytest.raises(UsageError, match="task source 'harbor' requires the argument 'path'"):
         load_source("harbor")
 
 
-def test_sources_of_others_are_asked_too() -> None:
+def test_options_of_custom_sources_are_checked() -> None:
     assert list(load_source(f"{HERE}Whatever", a=1, b=2).ids()) == ["a", "b"]
     assert list(load_source(f"{HERE}Named", first=1, b=2).ids()) == ["first", "b"]
     assert list(load_source(f"{HERE}plain", first=1).ids()) == ["first"]
-    with pytest.raises(UsageError, match="needs the argument 'first'"):
+    with pytest.raises(UsageError, match="requires the argument 'first'"):
         load_source(f"{HERE}Named", b=2)
     with pytest.raises(UsageError, match=r"'second'\. Known: first\."):
         load_source(f"{HERE}plain", first=1, second=2)

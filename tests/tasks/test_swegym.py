@@ -1,4 +1,4 @@
-"""SWE-Gym rows as tasks: neither image nor test command is in them."""
+"""SWE-Gym rows as tasks: the source adds image and test command."""
 
 from typing import Any
 
@@ -37,18 +37,18 @@ def test_image_and_command_are_known() -> None:
     assert task.oracle.log_parser == "pytest"
 
 
-def test_cases_of_mypy_are_chosen_by_name() -> None:
+def test_cases_of_mypy_are_selected_by_name() -> None:
     cases = "+[case testOne]\n+x\n [case testTwo]\n"
     task = task_from_row(row(repo="python/mypy", version="1.8", test_patch=PATCH.format("a.test") + cases))
     assert '\npytest -rA -k "testOne or testTwo"\n' in task.oracle.eval_script
 
 
-def test_an_unknown_version_is_refused() -> None:
+def test_an_unknown_version_is_rejected() -> None:
     with pytest.raises(TaskError, match=r"eval_script: .* getmoto/moto version 0\.0"):
         task_from_row(row(version="0.0"))
 
 
-def test_repositories_are_known_however_they_are_spelt() -> None:
+def test_repository_names_ignore_case() -> None:
     assert task_from_row(row(repo="Project-MONAI/MONAI", version="1.0")).oracle.log_parser == "pytest"
 
 

@@ -1,4 +1,4 @@
-"""SWE-smith rows as tasks: the bug goes in at the start, and its reverse is the gold patch."""
+"""SWE-smith rows as tasks: the bug is applied first, and its reverse is the gold patch."""
 
 import json
 import subprocess
@@ -52,13 +52,13 @@ def row(**columns: Any) -> dict[str, Any]:
     }
 
 
-def test_the_bug_is_the_start_and_its_reverse_the_gold_patch() -> None:
+def test_the_bug_is_the_start_patch_and_its_reverse_the_gold_patch() -> None:
     oracle = task_from_row(row()).oracle
     assert oracle.start_patch == BUG
     assert oracle.gold_patch == GOLD
 
 
-def test_nothing_is_fetched_and_the_failing_tests_are_away() -> None:
+def test_nothing_is_fetched_and_failing_tests_are_hidden() -> None:
     task = task_from_row(row())
     assert "git" not in task.oracle.eval_script
     assert task.oracle.hidden_paths == ("tests/test_b.py",)
@@ -67,7 +67,7 @@ def test_nothing_is_fetched_and_the_failing_tests_are_away() -> None:
     assert task.repo == "pallets/flask"
 
 
-def test_files_that_pytest_named_from_another_root_lie_in_the_workspace() -> None:
+def test_test_files_named_from_another_root_are_found() -> None:
     mido = row(
         repo="swesmith/mido__mido.a0158ff9",
         FAIL_TO_PASS=["../dev/tests/test_syx.py::test_read"],
@@ -93,7 +93,7 @@ def test_images_have_their_published_names(name: str, image: str) -> None:
 def test_other_languages_need_a_command(write_rows) -> None:
     go = row(FAIL_TO_PASS=["TestContext"], PASS_TO_PASS=[])
     with pytest.raises(
-        TaskError, match=r"the row: repo: pallets__flask.bc098406 is not tested by pytest: give test_cmd"
+        TaskError, match=r"the row: repo: pallets__flask.bc098406 is not tested by pytest: pass test_cmd"
     ):
         task_from_row(go)
     path = str(write_rows("rows.jsonl", [go]))
@@ -103,12 +103,12 @@ def test_other_languages_need_a_command(write_rows) -> None:
     assert "\ngo test -v ./...\n" in oracle.eval_script
 
 
-def test_a_bug_without_an_issue_is_no_task() -> None:
-    with pytest.raises(TaskError, match="the row: problem_statement: it is empty"):
+def test_a_bug_without_an_issue_is_rejected() -> None:
+    with pytest.raises(TaskError, match="the row: problem_statement: empty"):
         task_from_row(row(problem_statement=None))
 
 
-def test_a_policy_reads_the_issue_and_no_more() -> None:
+def test_a_policy_reads_only_the_issue() -> None:
     seen = task_from_row(row()).model_dump_json(exclude={"oracle"})
     for secret in ("x = 2", "core.py", "test_b"):
         assert secret not in seen
@@ -135,7 +135,7 @@ def test_a_pandas_row_as_swe_smith_evaluated_it(real) -> None:
 
 
 def diff(old: Path, new: Path) -> str:
-    """What git says between two folders."""
+    """Return git's diff of two folders."""
     command = ["git", "-C", str(old.parent), "diff", "--no-index", "--no-renames", old.name, new.name]
     output = subprocess.run(command, capture_output=True, timeout=60).stdout.decode()
     for side in (old.name, new.name):
@@ -151,7 +151,7 @@ texts = st.none() | st.tuples(lines, st.booleans()).map(lambda pair: "\n".join(p
     old=st.dictionaries(st.sampled_from(["f", "g h"]), texts), new=st.dictionaries(st.sampled_from(["f", "g h"]), texts)
 )
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_reversed_diff_undoes_what_git_says(tmp_path_factory, old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_a_reversed_diff_reverts_the_original(tmp_path_factory, old: dict[str, Any], new: dict[str, Any]) -> None:
     root = tmp_path_factory.mktemp("trees")
     for name, files in (("old", old), ("new", new)):
         (root / name).mkdir()
@@ -165,12 +165,12 @@ def test_a_reversed_diff_undoes_what_git_says(tmp_path_factory, old: dict[str, A
     assert left == {path: text for path, text in old.items() if text is not None}
 
 
-def test_modes_and_renames_are_turned_round() -> None:
+def test_modes_and_renames_are_reversed() -> None:
     head = "diff --git a/x b/y\nold mode 100644\nnew mode 100755\nsimilarity index 100%\nrename from x\nrename to y\n"
     other = "diff --git a/x b/y\nold mode 100755\nnew mode 100644\nsimilarity index 100%\nrename from y\nrename to x\n"
     assert reverse_diff(head) == other
 
 
-def test_binary_files_are_refused() -> None:
+def test_binary_files_are_rejected() -> None:
     with pytest.raises(TaskError, match="binary"):
         reverse_diff("diff --git a/x b/x\nindex 1..2 100644\nGIT binary patch\nliteral 1\nA\n")

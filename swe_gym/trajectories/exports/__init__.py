@@ -1,11 +1,11 @@
-"""Trajectories in the forms that other programs read. Every exporter is a pure function of trajectories.
+"""Export of trajectories to the formats of other programs. Every exporter is a pure function.
 
-None of them passes on what only the owner of a run may see: `Trajectory.verdict` and `Trajectory.failure`.
+No exporter passes on `Trajectory.verdict` or `Trajectory.failure`, which only the owner of a run may see.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,12 +13,14 @@ from typing import Any
 
 from ...errors import UsageError
 from ...registry import Registry
+from ...tables import SUFFIXES, write_table
 from ..trajectory import Trajectory
+from .rows import encodable, row_schema
 
 __all__ = ["EXPORTERS", "Exporter", "export_trajectories"]
 
 Exporter = Callable[[Iterable[Trajectory]], Iterator[dict[str, Any]]]
-"""Turns trajectories into rows of plain JSON."""
+"""Turns trajectories into rows of JSON data."""
 
 EXPORTERS = Registry(
     "export format",
@@ -35,53 +37,30 @@ EXPORTERS = Registry(
 
 
 def export_trajectories(trajectories: Iterable[Trajectory], to: str, path: str | os.PathLike[str]) -> int:
-    """Write trajectories to a file in another form.
+    """Write trajectories to a file in another format.
 
     Args:
-        trajectories: They are read once, one by one.
+        trajectories: The trajectories; they are read once, one by one.
         to: A name of `EXPORTERS`, or "module:function".
-        path: A `.jsonl` or `.json` file; with the form "rows", or any other whose rows are flat, `.parquet` too.
+        path: A `.jsonl` or `.json` file; for the format "rows", or any other with flat rows, also `.parquet`.
 
     Returns:
-        How many rows were written. Where there is none, or an error is raised, a file that was there stays as it was.
+        The number of rows. If it is 0 or an error is raised, an existing file stays as it was.
 
     Raises:
-        UsageError: No such form, or no file of that kind.
-        MissingDependency: A Parquet file needs the extra "parquet".
+        UsageError: The format or the suffix is unknown.
+        MissingDependency: A parquet file needs the extra "parquet".
     """
     exporter: Exporter = EXPORTERS.load(to)
-    rows = exporter(trajectories)
     target = Path(path)
-    writers = {".jsonl": _write_lines, ".json": _write_list, ".parquet": _write_parquet}
-    if target.suffix not in writers:
-        raise UsageError(f"{target}: exports end with {', '.join(writers)}")
+    if target.suffix not in SUFFIXES:
+        raise UsageError(f"{target}: the file name must end in {', '.join(SUFFIXES)}")
+    rows = exporter(trajectories)
+    first = next(rows, None)
+    if first is None:
+        return 0
+    rows = itertools.chain([first], rows)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        count = writers[target.suffix](rows, partial)
-        if count:
-            partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return count
-
-
-def _write_lines(rows: Iterable[dict[str, Any]], path: Path) -> int:
-    count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row) + "\n")
-            count += 1
-    return count
-
-
-def _write_list(rows: Iterable[dict[str, Any]], path: Path) -> int:
-    listed = list(rows)
-    path.write_text(json.dumps(listed) + "\n", encoding="utf-8")
-    return len(listed)
-
-
-def _write_parquet(rows: Iterable[dict[str, Any]], path: Path) -> int:
-    from .parquet import write_parquet  # pyarrow is an extra
-
-    return write_parquet(rows, path)
+    if target.suffix != ".parquet":
+        return write_table(rows, target)
+    return write_table(map(encodable, rows), target, schema=row_schema() if "turns" in first else None)

@@ -1,4 +1,4 @@
-"""Conversations: for supervised fine-tuning, and in pairs for learning from preferences."""
+"""Conversations: for supervised fine-tuning, and in pairs for preference learning."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Message = dict[str, Any]
 
 
 def conversation(one: Trajectory) -> list[Message]:
-    """The episode as messages of OpenAI's chat API; it ends with the policy's last word.
+    """Return the episode as messages of OpenAI's chat API. The last message is the policy's.
 
-    Where the policy kept its conversation, that is it. Otherwise observations are the user's and actions the
-    assistant's, word for word.
+    If the policy recorded its messages, they are returned. Otherwise, observations become user messages and actions
+    become assistant messages.
     """
     if one.messages:
         return [dict(message) for message in one.messages]
@@ -27,10 +27,10 @@ def conversation(one: Trajectory) -> list[Message]:
 
 
 def to_sft(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
-    """`messages`, and `tools` where calls went through the API: what SFT trainers of chat models take.
+    """Yield rows for SFT trainers of chat models: `messages`, and `tools` if calls went through the API.
 
-    Choose the trajectories first: a resolved one is an example, any other is not. Where nothing valid is known of
-    it, `reward` and `resolved` are None.
+    Filter the trajectories first: only resolved ones are good examples. `reward` and `resolved` are None if the reward
+    is not valid.
     """
     for one in trajectories:
         messages = conversation(one)
@@ -43,10 +43,10 @@ def to_sft(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
 
 
 def to_preferences(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
-    """Pairs of attempts at one task of which one was worth more: `prompt`, `chosen`, `rejected`.
+    """Yield pairs of attempts at one task with different rewards: `prompt`, `chosen`, `rejected`.
 
-    Within a task the best is set against the worst, the second best against the second worst, and so on while their
-    rewards differ. Episodes without a valid reward are left out. All trajectories are held in memory.
+    The best attempt is paired with the worst, the second best with the second worst, and so on while their rewards
+    differ. Episodes without a valid reward are omitted. All trajectories are held in memory.
     """
     tasks: dict[str, list[Trajectory]] = {}
     for one in trajectories:

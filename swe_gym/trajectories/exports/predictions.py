@@ -1,4 +1,4 @@
-"""SWE-bench predictions: what its harness judges."""
+"""Predictions for SWE-bench's harness."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ..trajectory import Trajectory
 
 
 def to_predictions(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
-    """`instance_id`, `model_name_or_path` and `model_patch`, one row per task.
+    """Yield `instance_id`, `model_name_or_path` and `model_patch`, one row per task.
 
-    A patch of which only the beginning was kept cannot be applied: its row has an empty `model_patch`.
+    If only the beginning of a patch was recorded, it cannot be applied and `model_patch` is empty.
 
     Raises:
-        UsageError: Two attempts at one task: the harness takes one.
+        UsageError: A task has two attempts; the harness accepts one.
     """
     seen: set[str] = set()
     for one in trajectories:
         if one.task_id in seen:
-            raise UsageError(f"{one.task_id} was attempted more than once: export one attempt at a time")
+            raise UsageError(f"{one.task_id} was attempted more than once: export a single attempt (--attempt 0)")
         seen.add(one.task_id)
         yield {
             "instance_id": one.task_id,

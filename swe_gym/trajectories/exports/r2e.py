@@ -22,10 +22,10 @@ _EXITS = {
 
 
 def to_r2e(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
-    """The fields of R2E-Gym's `Trajectory` and `TrajectoryStep`.
+    """Yield rows with the fields of R2E-Gym's `Trajectory` and `TrajectoryStep`.
 
-    Calls are written in its XML, under the names of the tools that were used. `ds` holds the task's id, repository
-    and statement only: R2E-Gym keeps the whole dataset row there, gold patch and hidden tests included.
+    Calls are written in its XML with our tool names. `ds` holds only the task's id, repository and statement; R2E-Gym
+    stores the whole dataset row there, including gold patch and hidden tests.
     """
     for one in trajectories:
         image = str((one.env.get("sandbox_options") or {}).get("image") or "")
@@ -85,7 +85,7 @@ def _steps(one: Trajectory) -> Iterator[dict[str, Any]]:
 
 
 def _action(turn: Turn) -> str:
-    """The call in R2E-Gym's form; the policy's own text where it was no call, or cannot be written so."""
+    """Return the call in R2E-Gym's format, or the policy's text if it has no call that the format can hold."""
     if not turn.tool:
         return turn.action.removeprefix(turn.thought).lstrip("\n") if turn.thought else turn.action
     try:

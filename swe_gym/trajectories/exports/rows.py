@@ -1,4 +1,4 @@
-"""One flat row per trajectory: for tables, Parquet files and Hugging Face datasets."""
+"""One row per trajectory: swe_gym's own format, and flat rows for tables, parquet and Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -6,37 +6,24 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ...tables import load_arrow
 from ..trajectory import Trajectory
 
 _SCALARS = (
-    "task_id",
-    "repo",
-    "attempt",
-    "tries",
-    "config_hash",
-    "experiment",
-    "env_id",
-    "seed",
-    "started",
-    "observation",
-    "outcome",
-    "reason",
-    "reward_valid",
-    "resolved",
-    "reward",
-    "patch",
-)
+    "task_id repo attempt tries config_hash experiment env_id seed started observation outcome reason reward_valid "
+    "resolved reward patch"
+).split()
 _TURN_SCALARS = ("action", "thought", "tool", "observation", "reward", "terminated", "truncated", "seconds")
 
 
 def as_they_are(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
-    """The trajectories themselves, without what only the owner of the run may see."""
+    """Yield the trajectories unchanged, except for the fields that only the owner of the run may see."""
     for trajectory in trajectories:
         yield trajectory.without_oracle().model_dump()
 
 
 def to_rows(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
-    """Columns of one type each; what may hold anything (`env`, `info`, `messages`, arguments) is JSON text."""
+    """Yield flat rows with one type per column. Free-form fields (`env`, `info`, `messages`, ...) are JSON text."""
     for one in trajectories:
         row: dict[str, Any] = {name: getattr(one, name) for name in _SCALARS}
         row |= {
@@ -74,3 +61,56 @@ def to_rows(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
             ],
         }
         yield row
+
+
+def encodable(value: Any) -> Any:
+    """Return the value with text that UTF-8 can encode: a model may write half a surrogate pair."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {key: encodable(part) for key, part in value.items()}
+    if isinstance(value, list) and value and not isinstance(value[0], int | float):
+        return [encodable(part) for part in value]
+    return value
+
+
+def row_schema() -> Any:
+    """Return the pyarrow schema of `to_rows`. It cannot be derived from rows: an empty list has no item type."""
+    pa = load_arrow()
+    text, integer, real, truth = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+    turn = {
+        **_typed(text, "action thought tool observation"),
+        "reward": real,
+        **_typed(truth, "terminated truncated"),
+        "seconds": real,
+        **_typed(text, "arguments info"),
+        "policy_seconds": real,
+        **_typed(integer, "prompt_tokens completion_tokens"),
+    }
+    segment = {
+        "token_ids": pa.list_(pa.int32()),
+        "loss_mask": pa.list_(pa.int8()),
+        "logprobs": pa.list_(real),
+        "versions": pa.list_(pa.int32()),
+        "temperature": real,
+    }
+    columns = {
+        **_typed(text, "task_id repo"),
+        **_typed(integer, "attempt tries"),
+        **_typed(text, "config_hash experiment env_id"),
+        "seed": integer,
+        **_typed(text, "started observation outcome reason"),
+        **_typed(truth, "reward_valid resolved"),
+        "reward": real,
+        **_typed(text, "patch policy model sampling"),
+        **_typed(integer, "prompt_tokens completion_tokens"),
+        **_typed(real, "cost total_seconds"),
+        **_typed(text, "env info tools messages"),
+        "turns": pa.list_(pa.struct(list(turn.items()))),
+        "segments": pa.list_(pa.struct(list(segment.items()))),
+    }
+    return pa.schema(list(columns.items()))
+
+
+def _typed(kind: Any, names: str) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), kind)

@@ -1,4 +1,4 @@
-"""Conversations in the form of OpenAI's chat API, as SFT datasets hold them; debug-gym's among them."""
+"""Conversations in the format of OpenAI's chat API, as in SFT datasets, including debug-gym's."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from typing import Any
 
 from ...actions import FORMATS, render_call
 from ...actions.scan import Found, TooManyCalls, find_calls
-from ...tasks.dataset import decoded
+from ...tables import decoded
 from ...types import ToolCall, ToolSpec
 from ..trajectory import PolicyInfo, Trajectory, Turn
 
 FENCES = ("bash",)
-"""Where nothing else in a conversation is a call, a fence of shell commands is one."""
+"""Formats that count as calls only if a conversation has no other calls."""
 
 
 def from_messages(row: dict[str, Any], name: str) -> Trajectory:
-    """A conversation: what the user or the system says first, then the assistant's turns and what followed each.
+    """Return the trajectory of a conversation: the opening messages, then the assistant's turns and the replies.
 
-    `messages` and `tools` may be JSON text. Calls are those of the API; in conversations that have none, those that
-    stand in the text, in any format that an action may have. Whether such an episode was a success stands in it only
-    where a field `resolved` or `reward` says so; without one `reward_valid` is False.
+    `messages` and `tools` may be JSON text. If no calls went through the API, calls are parsed from the text, in any
+    action format. A field `resolved` or `reward` holds the result; without one, `reward_valid` is False.
 
     Raises:
-        KeyError, TypeError, ValueError: The row is not of this form.
+        KeyError, TypeError, ValueError: The row does not have this format.
     """
     messages = [_plain(message) for message in decoded(row["messages"]) or ()]
     starts = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
@@ -54,28 +53,28 @@ def from_messages(row: dict[str, Any], name: str) -> Trajectory:
 
 
 def number(value: Any) -> float | None:
-    """A reward or a time as a number; tables hold NaN where there was none.
+    """Return a reward or a time as a number. Missing values of tables (NaN) become None.
 
     Raises:
-        TypeError, ValueError: It is no number.
+        TypeError, ValueError: The value is not a number.
     """
     found = None if value is None else float(value)
     return None if found is None or not math.isfinite(found) else found
 
 
 def ended(turns: Sequence[Turn], *, reward: float, submitted: bool) -> tuple[Turn, ...]:
-    """The turns of an episode that is over: its reward is that of the last."""
+    """Return the turns of a finished episode, with its reward in the last one."""
     last = {"reward": reward, "terminated": submitted, "truncated": not submitted}
     return (*turns[:-1], *(turn.model_copy(update=last) for turn in turns[-1:]))
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    """Without the fields that are empty because all rows of a table have the same."""
+    """Return the message without fields that are None because all rows of a table have the same fields."""
     return {key: value for key, value in message.items() if value is not None or key in ("role", "content")}
 
 
 def text_of(message: dict[str, Any]) -> str:
-    """What a message says, whether its content is text or a list of parts."""
+    """Return the text of a message, whose content may be a list of parts."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
@@ -86,7 +85,7 @@ def text_of(message: dict[str, Any]) -> str:
 
 
 def _formats(spoken: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """The formats in which calls stand in the text of a conversation; none where they go through the API."""
+    """Return the formats of calls in the text of a conversation; none if calls went through the API."""
     if any(message.get("tool_calls") for message in spoken):
         return ()
     others = tuple(name for name in FORMATS if name not in FENCES)
@@ -94,7 +93,7 @@ def _formats(spoken: Sequence[dict[str, Any]]) -> tuple[str, ...]:
 
 
 def first_call(text: str, formats: Sequence[str]) -> Found | None:
-    """The first valid call in a text that is written in one of these formats."""
+    """Return the first valid call in a text, in one of these formats."""
     try:
         found = find_calls(text, formats).found
     except TooManyCalls:
@@ -106,7 +105,7 @@ def _turn(message: dict[str, Any], answers: list[dict[str, Any]], formats: Seque
     text = text_of(message)
     observation = "\n\n".join(text_of(answer) for answer in answers)
     calls = [_call(call["function"], call.get("id")) for call in message.get("tool_calls") or []]
-    if calls:  # a turn is one call; of several, all are in its text
+    if calls:  # a turn has one call; its text holds all of them
         _, tool, arguments = calls[0]
         action = "\n\n".join(filter(None, [text, *(written for written, _, _ in calls)]))
         return Turn(action=action, thought=text, tool=tool, arguments=arguments, observation=observation)
@@ -124,7 +123,7 @@ def _turn(message: dict[str, Any], answers: list[dict[str, Any]], formats: Seque
 
 
 def _call(function: dict[str, Any], call_id: str | None) -> tuple[str, str, dict[str, Any]]:
-    """A call as text, its tool and its arguments; no tool where they are no JSON object, as models write them too."""
+    """Return a call as text, its tool and its arguments. The tool is empty if the arguments are not an object."""
     name, arguments = function["name"], function["arguments"]
     if isinstance(arguments, str):
         with contextlib.suppress(ValueError):
@@ -135,7 +134,7 @@ def _call(function: dict[str, Any], call_id: str | None) -> tuple[str, str, dict
 
 
 def tool_spec(spec: Any) -> ToolSpec:
-    """A tool as OpenAI's chat API has it, as Anthropic's has, or as debug-gym names it: "bash({...})"."""
+    """Return a tool from the format of OpenAI's API, of Anthropic's, or of debug-gym ("bash({...})")."""
     if isinstance(spec, str):
         return ToolSpec(name=spec.partition("(")[0], description="", parameters={})
     function = spec.get("function", spec)

@@ -10,21 +10,21 @@ from ..trajectory import PolicyInfo, Trajectory, Turn, Usage
 from .chat import ended, text_of, tool_spec
 
 NO_CALL = "empty_tool_response"
-"""What the newer versions call an answer without a tool call."""
+"""Name of a missing tool call in newer versions."""
 
 
 def from_debug_gym(row: dict[str, Any], name: str) -> Trajectory:
-    """One episode of debug-gym's: step 0 is the reset, the others are turns.
+    """Return the trajectory of a debug-gym episode. Step 0 is the reset; the others are turns.
 
-    debug-gym ends an episode when the tests pass; one that is not a success ran into its limit of steps.
+    debug-gym ends an episode when the tests pass. An episode without success reached its step limit.
 
     Raises:
-        KeyError, TypeError, ValueError: The row is not of this form.
+        KeyError, TypeError, ValueError: The row does not have this format.
     """
     first, *steps = row["log"]
     success = row["success"]
     if not isinstance(success, bool):
-        raise ValueError(f"success is true or false, not {success!r}")
+        raise ValueError(f"success must be true or false, not {success!r}")
     config = row.get("config") or {}
     turns = [_turn(step) for step in steps]
     return Trajectory(
@@ -45,15 +45,15 @@ def from_debug_gym(row: dict[str, Any], name: str) -> Trajectory:
 
 
 def _turn(step: dict[str, Any]) -> Turn:
-    """What the model said around its call, where the version that wrote it kept that."""
+    """Return a turn. Its thought is the text around the call, if that version of debug-gym recorded it."""
     answers = step.get("prompt_response_pairs") or []
     said = (step.get("reasoning"), step.get("content"))
-    if not any(said) and answers:  # older versions kept it with the prompts only
+    if not any(said) and answers:  # older versions stored it only with the prompts
         said = (answers[-1].get("reasoning_response"), answers[-1].get("response"))
     thought = "\n\n".join(filter(None, said))
     call = step["action"]
     text, tool, arguments = "", "", {}
-    if isinstance(call, str):  # the oldest versions had commands, and no calls
+    if isinstance(call, str):  # the oldest versions had commands instead of calls
         text = call
     elif call is not None and call["name"] != NO_CALL:
         tool, arguments = call["name"], call["arguments"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...tasks.r2e import R2ESource
 from ..trajectory import PolicyInfo, Trajectory, Turn, Usage
 from .chat import ended, first_call, number
 
@@ -16,14 +15,14 @@ _OUTCOMES = {
     "token_limit": ("agent_limit", "tokens"),
     "traj_time_limit": ("agent_limit", "time"),
 }
-"""Exit reason -> outcome and reason. Every other is a failure of the infrastructure."""
+"""Exit reason -> outcome and reason. All others are infrastructure failures."""
 
 
 def from_r2e(row: dict[str, Any], name: str) -> Trajectory:
-    """A line of R2E-Gym's. Its dataset row, gold patch and hidden tests included, and its test output are left out.
+    """Return the trajectory of a line of R2E-Gym, without its dataset row (gold patch, hidden tests) and test output.
 
     Raises:
-        KeyError, TypeError, ValueError: The row is not of this form.
+        KeyError, TypeError, ValueError: The row does not have this format.
     """
     outcome, reason = _OUTCOMES.get(row["exit_reason"], ("infra_failed", str(row["exit_reason"])))
     reward = number(row.get("reward"))
@@ -57,11 +56,11 @@ def from_r2e(row: dict[str, Any], name: str) -> Trajectory:
 
 
 def _task_id(data: dict[str, Any]) -> str:
-    """The id that our source gives the task of a dataset row; empty where the row was not kept."""
+    """Return the id that `R2ESource` gives the task of a dataset row. It is empty if the row was not recorded."""
     if data.get("instance_id"):
         return str(data["instance_id"])
-    parts = [str(data[column]) for column in R2ESource.id_columns if data.get(column)]
-    return R2ESource.instance_id(*parts) if len(parts) == len(R2ESource.id_columns) else ""
+    repo, commit = data.get("repo_name"), data.get("commit_hash")
+    return f"{repo}-{commit}" if repo and commit else ""
 
 
 def _turn(step: dict[str, Any]) -> Turn:

@@ -1,11 +1,11 @@
-"""What a source release says of itself: tests, needs, changes."""
+"""Facts about a source release: tests, requirements and changes."""
 
 from pathlib import Path
 
 import pytest
 
+from swe_gym.curation import releases
 from swe_gym.errors import TaskError
-from swe_gym.tasks import pypi
 
 CHANGELOGS = {
     "markdown": """\
@@ -70,27 +70,27 @@ def tree_of(root: Path, files: dict[str, str]) -> Path:
     ],
 )  # fmt: skip
 def test_tests_are_found_by_convention(files: list[str], patterns: tuple[str, ...], targets: tuple[str, ...]) -> None:
-    layout = pypi.find_tests(files)
+    layout = releases.find_tests(files)
     assert (layout.patterns, layout.targets) == (patterns, targets)
 
 
-def test_a_layout_knows_its_files() -> None:
-    layout = pypi.find_tests(["src/a.py", "tests/test_a.py", "conftest.py"])
+def test_a_layout_contains_its_files() -> None:
+    layout = releases.find_tests(["src/a.py", "tests/test_a.py", "conftest.py"])
     assert "tests/deep/er/data.bin" in layout
     assert "conftest.py" in layout
     assert "src/a.py" not in layout
     assert "src/conftest.py" not in layout
 
 
-def test_a_release_without_tests_says_so() -> None:
+def test_a_release_without_tests_is_rejected() -> None:
     with pytest.raises(TaskError, match="holds no tests"):
-        pypi.find_tests(["setup.py", "pkg/contest.py", "docs/testing.rst"])
+        releases.find_tests(["setup.py", "pkg/contest.py", "docs/testing.rst"])
 
 
-def test_what_packaging_tools_write_is_no_part_of_the_project(tmp_path: Path) -> None:
+def test_files_of_packaging_tools_are_ignored(tmp_path: Path) -> None:
     tree_of(tmp_path, dict.fromkeys(("a.py", "PKG-INFO", "src/a.egg-info/SOURCES.txt", ".git/config"), ""))
     (tmp_path / "link").symlink_to("a.py")
-    assert pypi.list_files(tmp_path) == ["a.py", "link"]
+    assert releases.list_files(tmp_path) == ["a.py", "link"]
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_what_packaging_tools_write_is_no_part_of_the_project(tmp_path: Path) ->
 )
 def test_the_folder_of_the_code_is_found(tmp_path: Path, files: list[str], root: str) -> None:
     tree_of(tmp_path, dict.fromkeys(files, "yaml\n"))
-    assert pypi.find_source_root(tmp_path, "My.Pkg") == root
+    assert releases.find_source_root(tmp_path, "My.Pkg") == root
 
 
 def needs(tmp_path: Path, files: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return pypi.test_requirements(tree_of(tmp_path, files), "my-pkg")
+    return releases.test_requirements(tree_of(tmp_path, files), "my-pkg")
 
 
 def test_a_release_without_metadata_needs_nothing(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_release_without_metadata_needs_nothing(tmp_path: Path) -> None:
     assert needs(tmp_path, {"pyproject.toml": "]", "tox.ini": "deps"}) == ((), ())
 
 
-def test_metadata_names_needs_and_extras(tmp_path: Path) -> None:
+def test_metadata_lists_requirements_and_extras(tmp_path: Path) -> None:
     info = (
         "Metadata-Version: 2.1\nName: my-pkg\nRequires-Dist: attrs>=20\n"
         "Requires-Dist: tomli ; python_version < '3.11'\n"
@@ -133,7 +133,7 @@ def test_dependency_groups_may_include_each_other(tmp_path: Path) -> None:
     assert needs(tmp_path, {"pyproject.toml": text})[1] == ("pytest>=8", "attrs")
 
 
-def test_development_groups_count_where_nothing_is_for_the_tests(tmp_path: Path) -> None:
+def test_development_groups_count_if_there_are_no_test_groups(tmp_path: Path) -> None:
     assert needs(tmp_path, {"pyproject.toml": '[dependency-groups]\ndev = ["ruff", "pytest"]'})[1] == ("ruff", "pytest")
     assert needs(tmp_path, {"requirements-test.txt": "pytest"})[1] == ("pytest",)
 
@@ -157,7 +157,7 @@ def test_requirement_files_are_read_with_what_they_include(tmp_path: Path) -> No
     assert needs(tmp_path, files)[1] == ("attrs", "pytest==8.0")
 
 
-def test_lists_that_disagree_leave_the_version_to_pip(tmp_path: Path) -> None:
+def test_conflicting_versions_are_left_to_pip(tmp_path: Path) -> None:
     files = {
         "requirements-test-38.txt": "pytest==6\nattrs==1\nzipp==1; python_version<'3.8'\n",
         "requirements-test-39.txt": "pytest==8\nattrs==1\nzipp==2; python_version>='3.8'\n",
@@ -170,19 +170,19 @@ def test_lists_that_disagree_leave_the_version_to_pip(tmp_path: Path) -> None:
 @pytest.mark.parametrize("style", CHANGELOGS)
 def test_the_changes_of_a_release_are_cut_out_of_its_changelog(tmp_path: Path, style: str) -> None:
     tree = tree_of(tmp_path, {"docs/CHANGES.rst": CHANGELOGS[style]})
-    changes = pypi.changes_between(tree, ["docs/CHANGES.rst"], "1.0.0", "1.1.0")
+    changes = releases.changes_between(tree, ["docs/CHANGES.rst"], "1.0.0", "1.1.0")
     assert "1.1.0" in changes.splitlines()[0]
     assert "new thing" in changes
     assert "old" not in changes
     assert "later" not in changes
 
 
-def test_changes_of_all_releases_in_between_count(tmp_path: Path) -> None:
+def test_changes_of_all_releases_in_between_are_included(tmp_path: Path) -> None:
     tree = tree_of(tmp_path, {"NEWS": "3.0\n- c\n\n2.0\n- b\n\n1.0\n- a\n"})
-    assert pypi.changes_between(tree, ["NEWS"], "1.0", "3.0") == "3.0\n- c\n\n2.0\n- b"
-    assert pypi.changes_between(tree, ["NEWS"], "0.9", "3.0") == "3.0\n- c"
+    assert releases.changes_between(tree, ["NEWS"], "1.0", "3.0") == "3.0\n- c\n\n2.0\n- b"
+    assert releases.changes_between(tree, ["NEWS"], "0.9", "3.0") == "3.0\n- c"
 
 
-def test_no_changelog_gives_nothing(tmp_path: Path) -> None:
+def test_without_a_changelog_there_are_no_changes(tmp_path: Path) -> None:
     tree = tree_of(tmp_path, {"README.md": "1.1.0\n", "CHANGES.md": "1.1.0.post1\n- x\n", "news.py": ""})
-    assert pypi.changes_between(tree, ["README.md", "CHANGES.md", "news.py"], "1.0.0", "1.1.0") == ""
+    assert releases.changes_between(tree, ["README.md", "CHANGES.md", "news.py"], "1.0.0", "1.1.0") == ""

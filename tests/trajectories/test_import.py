@@ -1,4 +1,4 @@
-"""Trajectories of other systems: small ones made here, and the real files where they are at hand."""
+"""Import of trajectories of other systems: small samples, and real files if available."""
 
 import gzip
 import json
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
+from swe_gym.tasks.r2e import R2ESource
 from swe_gym.trajectories.exports import export_trajectories
 from swe_gym.trajectories.exports.chat import to_sft
 from swe_gym.trajectories.imports import import_trajectories
@@ -119,7 +120,7 @@ def test_an_episode_of_debug_gym(tmp_path: Path) -> None:
     assert one.tools[0].name == "view"
 
 
-def test_a_conversation_goes_there_and_back(tmp_path: Path) -> None:
+def test_a_conversation_survives_a_round_trip(tmp_path: Path) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "view", "arguments": '{"path": "a"}'}}
     broken = {"id": "2", "type": "function", "function": {"name": "view", "arguments": '{"path'}}
     messages = [
@@ -145,10 +146,11 @@ def test_a_conversation_goes_there_and_back(tmp_path: Path) -> None:
     assert (unjudged.task_id, unjudged.reward_valid, unjudged.outcome) == ("plain-1", False, "running")
 
 
-def test_an_episode_of_r2e_gym_bears_the_id_of_its_task_and_its_reward_once(tmp_path: Path) -> None:
+def test_an_episode_of_r2e_gym_has_the_task_id_and_one_reward(tmp_path: Path) -> None:
     row = R2E | {"ds": {"repo_name": "calc", "commit_hash": "abc"}, "exit_reason": "max_step_limit"}
     (one,) = import_trajectories(written(tmp_path / "run.jsonl", row))
-    assert (one.task_id, one.reward, sum(turn.reward for turn in one.turns)) == ("calc-abc", 1.0, 1.0)
+    assert one.task_id == R2ESource.instance_id("calc", "abc")
+    assert (one.reward, sum(turn.reward for turn in one.turns)) == (1.0, 1.0)
     assert [(turn.terminated, turn.truncated) for turn in one.turns] == [(False, False), (False, True)]
     assert export_trajectories([one], "r2e", tmp_path / "out.jsonl") == 1
     (back,) = import_trajectories(tmp_path / "out.jsonl")
@@ -158,7 +160,7 @@ def test_an_episode_of_r2e_gym_bears_the_id_of_its_task_and_its_reward_once(tmp_
     assert list(import_trajectories(tmp_path / "out.jsonl")) == [back]
 
 
-def test_an_answer_that_could_begin_a_thousand_calls_holds_none(tmp_path: Path) -> None:
+def test_a_text_with_too_many_possible_calls_has_none(tmp_path: Path) -> None:
     step = {"action": "<function=" * 20_000, "observation": "no call"}
     (one,) = import_trajectories(written(tmp_path / "run.jsonl", R2E | {"trajectory_steps": [step]}))
     assert one.turns[0].tool == ""
@@ -172,7 +174,7 @@ def test_an_answer_that_could_begin_a_thousand_calls_holds_none(tmp_path: Path) 
         "view({'path': {'type': 'string'}})",
     ],
 )
-def test_tools_of_debug_gym_are_read_as_each_of_its_models_has_them(tmp_path: Path, tool: Any) -> None:
+def test_tools_of_debug_gym_are_read_in_all_formats(tmp_path: Path, tool: Any) -> None:
     path = tmp_path / "trajectory.json"
     path.write_text(json.dumps(DEBUG_GYM | {"tools": [tool]}))
     (one,) = import_trajectories(path)
@@ -211,7 +213,7 @@ FENCE = "I look.\n```bash\nls\n```"
 
 
 @pytest.mark.parametrize("said", [XML, FENCE])
-def test_calls_may_stand_in_what_is_said(tmp_path: Path, said: str) -> None:
+def test_calls_are_found_in_the_text(tmp_path: Path, said: str) -> None:
     messages = [
         {"role": "user", "content": "Repair it."},
         {"role": "assistant", "content": said},
@@ -231,7 +233,7 @@ def test_calls_may_stand_in_what_is_said(tmp_path: Path, said: str) -> None:
     assert (one.policy.model, one.tools[0].name, one.messages) == ("m", "view", tuple(messages))
 
 
-def test_a_fence_is_no_call_where_others_are(tmp_path: Path) -> None:
+def test_fences_are_calls_only_without_other_calls(tmp_path: Path) -> None:
     said = [XML, "So:\n```bash\npytest\n```"]
     messages = [{"role": "assistant", "content": text} for text in said]
     (one,) = import_trajectories(written(tmp_path / "run.jsonl", {"messages": messages}))
@@ -252,7 +254,7 @@ def test_all_calls_of_a_message_are_in_its_action(tmp_path: Path) -> None:
     assert "b.py" in turn.action
 
 
-def test_what_the_policy_was_told_is_shown_whole_or_in_parts(tmp_path: Path) -> None:
+def test_a_system_prompt_may_have_parts(tmp_path: Path) -> None:
     parts = [{"type": "text", "text": "You "}, {"type": "text", "text": "repair."}]
     for content in ("You repair.", parts):
         messages = [{"role": "system", "content": content}, {"role": "assistant", "content": "Yes."}]
@@ -260,7 +262,7 @@ def test_what_the_policy_was_told_is_shown_whole_or_in_parts(tmp_path: Path) -> 
         assert as_page(one)["system"] == ["You repair."]
 
 
-def test_what_was_not_judged_is_not_after_a_round_trip_either(tmp_path: Path) -> None:
+def test_an_invalid_reward_survives_a_round_trip(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "Repair it."}, {"role": "assistant", "content": "No."}]
     for reward in (None, float("nan")):
         (one,) = import_trajectories(written(tmp_path / "run.jsonl", {"messages": messages, "reward": reward}))
@@ -272,20 +274,20 @@ def test_what_was_not_judged_is_not_after_a_round_trip_either(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (json.dumps(R2E) + "\n{", r"run\.jsonl, row 2: "),
-        (json.dumps(R2E) + "\n[1]", r"row 2: it is no object"),
-        (json.dumps({"nothing": 1}), r"row 1: it has none of the fields"),
-        ("[" * 100_000, r"row 1: "),
-        (json.dumps({"messages": "[" * 100_000}), r"row 1: it is text, and neither JSON nor"),
-        (json.dumps({"messages": [], "reward": "much" * 1000}), r"row 1: .{,300}$"),
-        (json.dumps({"messages": [], "attempt": 1e999}), r"row 1: "),
-        (json.dumps({**R2E, "trajectory_steps": [{"action": "x"}]}), r"row 1: there is no 'observation'"),
-        (json.dumps({**R2E, "trajectory_steps": 7}), r"row 1: "),
-        (json.dumps({**R2E, "output_patch": 7}), r"row 1: .*patch"),
-        (json.dumps({**DEBUG_GYM, "log": []}), r"row 1: "),
-        (json.dumps({**DEBUG_GYM, "success": "yes"}), r"row 1: success is true or false"),
-        (json.dumps({"messages": [{"content": "who?"}]}), r"row 1: there is no 'role'"),
-        (json.dumps({"turns": [], "version": 99}), r"row 1: not a trajectory of version 1"),
+        (json.dumps(R2E) + "\n{", r"run\.jsonl, line 2: "),
+        (json.dumps(R2E) + "\n[1]", r"line 2: not an object"),
+        (json.dumps({"nothing": 1}), r"line 1: unknown format: it has none of the fields"),
+        ("[" * 100_000, r"line 1: "),
+        (json.dumps({"messages": "[" * 100_000}), r"line 1: neither JSON nor"),
+        (json.dumps({"messages": [], "reward": "much" * 1000}), r"line 1: .{,300}$"),
+        (json.dumps({"messages": [], "attempt": 1e999}), r"line 1: "),
+        (json.dumps({**R2E, "trajectory_steps": [{"action": "x"}]}), r"line 1: missing field 'observation'"),
+        (json.dumps({**R2E, "trajectory_steps": 7}), r"line 1: "),
+        (json.dumps({**R2E, "output_patch": 7}), r"line 1: .*patch"),
+        (json.dumps({**DEBUG_GYM, "log": []}), r"line 1: "),
+        (json.dumps({**DEBUG_GYM, "success": "yes"}), r"line 1: success must be true or false"),
+        (json.dumps({"messages": [{"content": "who?"}]}), r"line 1: missing field 'role'"),
+        (json.dumps({"turns": [], "version": 99}), r"line 1: not a trajectory of version 1"),
     ],
 )
 def test_a_broken_row_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -295,21 +297,30 @@ def test_a_broken_row_is_named(tmp_path: Path, text: str, message: str) -> None:
         list(import_trajectories(path))
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_a_format_may_be_a_function_by_its_dotted_path(tmp_path: Path) -> None:
+    path = written(tmp_path / "run.jsonl", {"messages": [{"role": "assistant", "content": "Done."}]})
+    named, detected, dotted = (
+        list(import_trajectories(path, form))
+        for form in ("messages", "auto", "swe_gym.trajectories.imports.chat:from_messages")
+    )
+    assert named == detected == dotted
+
+
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
     for name, content, message in (
-        ("a.csv", b"", "are read from"),
-        ("a.jsonl.xz", b"no xz", "cannot be read"),
-        ("a.jsonl.gz", b"no gzip", "cannot be read"),
-        ("b.jsonl.gz", gzip.compress(b"{}")[:-9], "cannot be read"),
-        ("a.jsonl.bak", b"", "are read from"),
-        ("a.json", b"\xff\xfe", "cannot be read"),
-        ("a.parquet", b"no parquet", "cannot be read"),
+        ("a.csv", b"", "must end in"),
+        ("a.jsonl.xz", b"no xz", "cannot read the file"),
+        ("a.jsonl.gz", b"no gzip", "cannot read the file"),
+        ("b.jsonl.gz", gzip.compress(b"{}")[:-9], "cannot read the file"),
+        ("a.jsonl.bak", b"", "must end in"),
+        ("a.json", b"\xff\xfe", "not JSON"),
+        ("a.parquet", b"no parquet", "cannot read the file"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UsageError, match=message):
             list(import_trajectories(tmp_path / name))
     for name in ("none.jsonl", "none.parquet"):
-        with pytest.raises(UsageError, match="no file"):
+        with pytest.raises(UsageError, match="file not found"):
             list(import_trajectories(tmp_path / name))
     with pytest.raises(UsageError, match="Did you mean 'r2e'"):
         list(import_trajectories(tmp_path / "a.json", "r3e"))

@@ -1,4 +1,4 @@
-"""Collected real tasks: a small fixed part is valid for real, each graded as its collection means."""
+"""Collected real tasks: a small sample is valid."""
 
 import importlib.util
 import json
@@ -36,7 +36,7 @@ real_tasks = load_benchmark()
 
 
 def require(task_id: str) -> None:
-    """Skips where the collection, the task's interpreter or the index is not there."""
+    """Skip the test if the collection, the task's interpreter or the index is missing."""
     if not DATA.is_dir():
         pytest.skip(f"there is no folder {DATA} of collected tasks")
     lines = [text for name in real_tasks.FILES for text in (DATA / "real_tasks" / name).read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Tasks made of two releases: the difference, the runs, the lists, and the whole on a real package."""
+"""Tasks from releases and commits: the difference, the runs, the lists, and a real package."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from swe_gym.curation.new_task import (
+    BuildOptions,
     TestLists,
     build_commit_task,
     build_release_task,
@@ -34,7 +35,7 @@ def apply(folder: Path, diff: str) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[str, int]]:
-    """Relative path -> content or target, and mode."""
+    """Return relative path -> content or target, and mode."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or path.is_file():
@@ -45,7 +46,7 @@ def snapshot(folder: Path) -> dict[str, tuple[str, int]]:
 
 @pytest.fixture
 def releases(tmp_path: Path) -> tuple[Path, Path]:
-    """Two folders that differ in every way in which releases do."""
+    """Two folders that differ in every way that releases can."""
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
         (folder / "pkg").mkdir(parents=True)
@@ -82,7 +83,7 @@ def test_equal_releases_have_no_difference(releases: tuple[Path, Path]) -> None:
     assert split_difference(releases[0], releases[0], TestLayout((), ())) == ("", "")
 
 
-def test_only_tests_that_always_end_alike_judge() -> None:
+def test_flaky_tests_are_dropped() -> None:
     steady = {"kept": PASSED, "broken": PASSED}
     before = [
         {"fixed": FAILED, "flaky before": PASSED, "flaky after": FAILED, **steady},
@@ -112,7 +113,7 @@ def test_every_test_that_ran_is_listed_or_dropped_with_its_reason() -> None:
     }
 
 
-def test_a_change_that_makes_no_test_pass_is_no_task() -> None:
+def test_a_change_that_makes_no_test_pass_is_rejected() -> None:
     with pytest.raises(TaskError, match="of 2 tests, 1 pass after it, and 1 of these before it too"):
         compare_runs([{"a": PASSED, "b": FAILED}], [{"a": PASSED, "b": FAILED}])
 
@@ -128,7 +129,7 @@ def test_lists_come_from_runs_in_sandboxes(adder: Task) -> None:
     assert steps == ["running the tests before and after the change, 1 of 1"]
 
 
-def test_tests_that_do_not_end_give_no_lists(adder: Task) -> None:
+def test_tests_that_time_out_give_no_lists(adder: Task) -> None:
     endless = adder.oracle.model_copy(
         update={"timeout": 1.0, "test_files": {"tests/test_add.py": "while True: pass\n"}}
     )
@@ -145,7 +146,7 @@ def test_patches_that_do_not_apply_give_no_lists(adder: Task) -> None:
 
 def test_arguments_are_checked_before_anything_is_fetched() -> None:
     with pytest.raises(UsageError, match="runs"):
-        build_release_task("toolz", "1.0.0", "1.1.0", runs=0)
+        build_release_task("toolz", "1.0.0", "1.1.0", BuildOptions(runs=0))
 
 
 @pytest.mark.parametrize(
@@ -165,10 +166,10 @@ def test_releases_in_the_wrong_order_are_named_before_anything_is_fetched(
         build_release_task("sqlparse", old, new)
 
 
-def test_versions_that_nobody_can_order_are_left_to_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_without_an_order_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://localhost:9/simple")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    with pytest.raises(SandboxError, match="cannot be reached"):
+    with pytest.raises(SandboxError, match="cannot reach the package index"):
         build_release_task("sqlparse", "2004-final", "2003-final")
 
 
@@ -187,7 +188,8 @@ def _package_index() -> None:
 def test_a_real_package_becomes_a_valid_task(tmp_path: Path) -> None:
     steps: list[str] = []
     lists: list[TestLists] = []
-    task = build_release_task("pathspec", "0.12.0", "0.12.1", runs=1, progress=steps.append, on_lists=lists.append)
+    options = BuildOptions(runs=1, progress=steps.append, on_lists=lists.append)
+    task = build_release_task("pathspec", "0.12.0", "0.12.1", options)
     assert [found.fail_to_pass for found in lists] == [task.oracle.fail_to_pass]
     assert len(task.oracle.fail_to_pass) == 1
     assert len(task.oracle.pass_to_pass) > 100
@@ -209,7 +211,7 @@ def test_mistakes_about_releases_are_named() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository whose last commit repairs something and tests it."""
+    """A repository with a commit that fixes something and tests it."""
     folder = tmp_path / "calc of mine"
     states = (
         {"calc.py": "def add(a, b):\n    return a - b\n", "tests/__init__.py": "", "tests/test_old.py": OLD_TEST},
@@ -234,7 +236,9 @@ ADD_TEST = OLD_TEST.replace("Zero", "Add").replace("zero", "add").replace("(0, 0
 
 
 def test_a_commit_becomes_a_valid_task(repository: Path, tmp_path: Path) -> None:
-    task = build_commit_task(str(repository), "python -m unittest discover -s tests -t .", commit="HEAD~1", runs=1)
+    task = build_commit_task(
+        str(repository), "python -m unittest discover -s tests -t .", "HEAD~1", BuildOptions(runs=1)
+    )
     assert task.task_id.startswith("calc-of-mine-")
     assert task.problem_statement == "State 1\n\nWhy it is so."
     assert task.oracle.fail_to_pass == ("tests.test_add.TestAdd.test_add",)
@@ -250,8 +254,8 @@ def test_mistakes_about_commits_are_named(repository: Path, tmp_path: Path) -> N
     with pytest.raises(TaskError, match="changes nothing but tests"):
         build_commit_task(str(repository), tests)
     with pytest.raises(TaskError, match="git rev-parse"):
-        build_commit_task(str(repository), tests, commit="HEAD~2")
+        build_commit_task(str(repository), tests, "HEAD~2")
     with pytest.raises(UsageError, match="clone the repository first"):
         build_commit_task(str(tmp_path / "nothing"), tests)
     with pytest.raises(UsageError, match="runs"):
-        build_commit_task(str(repository), tests, runs=0)
+        build_commit_task(str(repository), tests, options=BuildOptions(runs=0))

@@ -1,4 +1,4 @@
-"""Trajectories in other systems' forms: what is in them, what must not be, and the way back."""
+"""Export of trajectories to other formats, and back."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
+from swe_gym.tables import write_table
 from swe_gym.trajectories.exports import EXPORTERS, export_trajectories
 from swe_gym.trajectories.exports.chat import conversation, to_preferences, to_sft
-from swe_gym.trajectories.exports.parquet import write_parquet
 from swe_gym.trajectories.exports.predictions import to_predictions
 from swe_gym.trajectories.exports.r2e import to_r2e
 from swe_gym.trajectories.exports.rows import to_rows
@@ -62,7 +62,7 @@ def trajectory(**fields: Any) -> Trajectory:
 
 @pytest.mark.parametrize("form", sorted(EXPORTERS))
 @pytest.mark.parametrize("suffix", [".jsonl", ".json"])
-def test_no_form_passes_on_what_the_hidden_tests_are(form: str, suffix: str, tmp_path: Path) -> None:
+def test_no_format_exports_hidden_tests(form: str, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / "new" / f"out{suffix}"
     attempts = [trajectory(attempt=0), trajectory(attempt=1, reward=0.0, resolved=False)]
     count = export_trajectories(attempts[:1] if form == "swebench" else attempts, form, path)
@@ -74,14 +74,14 @@ def test_no_form_passes_on_what_the_hidden_tests_are(form: str, suffix: str, tmp
     assert len(rows) == count
 
 
-def test_our_own_form_comes_back_whole(tmp_path: Path) -> None:
+def test_our_own_format_survives_a_round_trip(tmp_path: Path) -> None:
     one = trajectory()
     export_trajectories([one], "swe-gym", tmp_path / "out.jsonl")
     assert list(Trajectory.read(tmp_path / "out.jsonl")) == [one.without_oracle()]
     assert list(import_trajectories(tmp_path / "out.jsonl")) == [one.without_oracle()]
 
 
-def test_r2e_has_the_fields_that_its_readers_want() -> None:
+def test_r2e_rows_have_the_fields_that_readers_need() -> None:
     (row,) = to_r2e([trajectory()])
     assert {"problem_statement", "docker_image", "exit_reason", "output_patch", "reward", "ds"} <= set(row)
     assert (row["exit_reason"], row["reward"], row["docker_image"]) == ("agent", 1.0, "acme/calc:1")
@@ -103,12 +103,12 @@ def test_r2e_has_the_fields_that_its_readers_want() -> None:
         ("SandboxLost (oom)", "env_exception"),
     ],
 )
-def test_r2e_says_why_it_ended_in_its_own_words(reason: str, exit_reason: str) -> None:
+def test_r2e_rows_use_its_exit_reasons(reason: str, exit_reason: str) -> None:
     (row,) = to_r2e([trajectory(reason=reason)])
     assert row["exit_reason"] == exit_reason
 
 
-def test_what_went_to_r2e_comes_back_as_far_as_it_carries(tmp_path: Path) -> None:
+def test_an_r2e_row_can_be_imported_again(tmp_path: Path) -> None:
     one = trajectory()
     export_trajectories([one], "r2e", tmp_path / "out.jsonl")
     (back,) = import_trajectories(tmp_path / "out.jsonl")
@@ -118,7 +118,7 @@ def test_what_went_to_r2e_comes_back_as_far_as_it_carries(tmp_path: Path) -> Non
     assert [turn.usage.tokens for turn in back.turns] == [15, 25, 0]
 
 
-def test_a_conversation_is_the_policys_own_where_it_kept_one() -> None:
+def test_recorded_messages_are_exported_unchanged() -> None:
     one = trajectory()
     assert [message["role"] for message in conversation(one)] == ["user", "assistant"] * 3
     call = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
@@ -131,7 +131,7 @@ def test_a_conversation_is_the_policys_own_where_it_kept_one() -> None:
     assert plain["messages"][-1]["content"] == one.turns[-1].action
 
 
-def test_pairs_set_the_best_against_the_worst_of_a_task() -> None:
+def test_pairs_match_the_best_with_the_worst_attempt() -> None:
     def attempt(number: int, reward: float, **fields: Any) -> Trajectory:
         return trajectory(attempt=number, reward=reward, **fields)
 
@@ -157,7 +157,7 @@ def test_the_harness_takes_one_prediction_per_task() -> None:
         list(to_predictions([trajectory(), trajectory(attempt=1)]))
 
 
-def test_a_parquet_file_has_the_same_columns_whatever_is_in_it(tmp_path: Path) -> None:
+def test_parquet_columns_do_not_depend_on_the_rows(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     empty = trajectory(turns=(), segments=(), seed=None)
     paths = [tmp_path / "full.parquet", tmp_path / "empty.parquet"]
@@ -170,12 +170,12 @@ def test_a_parquet_file_has_the_same_columns_whatever_is_in_it(tmp_path: Path) -
     assert row["segments"][0]["token_ids"] == [1, 2]
     assert row["turns"][0]["arguments"] == '{"command": "ls"}'
     assert row["turns"][1]["action"] == "hm ?"
-    with pytest.raises(UsageError, match="one type each"):
-        write_parquet([{"a": 1}, {"a": [1]}], tmp_path / "mixed.parquet")
+    with pytest.raises(UsageError, match="several types"):
+        write_table([{"a": 1}, {"a": [1]}], tmp_path / "mixed.parquet")
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
-def test_an_export_of_nothing_or_of_what_cannot_be_read_leaves_an_older_one(tmp_path: Path, suffix: str) -> None:
+def test_a_failed_or_empty_export_keeps_the_old_file(tmp_path: Path, suffix: str) -> None:
     if suffix == ".parquet":
         pytest.importorskip("pyarrow.parquet")
     path = tmp_path / f"out{suffix}"
@@ -190,14 +190,14 @@ def test_an_export_of_nothing_or_of_what_cannot_be_read_leaves_an_older_one(tmp_
 
 
 def _broken(folder: Path) -> Path:
-    """A file of one trajectory and of something else."""
+    """Return a file of one trajectory and one invalid line."""
     path = folder / "broken.jsonl"
     path.write_text(trajectory().to_json() + "\n{}\n")
     return path
 
 
-def test_an_unknown_form_or_file_is_named(tmp_path: Path) -> None:
+def test_an_unknown_format_or_suffix_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'sft'"):
         export_trajectories([], "stf", tmp_path / "out.jsonl")
-    with pytest.raises(UsageError, match=r"\.jsonl, \.json, \.parquet"):
+    with pytest.raises(UsageError, match=r"\.parquet, \.jsonl, \.json"):
         export_trajectories([], "sft", tmp_path / "out.csv")

@@ -1,0 +1,72 @@
+"""Files of JSON lines that grow while others read them. A line counts once its newline is on disk."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+def append_line(path: str | os.PathLike[str], line: str) -> None:
+    """Append an ASCII line. Threads and processes may append to the same file. Missing folders are created.
+
+    A half line left by a killed process is removed first.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        end = end_of_lines(file)
+        file.seek(end)
+        if _is_json(file.read()):
+            file.write(b"\n")  # a complete line, from a program that omits the last newline
+        else:
+            file.truncate(end)
+        file.write(line.encode("ascii") + b"\n")
+
+
+def end_of_lines(file: BinaryIO) -> int:
+    """Return the offset behind the last newline of a file."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - 65_536)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def whole_lines(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield offset and content of each line that ends with a newline, newline included. A missing file has none."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(start)
+        offset = start
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            yield offset, line
+            offset += len(line)
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of each line. A half line at the end of the file is omitted.
+
+    A process leaves one when it is killed or still writing.
+    """
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n") and not _is_json(line):
+                return
+            yield number, line
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

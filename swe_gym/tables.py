@@ -1,0 +1,204 @@
+"""Table files (JSON lines, JSON lists, parquet), read row by row and written atomically, and the values in them."""
+
+import ast
+import contextlib
+import gzip
+import itertools
+import json
+import lzma
+import math
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from .atomic import replacing
+from .errors import MissingDependency, UsageError
+
+SUFFIXES = (".parquet", ".jsonl", ".json")
+
+COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+"""Suffix -> function that opens such a file."""
+
+GROUP = 200
+"""Rows of a parquet file that are held in memory together."""
+
+
+def load_arrow() -> Any:
+    """Import `pyarrow`.
+
+    Raises:
+        MissingDependency: pyarrow is not installed.
+    """
+    try:
+        import pyarrow  # type: ignore[import-untyped]  # it has no stubs
+        import pyarrow.parquet  # type: ignore[import-untyped]  # it has no stubs
+    except ImportError as error:
+        raise MissingDependency("parquet files need pyarrow: pip install 'swe-gym[parquet]'") from error
+    return pyarrow
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+def scan_table(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield position ("line 7", "row 7") and content of each row. If a row cannot be read, its content is the error.
+
+    Args:
+        path: A `.jsonl`, `.json` (a list, or one row) or `.parquet` file; the first two also as `.gz` or `.xz`.
+
+    Raises:
+        UsageError: The file is missing, or its suffix is unknown.
+        MissingDependency: A parquet file needs pyarrow.
+    """
+    suffix = path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
+    if suffix not in SUFFIXES:
+        raise UsageError(f"{path}: the file name must end in {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise UsageError(f"file not found: {path}")
+    scan = {".jsonl": _scan_lines, ".json": _scan_json, ".parquet": _scan_parquet}[suffix]
+    unit, number = "line" if suffix == ".jsonl" else "row", 0
+    try:
+        for number, row in scan(path):
+            yield f"{unit} {number}", row
+    except (lzma.LZMAError, zlib.error, OSError, EOFError) as error:
+        yield f"{unit} {number + 1}", ValueError(f"cannot read the file: {error}")
+
+
+def _scan_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, _parsed(line)
+
+
+def _scan_json(path: Path) -> Iterator[tuple[int, Any]]:
+    with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
+        content = _parsed(file.read())
+    yield from enumerate(content if isinstance(content, list) else [content], 1)
+
+
+def _scan_parquet(path: Path) -> Iterator[tuple[int, Any]]:
+    arrow = load_arrow()
+    try:
+        with arrow.parquet.ParquetFile(path) as file:
+            yield from enumerate((row for batch in file.iter_batches(GROUP) for row in batch.to_pylist()), 1)
+    except arrow.ArrowException as error:
+        raise OSError(f"not a parquet file: {error}") from error
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        return ValueError(f"not JSON: {error}")
+    except RecursionError:
+        return ValueError("nested too deeply")
+
+
+# --- writing ----------------------------------------------------------------------------------------------
+
+
+def write_table(rows: Iterable[dict[str, Any]], path: str | os.PathLike[str], *, schema: Any = None) -> int:
+    """Write rows of JSON data to a file, one at a time. An existing file is replaced atomically.
+
+    Args:
+        rows: The rows.
+        path: A `.jsonl`, `.json` or `.parquet` file.
+        schema: The pyarrow schema of a parquet file; None derives it from the first rows.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        UsageError: The suffix is unknown, or a column of a parquet file would hold several types.
+        MissingDependency: A parquet file needs pyarrow.
+    """
+    file = Path(path)
+    writers: dict[str, Callable[..., int]] = {".parquet": _write_parquet, ".jsonl": _write_lines, ".json": _write_list}
+    if file.suffix not in writers:
+        raise UsageError(f"{file}: the file name must end in {', '.join(SUFFIXES)}")
+    with replacing(file) as partial:
+        return writers[file.suffix](rows, partial, schema)
+
+
+def _write_lines(rows: Iterable[dict[str, Any]], file: Path, _: Any, *, between: str = "") -> int:
+    number = 0
+    with file.open("a", encoding="ascii") as out:
+        for number, row in enumerate(rows, 1):
+            out.write((between if number > 1 else "") + json.dumps(row) + "\n")
+    return number
+
+
+def _write_list(rows: Iterable[dict[str, Any]], file: Path, _: Any) -> int:
+    file.write_text("[\n")
+    count = _write_lines(rows, file, None, between=",")
+    with file.open("a") as out:
+        out.write("]\n")
+    return count
+
+
+def _write_parquet(rows: Iterable[dict[str, Any]], file: Path, schema: Any) -> int:
+    arrow, count = load_arrow(), 0
+    remaining = iter(rows)
+    group = list(itertools.islice(remaining, GROUP))
+    try:
+        table = arrow.Table.from_pylist(group, schema=schema)
+        with arrow.parquet.ParquetWriter(file, table.schema, compression="zstd") as writer:
+            while group:
+                writer.write_table(arrow.Table.from_pylist(group, schema=table.schema) if count else table)
+                count += len(group)
+                group = list(itertools.islice(remaining, GROUP))
+    except arrow.ArrowException as error:
+        raise UsageError(f"a column of these rows holds several types ({error}): write .jsonl instead") from error
+    return count
+
+
+# --- cells ------------------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON would hold it: arrays of pandas become lists, NaN becomes None.
+
+    Raises:
+        ValueError: The value is nested too deeply, or its text is not Unicode.
+    """
+    try:
+        return _plain(value)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("invalid Unicode: half a surrogate pair") from None
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {_plain(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, str):
+        value.encode()
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def decoded(value: Any) -> Any:
+    """Return the value of a column that holds plain data in some revisions, JSON or a Python literal in others.
+
+    Raises:
+        ValueError: The value is text, but neither JSON nor a Python literal.
+    """
+    if not isinstance(value, str):
+        return value
+    return plain(_literal(value)) if value else None
+
+
+def _literal(text: str) -> Any:
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise ValueError("neither JSON nor a Python literal") from None
