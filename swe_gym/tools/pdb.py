@@ -6,17 +6,17 @@ import dataclasses
 import shlex
 import signal
 from collections.abc import Sequence
+from typing import Annotated
 
 from ..errors import FileError, ToolError
 from ..sandboxes.base import Sandbox
 from ..types import ToolResult
-from . import schema
 from .base import Tool, ToolContext
 from .files import checked, shown_path
 from .pdb_entrypoint import FORMS, parse_entrypoint
 from .pdb_lines import moved_lines
 from .pdb_session import Breakpoint, Position, Reply, Session
-from .shell import MAX_TIMEOUT
+from .shell import MAX_TIMEOUT, capped
 from .text import NOTE_ROOM, bound, clean, harmless, shorten
 
 DEFAULT_TIMEOUT = 60.0
@@ -69,28 +69,7 @@ class _Breakpoints:
 
 
 class Pdb(Tool):
-    """A debugger session that outlives a call, and breakpoints that outlive the session."""
-
-    name = "pdb"
-    description = (
-        "Run commands of the Python debugger pdb, such as `b pkg/mod.py:12, x > 3`, `c`, `n`, `s`, `r`, `up`, "
-        "`p expr`, `w`, `restart`, `q`; several may be given, one per line. The first call starts the program, which "
-        "then stands at its first line. It stops at breakpoints, at every failed test and where an exception is not "
-        "caught, with all variables at hand. Each call returns what was printed, the current frame with its source, "
-        "and the breakpoints, which stay over restarts and move along with edits. When source files change or the "
-        "program ends, the next call starts it from the top. Its standard input is empty."
-    )
-    parameters = schema.parameters(
-        ["command"],
-        command=schema.string("What to type into pdb; a line each for several commands."),
-        entrypoint=schema.string(
-            "What to debug, as in `python -m pytest tests/test_x.py -x` or `python script.py 3`. Another one than the "
-            "last starts a new session. The first is by default the task's own test command."
-        ),
-        timeout=schema.number(
-            f"Seconds after which what runs is interrupted ({DEFAULT_TIMEOUT:g} by default, {MAX_TIMEOUT:g} at most)."
-        ),
-    )
+    """The `pdb` tool: a debugger session that outlives calls, and breakpoints that outlive the session."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
@@ -106,15 +85,31 @@ class Pdb(Tool):
         self._arguments = None
 
     def run(
-        self, context: ToolContext, *, command: str, entrypoint: str = "", timeout: float = DEFAULT_TIMEOUT
+        self,
+        context: ToolContext,
+        command: Annotated[str, "What to type into pdb; a line each for several commands."],
+        entrypoint: Annotated[
+            str,
+            "What to debug, as in `python -m pytest tests/test_x.py -x` or `python script.py 3`. Another one than the "
+            "last starts a new session. The first is by default the task's own test command.",
+        ] = "",
+        timeout: Annotated[
+            float,
+            f"Seconds after which what runs is interrupted ({DEFAULT_TIMEOUT:g} by default, {MAX_TIMEOUT:g} at most).",
+        ] = DEFAULT_TIMEOUT,
     ) -> ToolResult:
-        """Type `command` into the session of `entrypoint`, and interrupt it after `timeout` seconds."""
+        """Run commands of the Python debugger pdb, such as `b pkg/mod.py:12, x > 3`, `c`, `n`, `s`, `r`, `up`,
+        `p expr`, `w`, `restart`, `q`; several may be given, one per line. The first call starts the program, which
+        then stands at its first line. It stops at breakpoints, at every failed test and where an exception is not
+        caught, with all variables at hand. Each call returns what was printed, the current frame with its source, and
+        the breakpoints, which stay over restarts and move along with edits. When source files change or the program
+        ends, the next call starts it from the top. Its standard input is empty.
+        """  # noqa: D205  policies read this text, unwrapped
         lines = _command_lines(command)
-        if not timeout > 0:
-            raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds.")
+        timeout = capped(timeout)
         self._choose(context, checked(entrypoint.strip(), "entrypoint"))
         try:
-            return self._run(context, lines, min(timeout, MAX_TIMEOUT))
+            return self._run(context, lines, timeout)
         except BaseException:  # a session that failed in the middle of a reply cannot be trusted
             self._close()
             raise

@@ -55,17 +55,10 @@ class CountedSandbox(FakeSandbox):
 
 
 class Careless(Tool):
-    """A tool that reads a file and thinks of no error."""
-
-    name = "careless"
-    description = "Read a file."
-    parameters: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {"path": {"type": "string"}},
-        "required": ["path"],
-    }
+    """A tool that reads a file and handles no error."""
 
     def run(self, context: ToolContext, path: str) -> ToolResult:
+        """Read a file."""
         return ToolResult(text=context.sandbox.read_file(path).decode())
 
 
@@ -80,9 +73,7 @@ def only_a_number(verdict: Verdict) -> float:
 
 
 class OnlyText(Careless):
-    """Returns text in the place of a result."""
-
-    name = "only_text"
+    """Returns text instead of a result."""
 
     def run(self, context: ToolContext, path: str) -> ToolResult:
         return super().run(context, path).text  # type: ignore[return-value]  # as users do

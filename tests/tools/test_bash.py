@@ -5,24 +5,24 @@ import pytest
 
 from swe_gym.errors import SandboxClosed, ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.bash import Bash
-from swe_gym.tools.eval import Eval
-from swe_gym.tools.submit import Submit
+from swe_gym.tools.bash import bash as bash_tool
+from swe_gym.tools.eval import run_eval
+from swe_gym.tools.submit import submit
 
 
 def bash(context: ToolContext, command: str, **more: float) -> str:
-    return Bash().run(context, command, **more).text
+    return bash_tool.run(context, command, **more).text
 
 
 def test_both_streams_come_in_order_and_the_exit_code_last(context_for: Callable[..., ToolContext]) -> None:
-    result = Bash().run(context_for(), "echo one; echo two >&2; echo three; exit 3")
+    result = bash_tool.run(context_for(), "echo one; echo two >&2; echo three; exit 3")
 
     assert result.text == "one\ntwo\nthree\n[exit code 3]"
     assert (result.ok, result.exit_code, result.submitted) == (False, 3, False)
 
 
 def test_a_command_without_output_tells_its_exit_code(context_for: Callable[..., ToolContext]) -> None:
-    result = Bash().run(context_for(), "true")
+    result = bash_tool.run(context_for(), "true")
 
     assert (result.text, result.ok, result.exit_code) == ("[exit code 0]", True, 0)
 
@@ -35,7 +35,7 @@ def test_each_command_starts_in_the_workdir_by_a_new_shell(context_for: Callable
 
 
 def test_a_timeout_keeps_the_output_and_says_so(context_for: Callable[..., ToolContext]) -> None:
-    result = Bash().run(context_for(), "echo started; sleep 60", timeout=0.5)
+    result = bash_tool.run(context_for(), "echo started; sleep 60", timeout=0.5)
 
     assert result.text == "started\n[timed out after 0.5 s; it was stopped, with everything it started]"
     assert (result.ok, result.exit_code) == (False, None)
@@ -49,7 +49,7 @@ def test_the_time_of_the_episode_ends_a_command_early(context_for: Callable[...,
 
 
 def test_a_signal_is_named(context_for: Callable[..., ToolContext]) -> None:
-    result = Bash().run(context_for(), "kill -SEGV $$")
+    result = bash_tool.run(context_for(), "kill -SEGV $$")
 
     assert (result.text, result.exit_code) == ("[killed by signal 11 (SIGSEGV)]", 139)
 
@@ -96,11 +96,11 @@ def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., To
 def test_eval_runs_the_visible_entry_point_for_its_time(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"check.sh": "echo checked; exit 1\n"}, eval_cmd="sh check.sh", eval_timeout=30.0)
 
-    result = Eval().run(context)
+    result = run_eval.run(context)
 
     assert (result.text, result.ok, result.exit_code) == ("checked\n[exit code 1]", False, 1)
     context.eval_cmd, context.eval_timeout = "sleep 60", 0.3
-    assert "timed out after 0.3 s" in Eval().run(context).text
+    assert "timed out after 0.3 s" in run_eval.run(context).text
 
 
 @pytest.mark.parametrize(
@@ -122,16 +122,16 @@ def test_eval_leaves_out_how_long_the_tests_took(
 ) -> None:
     context = context_for({"out.txt": f"first\n{printed}\nlast\n"}, eval_cmd="cat out.txt")
 
-    assert Eval().run(context).text == f"first\n{shown}\nlast\n[exit code 0]"
+    assert run_eval.run(context).text == f"first\n{shown}\nlast\n[exit code 0]"
 
 
 def test_eval_says_where_there_is_nothing_to_run(context_for: Callable[..., ToolContext]) -> None:
     with pytest.raises(ToolError, match="nothing to run"):
-        Eval().run(context_for())
+        run_eval.run(context_for())
 
 
 def test_submit_ends_the_episode(context_for: Callable[..., ToolContext]) -> None:
     context = context_for()
 
-    assert Submit().run(context).submitted
-    assert Submit().run(context, message="All done.").submitted
+    assert submit.run(context).submitted
+    assert submit.run(context, message="All done.").submitted

@@ -6,7 +6,8 @@ import pytest
 from swe_gym.errors import SandboxClosed, ToolError
 from swe_gym.sandboxes.fake import FakeSandbox, Reply
 from swe_gym.tools import ToolContext
-from swe_gym.tools.grep import Grep, as_extended
+from swe_gym.tools.grep import as_extended
+from swe_gym.tools.grep import grep as grep_tool
 
 FILES: dict[str, str | bytes] = {
     "pkg/b.py": "import os\n\ndef second(x):\n    return x\n",
@@ -23,7 +24,7 @@ FILES: dict[str, str | bytes] = {
 
 
 def grep(context: ToolContext, pattern: str, path: str = ".", **more: object) -> str:
-    return Grep().run(context, pattern, path, **more).text
+    return grep_tool.run(context, pattern, path, **more).text
 
 
 def test_matching_lines_are_sorted_by_path_and_line(context_for: Callable[..., ToolContext]) -> None:

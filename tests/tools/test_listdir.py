@@ -4,11 +4,12 @@ import pytest
 
 from swe_gym.errors import ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.listdir import MAX_ENTRIES, ListDir
+from swe_gym.tools.listdir import MAX_ENTRIES
+from swe_gym.tools.listdir import listdir as listdir_tool
 
 
 def listdir(context: ToolContext, path: str = ".", depth: int = 1) -> str:
-    return ListDir().run(context, path, depth).text
+    return listdir_tool.run(context, path, depth).text
 
 
 def test_a_folder_is_listed_in_order_without_git(context_for: Callable[..., ToolContext]) -> None:

@@ -4,13 +4,13 @@ import pytest
 
 from swe_gym.errors import SandboxClosed, ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.rewrite import Rewrite
+from swe_gym.tools.rewrite import rewrite as rewrite_tool
 
 CODE = "import os\n\n\ndef f(x):\n    return x\n"
 
 
 def rewrite(context: ToolContext, path: str, new_code: str, **more: int) -> str:
-    return Rewrite().run(context, path, new_code, **more).text
+    return rewrite_tool.run(context, path, new_code=new_code, **more).text
 
 
 def test_lines_are_replaced_and_the_diff_is_shown(context_for: Callable[..., ToolContext]) -> None:

@@ -5,11 +5,11 @@ import pytest
 
 from swe_gym.errors import SandboxClosed, ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.view import View
+from swe_gym.tools.view import view as view_tool
 
 
 def view(context: ToolContext, path: str, **more: int) -> str:
-    return View().run(context, path, **more).text
+    return view_tool.run(context, path, **more).text
 
 
 def test_a_file_is_shown_with_line_numbers(context_for: Callable[..., ToolContext]) -> None:
@@ -44,7 +44,7 @@ def test_lines_that_do_not_exist_are_refused(
     context = context_for({"f": "a\nb\nc\n"})
 
     with pytest.raises(ToolError, match=message):
-        View().run(context, "f", start, end)
+        view_tool.run(context, "f", start, end)
 
 
 def test_a_long_file_is_shown_in_windows_that_lead_through_all_of_it(context_for: Callable[..., ToolContext]) -> None:
