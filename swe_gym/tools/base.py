@@ -162,8 +162,8 @@ def _schema_of(hint: Any, *, optional: bool) -> dict[str, Any]:
         schema["enum"] = [schema.pop("const")]
     texts = [text for text in getattr(hint, "__metadata__", ()) if isinstance(text, str)]
     schema |= {"description": texts[0]} if texts else {}
-    first = {key: schema[key] for key in ("type", "items", "description") if key in schema}
-    return {**first, **schema}
+    first = [key for key in ("type", "items", "description") if key in schema]
+    return {key: schema[key] for key in (*first, *schema)}
 
 
 def _check_described(name: str, description: str) -> None:
