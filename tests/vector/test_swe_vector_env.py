@@ -238,7 +238,7 @@ def test_calls_and_attributes(make_scripted: Make) -> None:
     assert envs.get_attr("name") == ("a", "b", "c")
     envs.set_attr("name", ["x", "y", "z"])
     assert envs.call("get_wrapper_attr", "name") == ("x", "y", "z")
-    with pytest.raises(UsageError, match="3 values"):
+    with pytest.raises(UsageError, match="expected 3 values"):
         envs.set_attr("name", ["x"])
     with pytest.raises(AttributeError):
         envs.get_attr("unheard_of")

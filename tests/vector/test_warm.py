@@ -123,9 +123,9 @@ def test_one_that_died_while_it_waited_is_replaced() -> None:
         env.close()
 
 
-def test_it_needs_environments_of_ours_and_a_number() -> None:
+def test_warm_needs_swe_envs_and_a_number() -> None:
     import gymnasium
 
-    for warm, message in ((1, "one backend"), (-1, "-1 is less than none")):
+    for warm, message in ((1, "one backend"), (-1, "0 or more sandboxes, not -1")):
         with pytest.raises(UsageError, match=message):
             SweVectorEnv([lambda: gymnasium.make("CartPole-v1")], warm=warm)
