@@ -1,4 +1,4 @@
-"""What `action_space.sample()` draws from: the tools' own harmless examples, as text."""
+"""The actions of `action_space.sample()`: the tools' own harmless examples as text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..types import ToolCall
 
 
 def sample_actions(tools: Sequence[Tool], action_format: str) -> tuple[str, ...]:
-    """Every example call of every tool, in the format that the environment parses, where it can carry the call."""
+    """Return all example calls of the tools that the action format can express."""
     written = []
     for tool in tools:
         for arguments in tool.examples:
             with contextlib.suppress(UsageError):
                 written.append(render_call(ToolCall(name=tool.name, arguments=dict(arguments)), action_format))
-    return tuple(written) or ("",)  # without an example, the harmless action is one that does nothing
+    return tuple(written) or ("",)  # without examples, an action without effect

@@ -212,7 +212,7 @@ def test_a_thousand_environments_start_nothing(fake_env: Make) -> None:
         ({"source": "toy", "task_id": 3}, "task_id must be text or None, not 3"),
         ({"source": "toy", "backend": None}, "backend must be text, not None"),
         ({"source": "toy", "tools": 3}, "tools must be text or a list, not 3"),
-        ({"source": "toy", "tools": [3]}, "a tool is given by its name, and 3 is none"),
+        ({"source": "toy", "tools": [3]}, "invalid tool 3: give its name"),
         ({"source": "toy", "sandbox_options": ["memory_mb"]}, "sandbox_options must be a dictionary"),
         ({"source": "toy", "record": "/nowhere/r.jsonl"}, "no record file /nowhere/r.jsonl: `swe-gym validate"),
     ],

@@ -182,7 +182,7 @@ def test_an_action_may_not_be_longer_than_the_space_says(local_env: Make) -> Non
 def test_an_action_is_text(local_env: Make) -> None:
     env = local_env()
     env.reset()
-    for wrong, message in ((3, "text, not int"), ({"role": "assistant"}, r"text, not dict; .* json\.dumps")):
+    for wrong, message in ((3, "text, not int"), ({"role": "assistant"}, r"text, not dict: .* json\.dumps")):
         with pytest.raises(UsageError, match=message):
             env.step(wrong)  # type: ignore[arg-type]  # that is the point
 
