@@ -87,21 +87,6 @@ class Unicode(Text):
         return False
 
 
-# --- batches --------------------------------------------------------------------------------------------
-
-
-def _batch_differing(spaces: Sequence[Unicode]) -> Tuple[Any]:
-    return Tuple([deepcopy(space) for space in spaces], seed=deepcopy(spaces[0].np_random))
-
-
-def _create_empty(space: Unicode, n: int = 1, fn: Callable[..., Any] = np.zeros) -> tuple[str, ...]:  # noqa: ARG001  Gymnasium's signature
-    return ("",) * n
-
-
-def _create_zero(space: Unicode) -> str:  # noqa: ARG001  Gymnasium's signature
-    return ""
-
-
 # --- shared memory --------------------------------------------------------------------------------------
 #
 # Each environment has a record: the length of its text in bytes, then the text as UTF-8. "surrogatepass" keeps lone
@@ -109,10 +94,6 @@ def _create_zero(space: Unicode) -> str:  # noqa: ARG001  Gymnasium's signature
 
 _HEADER = 8
 _BYTES_PER_CODE_POINT = 4
-
-
-def _create_shared(space: Unicode, n: int = 1, ctx: Any = multiprocessing) -> Any:
-    return ctx.Array(c_uint8, n * _record_size(space))
 
 
 def _write_shared(space: Unicode, index: int, value: str, shared_memory: Any) -> None:
@@ -123,10 +104,6 @@ def _write_shared(space: Unicode, index: int, value: str, shared_memory: Any) ->
     record = _record(space, index, shared_memory)
     record[_HEADER : _HEADER + len(data)] = np.frombuffer(data, np.uint8)
     record[:_HEADER] = np.frombuffer(len(data).to_bytes(_HEADER, "little"), np.uint8)
-
-
-def _read_shared(space: Unicode, shared_memory: Any, n: int = 1) -> SharedTexts:
-    return SharedTexts.of(space, shared_memory, n)
 
 
 def _record_size(space: Unicode) -> int:
@@ -188,32 +165,33 @@ for _name in set(vars(tuple)) - {"__new__", "__doc__", "__getattribute__", "__ge
     setattr(SharedTexts, _name, _of_now(_name))
 
 
-# --- flattening is not supported --------------------------------------------------------------------------
+# --- what Gymnasium calls -------------------------------------------------------------------------------
 
 
 def _flatdim(space: Unicode) -> NoReturn:
     raise ValueError(f"{space} cannot be flattened to an array: its texts have no fixed length")
 
 
-def _same_text(space: Unicode, x: str) -> str:  # noqa: ARG001  Gymnasium's signature
-    return x
-
-
-def _flatten_space(space: Unicode) -> Unicode:
-    return deepcopy(space)
-
-
 _REGISTRATIONS: tuple[tuple[Any, Callable[..., object]], ...] = (
-    (gymnasium.vector.utils.batch_differing_spaces, _batch_differing),
-    (gymnasium.vector.utils.create_empty_array, _create_empty),
-    (gymnasium.wrappers.utils.create_zero_array, _create_zero),
-    (gymnasium.vector.utils.create_shared_memory, _create_shared),
+    (
+        gymnasium.vector.utils.batch_differing_spaces,
+        lambda spaces: Tuple([deepcopy(space) for space in spaces], seed=deepcopy(spaces[0].np_random)),
+    ),
+    (gymnasium.vector.utils.create_empty_array, lambda _space, n=1, *_fn, **_kwargs: ("",) * n),
+    (gymnasium.wrappers.utils.create_zero_array, lambda _space: ""),
+    (
+        gymnasium.vector.utils.create_shared_memory,
+        lambda space, n=1, ctx=multiprocessing: ctx.Array(c_uint8, n * _record_size(space)),
+    ),
     (gymnasium.vector.utils.write_to_shared_memory, _write_shared),
-    (gymnasium.vector.utils.read_from_shared_memory, _read_shared),
+    (
+        gymnasium.vector.utils.read_from_shared_memory,
+        lambda space, shared_memory, n=1: SharedTexts.of(space, shared_memory, n),
+    ),
     (gymnasium.spaces.utils.flatdim, _flatdim),
-    (gymnasium.spaces.utils.flatten, _same_text),
-    (gymnasium.spaces.utils.unflatten, _same_text),
-    (gymnasium.spaces.utils.flatten_space, _flatten_space),
+    (gymnasium.spaces.utils.flatten, lambda _space, x: x),
+    (gymnasium.spaces.utils.unflatten, lambda _space, x: x),
+    (gymnasium.spaces.utils.flatten_space, deepcopy),
 )
 """Functions that replace those of `Text`; `batch_space` and `concatenate` treat a `Unicode` as a `Text`."""
 

@@ -26,7 +26,7 @@ ObservationMode = str | tuple[AnySpace, AnySpace]
 
 
 def observation_spaces(envs: Sequence[AnyEnv], mode: ObservationMode) -> tuple[AnySpace, AnySpace]:
-    """Return the batched and the single observation space.
+    """Return the batched and the single observation space. The messages are Gymnasium's.
 
     Raises:
         ValueError: The mode is unknown.
@@ -36,7 +36,9 @@ def observation_spaces(envs: Sequence[AnyEnv], mode: ObservationMode) -> tuple[A
     single = envs[0].observation_space
     if isinstance(mode, tuple) and len(mode) == 2:
         if not all(isinstance(space, Space) for space in mode):
-            raise TypeError(f"observation_mode must hold two spaces, not {type(mode[0])} and {type(mode[1])}")
+            raise TypeError(
+                f"Expected both elements of observation_mode to be Spaces, got {type(mode[0])} and {type(mode[1])}"
+            )
         batched, single = mode
     elif mode == "same":
         batched = batch_space(single, len(envs))
@@ -44,19 +46,22 @@ def observation_spaces(envs: Sequence[AnyEnv], mode: ObservationMode) -> tuple[A
         batched = batch_differing_spaces([env.observation_space for env in envs])
     else:
         raise ValueError(
-            f"invalid observation_mode {mode!r}: use 'same', 'different' or a tuple of batched and single space"
+            "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single and batch observation "
+            f"space, actual got {mode}"
         )
     for index, env in enumerate(envs):
         space = env.observation_space
         if mode == "same" and space != single:
             raise RuntimeError(
-                f"observation_mode='same' needs equal observation spaces: slot 0 has {single}, slot {index} has "
-                f"{space}. If this is intentional, use observation_mode='different'."
+                "SweVectorEnv(..., observation_mode='same') however the sub-environments observation spaces are not "
+                f"equivalent. single_observation_space={single}, that of slot {index} is {space}. If this is "
+                "intentional, use `observation_mode='different'` instead."
             )
         if mode != "same" and not is_space_dtype_shape_equiv(space, single):
             raise RuntimeError(
-                f"observation spaces must share shape and dtype: single_observation_space is {single}, slot {index} "
-                f"has {space}"
+                "SweVectorEnv(..., observation_mode='different' or custom space) however the sub-environments "
+                f"observation spaces do not share a common shape and dtype, single_observation_space={single}, that "
+                f"of slot {index} is {space}"
             )
     return batched, single
 

@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -419,9 +418,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- internals ---------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ them before the first `reset`. For other vector environments, wrap each environm
 from __future__ import annotations
 
 import inspect
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -58,9 +57,7 @@ class WrapEach(VectorWrapper, RecordConstructorArgs):  # old Gymnasiums take no 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _wrap(self, envs: SweVectorEnv, arguments: dict[str, Any]) -> None:
