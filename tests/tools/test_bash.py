@@ -54,7 +54,7 @@ def test_a_signal_is_named(context_for: Callable[..., ToolContext]) -> None:
     assert (result.text, result.exit_code) == ("[killed by signal 11 (SIGSEGV)]", 139)
 
 
-def test_a_flood_is_bounded_and_its_last_line_is_there(context_for: Callable[..., ToolContext]) -> None:
+def test_a_flood_is_bounded_and_keeps_its_last_line(context_for: Callable[..., ToolContext]) -> None:
     context = context_for(max_output=2000)
 
     text = bash(context, "seq 1000000; echo the end")
@@ -74,18 +74,18 @@ def test_binary_output_and_terminal_control_are_harmless(context_for: Callable[.
 
 
 @pytest.mark.parametrize("command", ["", "  \n", "echo \0", "echo \ud800"])
-def test_what_no_command_line_can_hold_is_refused(context_for: Callable[..., ToolContext], command: str) -> None:
+def test_a_command_with_nul_or_surrogates_is_an_error(context_for: Callable[..., ToolContext], command: str) -> None:
     with pytest.raises(ToolError):
         bash(context_for(), command)
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
-def test_a_timeout_that_makes_no_sense_is_refused(context_for: Callable[..., ToolContext], timeout: float) -> None:
+def test_a_timeout_that_is_not_positive_is_an_error(context_for: Callable[..., ToolContext], timeout: float) -> None:
     with pytest.raises(ToolError, match="more than 0 seconds"):
         bash(context_for(), "true", timeout=timeout)
 
 
-def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., ToolContext]) -> None:
+def test_a_closed_sandbox_raises_sandbox_closed(context_for: Callable[..., ToolContext]) -> None:
     context = context_for()
     context.sandbox.close()
 
@@ -93,7 +93,7 @@ def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., To
         bash(context, "true")
 
 
-def test_eval_runs_the_visible_entry_point_for_its_time(context_for: Callable[..., ToolContext]) -> None:
+def test_eval_runs_the_visible_test_command_with_its_timeout(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"check.sh": "echo checked; exit 1\n"}, eval_cmd="sh check.sh", eval_timeout=30.0)
 
     result = run_eval.run(context)
@@ -117,7 +117,7 @@ def test_eval_runs_the_visible_entry_point_for_its_time(context_for: Callable[..
         ("assert 3 == 4 in 5s", "assert 3 == 4 in 5s"),
     ],
 )
-def test_eval_leaves_out_how_long_the_tests_took(
+def test_eval_removes_the_duration_of_the_tests(
     context_for: Callable[..., ToolContext], printed: str, shown: str
 ) -> None:
     context = context_for({"out.txt": f"first\n{printed}\nlast\n"}, eval_cmd="cat out.txt")
@@ -125,7 +125,7 @@ def test_eval_leaves_out_how_long_the_tests_took(
     assert run_eval.run(context).text == f"first\n{shown}\nlast\n[exit code 0]"
 
 
-def test_eval_says_where_there_is_nothing_to_run(context_for: Callable[..., ToolContext]) -> None:
+def test_eval_without_a_test_command_is_an_error(context_for: Callable[..., ToolContext]) -> None:
     with pytest.raises(ToolError, match="nothing to run"):
         run_eval.run(context_for())
 

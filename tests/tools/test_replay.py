@@ -141,9 +141,7 @@ SESSIONS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("preset", SESSIONS)
-def test_a_session_in_the_words_of_another_system_solves_the_task(
-    context_for: Callable[..., ToolContext], preset: str
-) -> None:
+def test_a_session_of_another_system_solves_the_task(context_for: Callable[..., ToolContext], preset: str) -> None:
     context = context_for({"calc.py": "def double(x):\n    return x + 2\n"}, eval_cmd="cat calc.py")
     tools = {tool.name: tool for tool in make_tools(preset)}
 

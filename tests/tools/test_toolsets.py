@@ -143,7 +143,7 @@ def test_the_default_tools_are_the_documented_ones() -> None:
         ("openhands", ["execute_bash", "str_replace_editor", "think", "finish"]),
     ],
 )
-def test_a_preset_has_the_names_of_the_other_system(preset: str, names: list[str]) -> None:
+def test_a_preset_has_the_other_systems_names(preset: str, names: list[str]) -> None:
     assert [tool.name for tool in make_tools(preset)] == names
 
 

@@ -17,7 +17,7 @@ def many(gates: Gates) -> SweVectorEnv:
     return SweVectorEnv([lambda: Scripted(gates)] * MANY)
 
 
-def test_all_slots_work_at_once_however_long_each_takes(many: SweVectorEnv, gates: Gates) -> None:
+def test_slots_work_in_parallel(many: SweVectorEnv, gates: Gates) -> None:
     with many as envs:
         envs.reset()
         envs.send(("wait gate",) * MANY)
@@ -36,7 +36,7 @@ def test_requests_in_many_small_parts_all_arrive(many: SweVectorEnv) -> None:
         assert envs.drain(TIMEOUT)[4]["steps"].tolist() == [1] * MANY
 
 
-def test_closing_answers_those_that_were_not_begun(many: SweVectorEnv, gates: Gates) -> None:
+def test_close_answers_requests_that_were_not_started(many: SweVectorEnv, gates: Gates) -> None:
     with many as envs:
         envs.reset()
         sent = envs.send(("wait gate",) * MANY)
