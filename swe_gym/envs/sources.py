@@ -1,4 +1,4 @@
-"""Task sources, shared by the environments that ask for the same one while any of them lives."""
+"""Task sources, shared by all environments with the same source."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 from ..tasks import TaskSource, load_source
 
-# A file of 25,000 tasks is read once for 300 environments. References are weak: when the last environment
-# is gone so is the source, and a file that was changed since is read anew.
+# A file of 25,000 tasks is read once for 300 environments. References are weak: the source goes with the last
+# environment, and a changed file is read again.
 _shared: weakref.WeakValueDictionary[str, TaskSource] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
 
 def shared_source(name: str, options: dict[str, Any]) -> TaskSource:
-    """The task source of that name and these options, loaded unless another environment holds it.
+    """Return a task source, loaded unless another environment holds it.
 
     Raises:
-        UsageError: No such source, or it does not take these arguments.
-        TaskError: The source's data are broken.
+        UsageError: The source is unknown or does not take these options.
+        TaskError: The source's data are invalid.
     """
     key = json.dumps([name, options, os.getcwd()], sort_keys=True)  # options may hold relative paths
     with _lock:

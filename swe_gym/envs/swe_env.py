@@ -437,7 +437,7 @@ class SweEnv(gymnasium.Env[str, str]):
             self._records = {old.task_id: old for old in read_records(self._config["record"])}
         if why := doubt(task, self._records):
             self._doubted.add(task.task_id)
-            gymnasium.logger.warn(f"rewards of task {task.task_id} are not reliable: {why}")
+            gymnasium.logger.warn(f"rewards of task {task.task_id} are not to be trusted: {why}")
 
     def _grade(self, task: Task, patch: Patch, fresh: Sandbox, group: SandboxGroup, *, complete: bool) -> Verdict:
         record = (self._records or {}).get(task.task_id)

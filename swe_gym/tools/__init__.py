@@ -77,7 +77,7 @@ def make_tools(tools: str | Sequence[str | Tool]) -> list[Tool]:
     """
     if isinstance(tools, str):
         if tools not in TOOLSETS:
-            raise unknown_name("tool preset", tools, TOOLSETS)
+            raise unknown_name("preset of tools", tools, TOOLSETS)
         tools = [tools]
     made: list[Tool] = []
     for item in tools:
@@ -85,6 +85,8 @@ def make_tools(tools: str | Sequence[str | Tool]) -> list[Tool]:
         made += [_make(name) for name in names]
     seen: set[str] = set()
     for one in made:
+        if not callable(getattr(one, "run", None)):
+            raise UsageError(f"tool class {type(one).__name__} has no method `run`")
         if one.name in seen:
             raise UsageError(f"two tools are named {one.name!r}: remove or rename one of them")
         seen.add(one.name)

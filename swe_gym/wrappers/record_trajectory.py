@@ -101,7 +101,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
             UsageError: There is no episode yet.
         """
         if self._start is None:
-            raise UsageError("there is no recorded episode: call reset() first")
+            raise UsageError("no episode was recorded yet: call reset() first")
         seed, observation, first_info = self._start
         info = self._turns[-1].info if self._turns else first_info
         env, spec = self._swe_env, self._swe_env.spec

@@ -89,6 +89,14 @@ def test_a_tool_class_with_a_schema_of_its_own_is_told_what_to_write() -> None:
                 raise NotImplementedError
 
 
+def test_a_tool_class_without_run_is_refused() -> None:
+    class Empty(Tool):
+        pass
+
+    with pytest.raises(UsageError, match="tool class Empty has no method `run`"):
+        make_tools([Empty()])
+
+
 def _untyped(context, path):  # type: ignore[no-untyped-def]
     """Run."""
 
@@ -165,7 +173,7 @@ def test_each_environment_gets_tools_of_its_own() -> None:
     ("tools", "message"),
     [
         ("defualt", "Did you mean 'default'"),
-        ("bash", "unknown tool preset 'bash'"),
+        ("bash", "unknown preset of tools 'bash'"),
         (["viw"], "Did you mean 'view'"),
         (["bash", "debug_gym.bash"], "two tools are named 'bash'"),
         (["swe_gym.tools:TOOLSETS"], "decorate a function with swe_gym.tools.tool"),
