@@ -37,7 +37,7 @@ any_text = st.text(st.characters(exclude_categories=()), max_size=100)
 
 
 class Echo(gym.Env[Any, str]):
-    """Says what it is told; inside a Dict where asked to."""
+    """Returns scripted texts, inside a Dict on request."""
 
     def __init__(self, *, inside_dict: bool = False, max_length: int = 100) -> None:
         text = Unicode(max_length, examples=("hello", "world"))
@@ -79,7 +79,7 @@ def test_the_length_counts_code_points() -> None:
 
 
 class Unread(str):
-    """A text of which nobody may look at a character."""
+    """A text whose characters must not be read."""
 
     def __iter__(self) -> NoReturn:
         raise AssertionError("the text was read")

@@ -1,4 +1,4 @@
-"""What happens when the world fails: never an observation, never a reward, never an exception out of `step`."""
+"""Infrastructure failures: never an observation, never a reward, never an exception from `step`."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What Gymnasium asks of an environment, for every family and on the real local sandbox."""
+"""Gymnasium's requirements, for every family and on the real local sandbox."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ Make = Callable[..., gym.Env[str, str]]
 
 @pytest.fixture(params=sorted(FAMILIES))
 def family(request: pytest.FixtureRequest, project: dict[str, str], tmp_path: Path) -> tuple[str, dict[str, Any]]:
-    """Every family id, and what `gym.make` needs to know for it."""
+    """Every family id and the arguments of `gym.make`."""
     if request.param == "SWE/Local-v0":
         return request.param, dict(project)
     toys = load_source("toy")

@@ -170,7 +170,7 @@ def test_a_closed_sandbox_raises_sandbox_closed(context_for: Callable[..., ToolC
 
 
 def test_unexpected_output_of_grep_is_parsed_fast() -> None:
-    """A policy may put a program of its own in the place of grep."""
+    """A policy may replace grep by its own program."""
     with FakeSandbox(replies=[Reply(match="^grep", stdout=b"a" * 1_000_000)]) as sandbox:
         started = time.process_time()
         assert grep(ToolContext(sandbox), "a").startswith("No line")

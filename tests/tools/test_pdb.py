@@ -38,7 +38,7 @@ main()
 
 
 class Debugger:
-    """A tool and the context that it runs in."""
+    """A tool and its context."""
 
     def __init__(self, tool: Pdb, context: ToolContext) -> None:
         self.tool = tool
@@ -54,7 +54,7 @@ class Debugger:
 
 @pytest.fixture
 def debug(sandbox_factory: Callable[..., Sandbox]) -> Iterator[Callable[..., Debugger]]:
-    """Makes a debugger over `files`, of the entrypoint `eval_cmd`."""
+    """Return a function that makes a debugger for `files` with the entrypoint `eval_cmd`."""
     tools: list[Pdb] = []
 
     def make(files: dict[str, str], eval_cmd: str = "python prog.py", with_pytest: bool = False) -> Debugger:
@@ -68,7 +68,7 @@ def debug(sandbox_factory: Callable[..., Sandbox]) -> Iterator[Callable[..., Deb
 
 
 def stopped_at(text: str) -> str:
-    """The place that an observation names, such as "prog.py:6 in total"."""
+    """Return the place that an observation names, such as "prog.py:6 in total"."""
     places = [line for line in text.splitlines() if line.startswith("Stopped at ")]
     assert len(places) == 1, text
     return places[0].removeprefix("Stopped at ").split(", frame")[0].split(" (")[0]

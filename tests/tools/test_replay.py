@@ -1,4 +1,4 @@
-"""Calls as models made them in other systems are valid calls of the presets."""
+"""Real calls of models in other systems are valid calls of the presets."""
 
 import json
 import lzma
@@ -30,7 +30,7 @@ def specs(preset: str) -> list[ToolSpec]:
 
 
 def refused(preset: str, actions: list[Any]) -> Counter[str]:
-    """Why which of the actions are no valid calls."""
+    """Return the errors of the invalid actions."""
     tools, reasons = specs(preset), Counter[str]()
     for action in actions:
         try:
@@ -41,7 +41,7 @@ def refused(preset: str, actions: list[Any]) -> Counter[str]:
 
 
 def calls_of(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Each tool call of a chat, as a message of its own."""
+    """Return each tool call of a chat as a separate message."""
     for message in messages:
         for call in message.get("tool_calls") or []:
             yield {"role": "assistant", "content": message["content"], "tool_calls": [call]}

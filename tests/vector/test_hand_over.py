@@ -1,4 +1,4 @@
-"""Requests to more slots than are woken at once."""
+"""Requests to more slots than wake at once."""
 
 import threading
 
@@ -13,7 +13,7 @@ Gates = dict[str, threading.Event]
 
 @pytest.fixture
 def many(gates: Gates) -> SweVectorEnv:
-    """A hundred slots; the gates are opened, and it is closed, by the tests."""
+    """A hundred slots. The tests open the gates and close it."""
     return SweVectorEnv([lambda: Scripted(gates)] * MANY)
 
 

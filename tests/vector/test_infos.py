@@ -1,4 +1,4 @@
-"""Infos of many environments as one: of Gymnasium's form, of one type for ever."""
+"""Batched infos: in Gymnasium's form and with stable types."""
 
 from typing import Any
 

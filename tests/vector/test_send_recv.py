@@ -155,7 +155,7 @@ def test_batches_of_any_size_hold_arrays() -> None:
 
 
 def test_lockstep_and_asynchronous_episodes_are_equal() -> None:
-    """Whatever order results come in, each slot's own sequence is the same."""
+    """Each slot's sequence is the same in any order of results."""
     makers = [lambda: gym.make("CartPole-v1", max_episode_steps=10)] * 4
     actions = np.random.default_rng(0).integers(2, size=(4, 60))
     with SweVectorEnv(makers) as one, SweVectorEnv(makers) as other:
@@ -208,7 +208,7 @@ class Troubled(Scripted):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_ticket_is_answered_exactly_once(seed: int) -> None:
-    """Sends with failures, mistakes, timeouts, interrupts of several threads and a close in the middle of it."""
+    """Send from several threads with failures, errors, timeouts, interrupts and a close."""
     chance = random.Random(seed)
     sent: list[int] = []
     received: list[int] = []

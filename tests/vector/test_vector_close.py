@@ -1,4 +1,4 @@
-"""However it ends: closed, interrupted, forgotten."""
+"""The end of a vector environment: close, interrupts, garbage collection."""
 
 import gc
 import os
@@ -206,7 +206,7 @@ def armed() -> Iterator[list[bool]]:
 
 
 def test_interrupts_at_any_moment(make_scripted: Make, armed: list[bool]) -> None:
-    """A thread interrupts all the time; every step is taken exactly once, and results belong to their actions."""
+    """A thread interrupts continuously; every step runs once, and results match their actions."""
     envs = make_scripted(4)
     envs.reset()
     stop = threading.Event()

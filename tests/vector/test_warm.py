@@ -1,4 +1,4 @@
-"""Sandboxes that are started before a slot's next episode needs them."""
+"""Sandboxes that are started ahead of time."""
 
 import threading
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SUBMIT = '{"name": "submit", "arguments": {}}'
 
 
 class TwentyTasks:
-    """Tasks that differ in their sandbox, so that one cannot be taken for another."""
+    """Tasks with different sandboxes, so that tests can tell them apart."""
 
     def ids(self) -> Sequence[str]:
         return tuple(f"task-{number}" for number in range(20))
@@ -29,7 +29,7 @@ class TwentyTasks:
 
 
 class Gated(FakeSandbox):
-    """Remembers in which thread each started, and the warm ones wait at a gate where there is one."""
+    """A fake that records the thread of each start. Warm ones wait at a gate if there is one."""
 
     starts: ClassVar[list[tuple[str, str]]] = []
     alive: ClassVar[list["Gated"]] = []

@@ -1,4 +1,4 @@
-"""The wrappers around one environment, and the same around each of many."""
+"""Wrappers of one environment and of vector environments."""
 
 import inspect
 import json
@@ -67,7 +67,7 @@ def test_constructors_are_recorded(single: Make, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_vector_wrappers_equal_wrapped_environments(many: MakeMany, single: Make, name: str, mode: str) -> None:
-    """The vector version equals Gymnasium's SyncVectorEnv over environments that are wrapped one by one."""
+    """The vector version equals Gymnasium's SyncVectorEnv over individually wrapped environments."""
     ours = getattr(vector, name)(many(autoreset_mode=mode), **ARGUMENTS[name])
     theirs = SyncVectorEnv(
         [lambda: getattr(wrappers, name)(single().unwrapped, **ARGUMENTS[name])] * 3, autoreset_mode=mode
