@@ -49,7 +49,7 @@ def local_env(make_env: Callable[..., gym.Env[str, str]], project: dict[str, str
 
 @pytest.fixture
 def fake_env() -> Iterator[Callable[..., SweEnv]]:
-    """Return a function that makes an environment on scripted sandboxes, with options of `FakeSandbox` and `strikes`."""
+    """Return a function that makes an environment on `CountedSandbox`es with the given options."""
     env_parts.CountedSandbox.started.clear()
     made: list[SweEnv] = []
 
