@@ -40,7 +40,7 @@ class EditorTool(Tool):
 
         Args:
             context: The sandbox.
-            command: "str_replace", "insert" or "create"; anything else is undo.
+            command: "str_replace", "insert", "create", "undo" or "undo_edit".
             path: The file.
             arguments: `old_str`, `new_str`, `insert_line` and `file_text`.
             created: Text to return after "create".
@@ -57,8 +57,11 @@ class EditorTool(Tool):
             change = self._replace(context, path, old_str, new_str)
         elif command == "insert":
             change = self._insert(context, path, insert_line, new_str)
-        else:
+        elif command in ("undo", "undo_edit"):
             return self._undo(context, path)
+        else:
+            known = ", ".join(self.spec.parameters["properties"]["command"]["enum"])
+            raise ToolError(f"There is no command {command!r}: give one of {known}.")
         return changed + bound(snippet(change), context.max_output - 500)
 
     def _replace(self, context: ToolContext, path: str, old: str | None, new: str | None) -> Change:
