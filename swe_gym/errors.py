@@ -1,20 +1,20 @@
-"""Every error of the package, grouped by whose doing it is.
+"""All errors of the package, grouped by who causes them.
 
 SweGymError
-├── UsageError (ValueError)               the caller's: wrong id, option or name
+├── UsageError (ValueError)               the caller: unknown id, option or name
 │   ├── MissingDependency (ImportError)   an extra is not installed
-│   └── Unsupported                       this backend or tier cannot do that
-├── AgentError                            the policy's: becomes text in the observation
+│   └── Unsupported                       not supported by this backend or tier
+├── AgentError                            the policy: becomes text in the observation
 │   ├── ActionError                       no valid tool call in the action
-│   └── ToolError                         the tool could not do what was asked
-├── SandboxError                          the world's: never an observation, never a reward
-│   ├── SandboxStartError                 the sandbox did not come up
-│   ├── SandboxLost                       the sandbox is gone, or can no longer be trusted
-│   ├── SandboxClosed                     closed, perhaps while a call was running
+│   └── ToolError                         the tool call cannot be done
+├── SandboxError                          the infrastructure: never an observation, never a reward
+│   ├── SandboxStartError                 the sandbox did not start
+│   ├── SandboxLost                       the sandbox is gone or unusable
+│   ├── SandboxClosed                     closed, perhaps during a call
 │   └── FileError (OSError)               a file operation failed inside the sandbox
-├── PolicyError                           no action came from the policy's model: no reward, not reward 0
-├── GradingError                          the judge could not judge: no reward, not reward 0
-└── TaskError                             the task itself is broken
+├── PolicyError                           the policy's model returned no action: no reward, not reward 0
+├── GradingError                          the grader failed: no reward, not reward 0
+└── TaskError                             the task is broken
     └── MissingInterpreter                this machine lacks the Python that the task needs
 """
 
@@ -28,44 +28,44 @@ if TYPE_CHECKING:
     from pydantic import ValidationError  # `import swe_gym` alone does not need it
 
 MOST_FIELDS = 20
-"""How many wrong fields of one piece of data an error lists."""
+"""Maximum number of invalid fields that an error lists."""
 
 
 class SweGymError(Exception):
-    """Base of every error that swe_gym raises on purpose."""
+    """Base class of all errors of swe_gym."""
 
 
 class UsageError(SweGymError, ValueError):
-    """The caller asked for something that does not exist or does not make sense."""
+    """An argument, option or name is invalid."""
 
 
 class MissingDependency(UsageError, ImportError):
-    """An optional dependency is missing; the message holds the command that installs it."""
+    """An optional dependency is not installed; the message holds the command that installs it."""
 
 
 class Unsupported(UsageError):
-    """This backend, tier or task cannot do what was asked."""
+    """This backend, tier or task does not support the operation."""
 
 
 class AgentError(SweGymError):
-    """The policy's doing. `SweEnv.step` turns it into an observation and the episode goes on."""
+    """An error of the policy. `SweEnv.step` returns it as an observation and the episode continues."""
 
 
 class ActionError(AgentError):
-    """The action holds no valid tool call. The message teaches the right form."""
+    """The action holds no valid tool call. The message shows a valid one."""
 
 
 class ToolError(AgentError):
-    """A tool could not do what was asked: no such file, no unique match, bad line range."""
+    """A tool call cannot be done: the file is missing, a match is ambiguous, a line range is invalid."""
 
 
 class SandboxError(SweGymError):
-    """The world's doing. Never shown to the policy as output, and never a reward.
+    """An infrastructure error. Never shown to the policy, and never a reward.
 
     Attributes:
-        retryable: True where a new sandbox is likely to work. The episode may be played again;
-            a command is never sent twice.
-        detail: What is known: the end of a log, an exit status, a reason given by the provider.
+        retryable: Whether a new sandbox is likely to work. The episode may be played again; a command is never sent
+            twice.
+        detail: Further information: the end of a log, an exit status, the provider's reason.
     """
 
     def __init__(self, message: str, *, retryable: bool = False, detail: str = "") -> None:
@@ -75,7 +75,7 @@ class SandboxError(SweGymError):
 
 
 class SandboxStartError(SandboxError):
-    """The sandbox did not come up.
+    """The sandbox did not start.
 
     Attributes:
         reason: One of "image", "capacity", "rate_limit", "timeout", "setup", "unknown".
@@ -87,7 +87,7 @@ class SandboxStartError(SandboxError):
 
 
 class SandboxLost(SandboxError):
-    """The sandbox is gone, or did not answer by its deadline and was destroyed.
+    """The sandbox is gone, or missed a deadline and was destroyed.
 
     Attributes:
         reason: One of "oom", "evicted", "expired", "killed", "unresponsive", "protocol", "unknown".
@@ -99,36 +99,36 @@ class SandboxLost(SandboxError):
 
 
 class SandboxClosed(SandboxError):
-    """The sandbox was closed before or during the call. Closing is how a call is cancelled."""
+    """The sandbox was closed before or during the call. Closing cancels a call."""
 
 
 class FileError(SandboxError, OSError):
-    """A file operation inside the sandbox failed for a reason that the file system names.
+    """A file operation inside the sandbox failed.
 
-    The concrete class is also the built-in one, so `except FileNotFoundError` works:
-    see `MissingFile`, `NotAFile`, `NoPermission`.
+    The subclasses `MissingFile`, `NotAFile` and `NoPermission` are also the built-in errors, so
+    `except FileNotFoundError` works.
     """
 
 
 class MissingFile(FileError, FileNotFoundError):
-    """There is no file of that name in the sandbox."""
+    """The file does not exist in the sandbox."""
 
 
 class NotAFile(FileError, IsADirectoryError):
-    """The path names a directory, or something else that cannot be read as a file."""
+    """The path is a directory or another special file."""
 
 
 class NoPermission(FileError, PermissionError):
-    """The sandbox's user may not do that to this file."""
+    """The sandbox's user lacks the permission."""
 
 
 class PolicyError(SweGymError):
-    """No action came, and the reason is not in the episode: the policy's model did not answer. There is no reward.
+    """The policy's model returned no action, for a reason outside of the episode. There is no reward.
 
     Attributes:
         reason: One of "rate_limit", "server", "timeout", "connection", "context", "refused", "bad_reply", "closed",
             "unknown".
-        retryable: True where the same episode, played again later, is likely to work.
+        retryable: Whether the same episode is likely to work later.
     """
 
     def __init__(self, message: str, *, reason: str = "unknown", retryable: bool = False) -> None:
@@ -138,24 +138,24 @@ class PolicyError(SweGymError):
 
 
 class GradingError(SweGymError):
-    """The grader could not come to a verdict. There is no reward; it is not reward 0."""
+    """The grader reached no verdict. There is no reward, which is not reward 0."""
 
 
 class TaskError(SweGymError):
-    """The task itself is broken: a bad row, a gold patch that does not apply, no interpreter."""
+    """The task is broken: an invalid row, a gold patch that does not apply, no interpreter."""
 
 
 class MissingInterpreter(TaskError):
-    """The task needs a version of Python that is not installed here: it can be skipped, it has not failed."""
+    """The task needs a Python version that is not installed here. Skip the task; it has not failed."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """A `UsageError` that names the unknown thing, suggests the nearest and lists what there is.
+    """Return a `UsageError` that suggests the nearest known name and lists all.
 
     Args:
-        kind: What was looked up, as in "tool" or "sandbox option".
-        name: The name that was not found.
-        known: All names that would have worked.
+        kind: Kind of the name, such as "tool" or "sandbox option".
+        name: The unknown name.
+        known: All valid names.
     """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
@@ -165,7 +165,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
 
 
 def wrong_fields(error: ValidationError) -> str:
-    """What is wrong with data, field by field. Never what stands in them: it may be the oracle's."""
+    """Return the problems of invalid data by field, without values: they may be the oracle's."""
     problems = [
         f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}".removeprefix(": ")
         for problem in error.errors()

@@ -1,8 +1,8 @@
-"""`Unicode`: the space of all texts up to a length, in a form that Gymnasium's vector environments do not garble.
+"""`Unicode`: the space of all texts up to a length, which Gymnasium's vector environments handle correctly.
 
-Gymnasium's own `Text` checks every character against a set, and stock `AsyncVectorEnv` reads it from shared memory
-once, before there is anything to read, so that every observation is constant. The functions below `Unicode` are what
-Gymnasium needs to know to batch, copy and share it truthfully; the table at the end tells them.
+Gymnasium's own `Text` checks every character against a set, and stock `AsyncVectorEnv` reads it from shared memory only
+once, before the first write, so that every observation is constant. The functions below `Unicode` batch, copy and share
+it correctly; the table at the end registers them with Gymnasium.
 """
 
 from __future__ import annotations
@@ -11,29 +11,38 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from ctypes import c_uint8
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import gymnasium.spaces.utils
 import gymnasium.vector.utils
 import gymnasium.wrappers.utils
 import numpy as np
+import numpy.typing as npt
 from gymnasium.spaces import Text, Tuple
 
 from .errors import UsageError
 
+Obs = TypeVar("Obs")
+Info = dict[str, Any]
+Array = npt.NDArray[Any]
+AnyEnv = gymnasium.Env[Any, Any]
+AnyWrapper = gymnasium.Wrapper[Any, Any, Any, Any]
+ResetResult = tuple[Obs, Info]
+StepResult = tuple[Obs, float, bool, bool, Info]
+
 
 class Unicode(Text):
-    """Any `str` of at most `max_length` code points: control characters, emoji and lone surrogates too.
+    """Any `str` of at most `max_length` code points, including control characters, emoji and lone surrogates.
 
-    Membership is a look at type and length, whatever the text. Two spaces are equal if their `max_length` is.
+    `contains` checks type and length only. Two spaces are equal if their `max_length` is equal.
 
     Args:
-        max_length: Code points at most.
-        examples: What `sample` draws from; a random text would be no useful action.
-        seed: Of the draws.
+        max_length: Maximum number of code points.
+        examples: Texts that `sample` draws from; a random text would be a useless action.
+        seed: Seed of `sample`.
 
     Raises:
-        UsageError: There is no example, or one that is not in the space.
+        UsageError: There are no examples, or one is outside the space.
     """
 
     def __init__(
@@ -52,15 +61,15 @@ class Unicode(Text):
                 f"the examples of a Unicode space must be texts of at most {max_length} characters: {what}"
             )
 
-    def contains(self, x: Any) -> bool:
-        """Whether `x` is a `str` that is not too long."""
+    def contains(self, x: object) -> bool:
+        """Return whether `x` is a `str` of at most `max_length` code points."""
         return isinstance(x, str) and len(x) <= self.max_length
 
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """One of the examples.
+    def sample(self, mask: object = None, probability: object = None) -> str:
+        """Return one of the examples.
 
         Raises:
-            UsageError: A mask or probabilities were given; there are no characters to mask.
+            UsageError: A mask or probabilities were given.
         """
         if mask is not None or probability is not None:
             raise UsageError("Unicode.sample draws from its examples and takes neither mask nor probability")
@@ -74,36 +83,17 @@ class Unicode(Text):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: there is no array that a text of any length becomes."""
+        """Always False: texts of any length do not fit an array."""
         return False
-
-
-# --- batches --------------------------------------------------------------------------------------------
-
-
-def _batch_differing(spaces: Sequence[Unicode]) -> Tuple[Any]:
-    return Tuple([deepcopy(space) for space in spaces], seed=deepcopy(spaces[0].np_random))
-
-
-def _create_empty(space: Unicode, n: int = 1, fn: Callable[..., Any] = np.zeros) -> tuple[str, ...]:  # noqa: ARG001  Gymnasium's signature
-    return ("",) * n
-
-
-def _create_zero(space: Unicode) -> str:  # noqa: ARG001  Gymnasium's signature
-    return ""
 
 
 # --- shared memory --------------------------------------------------------------------------------------
 #
-# Each environment has a record: the length of its text in bytes, then the text as UTF-8. "surrogatepass" carries lone
-# surrogates over.
+# Each environment has a record: the length of its text in bytes, then the text as UTF-8. "surrogatepass" keeps lone
+# surrogates.
 
 _HEADER = 8
 _BYTES_PER_CODE_POINT = 4
-
-
-def _create_shared(space: Unicode, n: int = 1, ctx: Any = multiprocessing) -> Any:
-    return ctx.Array(c_uint8, n * _record_size(space))
 
 
 def _write_shared(space: Unicode, index: int, value: str, shared_memory: Any) -> None:
@@ -116,24 +106,20 @@ def _write_shared(space: Unicode, index: int, value: str, shared_memory: Any) ->
     record[:_HEADER] = np.frombuffer(len(data).to_bytes(_HEADER, "little"), np.uint8)
 
 
-def _read_shared(space: Unicode, shared_memory: Any, n: int = 1) -> SharedTexts:
-    return SharedTexts.of(space, shared_memory, n)
-
-
 def _record_size(space: Unicode) -> int:
     return _HEADER + _BYTES_PER_CODE_POINT * space.max_length
 
 
-def _record(space: Unicode, index: int, shared_memory: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _record(space: Unicode, index: int, shared_memory: Any) -> npt.NDArray[np.uint8]:
     size = _record_size(space)
     return np.frombuffer(shared_memory.get_obj(), np.uint8)[index * size : (index + 1) * size]
 
 
 class SharedTexts(tuple[str, ...]):
-    """The texts that stand in shared memory now: read anew at every use, as the arrays of other spaces are.
+    """The current texts in shared memory, read at every use as the arrays of other spaces are.
 
-    `AsyncVectorEnv` reads shared memory once, when it is made, and hands out deep copies of what it got. A deep copy of
-    this is a plain tuple of the texts of that moment. With `copy=False` one sees this object itself.
+    `AsyncVectorEnv` reads shared memory once, when it is made, and returns deep copies of the result. A deep copy of
+    this object is a plain tuple of the current texts. With `copy=False` callers get this object itself.
     """
 
     _space: Unicode
@@ -142,13 +128,13 @@ class SharedTexts(tuple[str, ...]):
 
     @classmethod
     def of(cls, space: Unicode, memory: Any, n: int) -> SharedTexts:
-        """The texts of `n` environments in the memory that `create_shared_memory` made."""
+        """Return the texts of `n` environments in the memory made by `create_shared_memory`."""
         self = cls()
         self._space, self._memory, self._n = space, memory, n
         return self
 
     def now(self) -> tuple[str, ...]:
-        """The texts as a plain tuple."""
+        """Return the current texts as a plain tuple."""
         return tuple(self._text(index) for index in range(self._n))
 
     def _text(self, index: int) -> str:
@@ -156,57 +142,58 @@ class SharedTexts(tuple[str, ...]):
         length = int.from_bytes(record[:_HEADER].tobytes(), "little")
         return record[_HEADER : _HEADER + length].tobytes().decode("utf-8", "surrogatepass")
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
+    def __deepcopy__(self, memo: object) -> tuple[str, ...]:
         return self.now()
 
     def __copy__(self) -> tuple[str, ...]:
         return self.now()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return tuple, (list(self.now()),)
 
 
-def _of_now(name: str) -> Callable[..., Any]:
-    def method(self: SharedTexts, *arguments: Any) -> Any:
+def _of_now(name: str) -> Callable[..., object]:
+    def method(self: SharedTexts, *arguments: object) -> object:
         plain = [one.now() if isinstance(one, SharedTexts) else one for one in arguments]
         return getattr(self.now(), name)(*plain)
 
     return method
 
 
-# A tuple's own methods would see the empty tuple that the object is made of.
+# A tuple's own methods would see the empty tuple underneath.
 for _name in set(vars(tuple)) - {"__new__", "__doc__", "__getattribute__", "__getnewargs__", "__class_getitem__"}:
     setattr(SharedTexts, _name, _of_now(_name))
 
 
-# --- flattening: there is none --------------------------------------------------------------------------
+# --- what Gymnasium calls -------------------------------------------------------------------------------
 
 
 def _flatdim(space: Unicode) -> NoReturn:
-    raise ValueError(f"{space} cannot be flattened to an array: its texts have any length")
+    raise ValueError(f"{space} cannot be flattened to an array: its texts have no fixed length")
 
 
-def _same_text(space: Unicode, x: str) -> str:  # noqa: ARG001  Gymnasium's signature
-    return x
-
-
-def _flatten_space(space: Unicode) -> Unicode:
-    return deepcopy(space)
-
-
-_REGISTRATIONS: tuple[tuple[Any, Callable[..., Any]], ...] = (
-    (gymnasium.vector.utils.batch_differing_spaces, _batch_differing),
-    (gymnasium.vector.utils.create_empty_array, _create_empty),
-    (gymnasium.wrappers.utils.create_zero_array, _create_zero),
-    (gymnasium.vector.utils.create_shared_memory, _create_shared),
+_REGISTRATIONS: tuple[tuple[Any, Callable[..., object]], ...] = (
+    (
+        gymnasium.vector.utils.batch_differing_spaces,
+        lambda spaces: Tuple([deepcopy(space) for space in spaces], seed=deepcopy(spaces[0].np_random)),
+    ),
+    (gymnasium.vector.utils.create_empty_array, lambda _space, n=1, *_fn, **_kwargs: ("",) * n),
+    (gymnasium.wrappers.utils.create_zero_array, lambda _space: ""),
+    (
+        gymnasium.vector.utils.create_shared_memory,
+        lambda space, n=1, ctx=multiprocessing: ctx.Array(c_uint8, n * _record_size(space)),
+    ),
     (gymnasium.vector.utils.write_to_shared_memory, _write_shared),
-    (gymnasium.vector.utils.read_from_shared_memory, _read_shared),
+    (
+        gymnasium.vector.utils.read_from_shared_memory,
+        lambda space, shared_memory, n=1: SharedTexts.of(space, shared_memory, n),
+    ),
     (gymnasium.spaces.utils.flatdim, _flatdim),
-    (gymnasium.spaces.utils.flatten, _same_text),
-    (gymnasium.spaces.utils.unflatten, _same_text),
-    (gymnasium.spaces.utils.flatten_space, _flatten_space),
+    (gymnasium.spaces.utils.flatten, lambda _space, x: x),
+    (gymnasium.spaces.utils.unflatten, lambda _space, x: x),
+    (gymnasium.spaces.utils.flatten_space, deepcopy),
 )
-"""Where `Text`'s own function would not do; `batch_space` and `concatenate` treat a `Unicode` as a `Text`."""
+"""Functions that replace those of `Text`; `batch_space` and `concatenate` treat a `Unicode` as a `Text`."""
 
 for _dispatcher, _function in _REGISTRATIONS:
     _dispatcher.register(Unicode, _function)

@@ -1,4 +1,4 @@
-"""Actions: every format read and written, what is refused and how that is taught, and real trajectories."""
+"""Parsing and rendering of every format, errors, and real trajectories."""
 
 import json
 import lzma
@@ -109,7 +109,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_each_format_is_read_by_its_name_and_by_auto(format: str) -> None:
+def test_each_format_parses_by_name_and_by_auto(format: str) -> None:
     for asked in (format, "auto"):
         action = parse_action(SAMPLES[format], TOOLS, format=asked)
         assert (action.call.name, action.call.arguments) == LS
@@ -117,8 +117,8 @@ def test_each_format_is_read_by_its_name_and_by_auto(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_format_does_not_read_another(format: str) -> None:
-    inside = {("json", "hermes")}  # what stands between the tags is a JSON call too
+def test_a_format_does_not_parse_another(format: str) -> None:
+    inside = {("json", "hermes")}  # the text between the tags is a JSON call too
     for other in FORMATS:
         if other != format and (format, other) not in inside:
             assert "Write one call like this" in error_of(SAMPLES[other], format=format)
@@ -139,7 +139,7 @@ def test_a_format_does_not_read_another(format: str) -> None:
     ids=lambda action: "-".join(action),
 )
 @pytest.mark.parametrize("form", [dict, json.dumps, MappingProxyType], ids=["dict", "json", "mapping"])
-def test_messages_of_openai_like_apis_are_read(action: dict[str, Any], form: Callable[[Any], Any]) -> None:
+def test_openai_messages_parse(action: dict[str, Any], form: Callable[[Any], Any]) -> None:
     assert call_of(form(action)) == LS
 
 
@@ -150,11 +150,11 @@ def test_a_message_keeps_its_thought_and_its_call_id() -> None:
     assert (action.call, action.thought) == (ToolCall(name="submit", call_id="x7"), "Hm.\nDone.")
 
 
-def test_a_format_made_of_text_is_read_from_a_messages_text() -> None:
+def test_a_text_format_parses_from_a_messages_text() -> None:
     assert call_of({"content": SAMPLES["r2e"]}, format="r2e") == LS
 
 
-def test_json_may_stand_in_a_fence_and_in_prose() -> None:
+def test_json_parses_in_a_fence_and_in_prose() -> None:
     action = parse_action(f"First:\n```json\n{as_json(text='x')}\n```\nThat is all.", TOOLS)
     assert (action.call.arguments, action.thought) == ({"text": "x"}, "First:\nThat is all.")
     assert call_of(f'See {{"name": 1}} and {{a}} and {{"id": 5}}: {as_json(text="x")} ok') == (
@@ -178,7 +178,7 @@ def test_a_fence_in_a_list_is_indented() -> None:
     assert call_of("```bash\ncat <<E\n  ```\nE\n```") == ("bash", {"command": "cat <<E\n  ```\nE"})
 
 
-def test_fenced_bash_is_only_text_where_no_tool_runs_it() -> None:
+def test_fenced_bash_is_plain_text_without_a_shell_tool() -> None:
     needs_two = tool("bash", {"command": TEXT, "why": TEXT}, ["command", "why"])
     assert call_of(f"```bash\nls\n```\n{as_json()}", [needs_two, ANYTHING]) == ("anything", {})
     with pytest.raises(UsageError, match="exactly one required string parameter"):
@@ -195,7 +195,7 @@ def test_one_line_break_on_each_side_belongs_to_the_tags(value: str) -> None:
     assert call_of(inside_cdata) == ("anything", {"text": value})
 
 
-def test_tags_may_stand_on_one_line_or_be_indented() -> None:
+def test_tags_may_be_on_one_line_or_indented() -> None:
     line = "<tool_call><function=bash><parameter=command>ls -la</parameter></function></tool_call>"
     assert call_of(line) == LS
     assert parse_action(f"So:\n{line}\nend", TOOLS).thought == "So:\nend"
@@ -224,19 +224,19 @@ LENIENT = {
 
 
 @pytest.mark.parametrize("why", LENIENT)
-def test_small_slips_are_read(why: str) -> None:
+def test_common_mistakes_are_tolerated(why: str) -> None:
     action = parse_action(f"Now.\n{LENIENT[why]}", TOOLS)
     assert (action.call.name, action.call.arguments) == LS
     assert action.thought in ("Now.", "Now.\n[\n]")
 
 
-def test_raw_line_breaks_in_json_strings_are_read() -> None:
+def test_raw_line_breaks_in_json_strings_are_tolerated() -> None:
     text = '<tool_call>{"name":"anything","arguments":{"text":"line1\nline2\tx"}}</tool_call>'
     assert call_of(text) == ("anything", {"text": "line1\nline2\tx"})
 
 
 @pytest.mark.parametrize("arguments", ["null", '""', '" "', "{}"])
-def test_a_call_without_arguments_may_write_them_in_several_ways(arguments: str) -> None:
+def test_a_call_without_arguments_has_several_forms(arguments: str) -> None:
     assert call_of(f'{{"name": "submit", "arguments": {arguments}}}') == ("submit", {})
 
 
@@ -252,7 +252,7 @@ def test_nothing_inside_an_argument_is_a_call(outer: str, inner: str) -> None:
     try:
         text = render_call(call, outer)
     except UsageError:
-        assert outer in ("r2e", "bash")  # their own tags cannot stand in a value
+        assert outer in ("r2e", "bash")  # a value cannot hold their tags
         return
     for format in (outer, "auto"):
         assert parse_action(f"Now:\n{text}\nThen?", TOOLS, format=format).call == call
@@ -268,7 +268,7 @@ def test_thinking_holds_no_calls() -> None:
     assert "no tool call" in error_of(f"<think>{wrong}</think> Done.")
 
 
-def test_thinking_that_does_not_end_is_named() -> None:
+def test_unclosed_thinking_is_reported() -> None:
     assert "ends inside <think>" in error_of(f"<think>Let me see {as_json()}")
 
 
@@ -287,7 +287,7 @@ def test_auto_prefers_the_formats_in_their_order() -> None:
     assert found == list(FORMATS[1:])
 
 
-def test_several_calls_follow_the_policy() -> None:
+def test_several_calls_follow_the_argument_several() -> None:
     text = "\n".join(as_json(text=word) for word in ("one", "two", "three"))
     first = parse_action(text, TOOLS)
     assert (first.call.arguments, first.ignored_calls) == ({"text": "one"}, 2)
@@ -312,7 +312,7 @@ def test_several_objects_between_one_pair_of_tags_count() -> None:
     assert parse_action(text, TOOLS, several="last").call.arguments == {"text": "b"}
 
 
-def test_a_broken_first_call_is_not_passed_over() -> None:
+def test_an_invalid_first_call_is_not_skipped() -> None:
     broken = "<function=bash><parameter=command>rm x</parameter1>\n</function>"
     assert "not closed" in error_of(f"{broken}\n<function=submit></function>")
 
@@ -346,7 +346,7 @@ def in_tags(key: str, value: str) -> str:
         ("maybe", "7", 7),
     ],
 )
-def test_text_becomes_what_the_schema_says(key: str, written: str, value: Any) -> None:
+def test_text_is_converted_by_the_schema(key: str, written: str, value: Any) -> None:
     for action in (in_tags(key, written), as_json(**{key: written})):
         found = call_of(action)[1][key]
         assert found == value
@@ -385,7 +385,7 @@ def test_json_values_keep_their_types(key: str, value: Any) -> None:
         ("maybe", "x", "must be an integer or null"),
     ],
 )
-def test_what_does_not_fit_is_named(key: str, value: Any, message: str) -> None:
+def test_an_invalid_argument_is_named(key: str, value: Any, message: str) -> None:
     error = error_of(as_json(**{key: value}))
     assert message in error
     assert repr(key) in error
@@ -398,7 +398,7 @@ def test_missing_and_unknown_parameters_are_named() -> None:
     assert "There are none." in error_of('{"name": "submit", "arguments": {"message": "bye"}}')
 
 
-def test_further_parameters_are_allowed_where_the_schema_says_so() -> None:
+def test_additional_properties_allow_further_parameters() -> None:
     loose = tool("loose", {"a": WHOLE}, [], additionalProperties=True)
     typed = tool("typed", {}, [], additionalProperties=WHOLE)
     assert call_of('{"name": "loose", "arguments": {"a": "1", "b": [2]}}', [loose])[1] == {"a": 1, "b": [2]}
@@ -422,7 +422,7 @@ def test_nested_objects_are_checked_too() -> None:
     assert "'line' is required" in error_of({"name": "nested", "arguments": {"many": [{"line": 1}, {}]}}, [nested])
 
 
-def test_schemas_that_say_little_or_nonsense_do_no_harm() -> None:
+def test_sparse_and_invalid_schemas_are_harmless() -> None:
     odd = ToolSpec(name="odd", description="", parameters={"properties": {"a": None, "b": {"type": "strange"}}})
     assert call_of('{"name": "odd", "arguments": {"a": 1, "b": [2]}}', [odd])[1] == {"a": 1, "b": [2]}
     assert call_of('{"name": "odd", "arguments": {}}', [ToolSpec(name="odd", description="", parameters={})])[1] == {}
@@ -483,7 +483,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_is_refused_is_taught(why: str) -> None:
+def test_an_error_shows_a_valid_call(why: str) -> None:
     message = error_of(REFUSED[why])
     assert why == "too many" or "Write one call like this:\n" in message
 
@@ -505,11 +505,11 @@ def test_what_is_refused_is_taught(why: str) -> None:
     ],
     ids=repr,
 )
-def test_what_is_neither_text_nor_message_is_refused(action: Any) -> None:
+def test_an_action_of_another_type_is_an_error(action: Any) -> None:
     error_of(action)
 
 
-def test_mappings_that_are_no_json_are_refused() -> None:
+def test_a_mapping_that_is_not_json_is_an_error() -> None:
     loop: dict[str, Any] = {"name": "bash"}
     loop["arguments"] = loop
     deep: dict[str, Any] = {}
@@ -519,7 +519,7 @@ def test_mappings_that_are_no_json_are_refused() -> None:
         assert "not a JSON object" in error_of(action)
 
 
-def test_the_message_shows_what_was_written_and_the_right_form_in_the_same_format() -> None:
+def test_the_message_shows_the_raw_call_and_a_valid_one_in_the_same_format() -> None:
     message = error_of("<function=bahs>\n<parameter=command>ls</parameter>\n</function>")
     assert message == (
         "There is no tool 'bahs'. Did you mean 'bash'?\n"
@@ -542,13 +542,13 @@ def test_every_example_in_a_message_is_a_valid_call() -> None:
         assert call_of(example, format=format) == LS
 
 
-def test_the_call_that_was_written_is_shown_only_in_part() -> None:
+def test_the_raw_call_is_shown_in_part() -> None:
     message = error_of('{"name": "bash", "arguments": {"command": 5, "x": "' + "y" * 5000 + '"}}')
     assert "yyyy" in message
     assert " ... " in message
 
 
-def test_another_format_is_named_where_one_is_asked_for() -> None:
+def test_a_call_in_another_format_is_named() -> None:
     assert "no tool call" in error_of("<function=" * 2000, format="bash")
     assert "in the format 'hermes'" in error_of(SAMPLES["hermes"], format="r2e")
 
@@ -565,7 +565,7 @@ def test_a_tool_that_the_format_cannot_name_has_no_example() -> None:
 
 
 @pytest.mark.parametrize(("options", "what"), [({"format": "hermez"}, "'hermes'"), ({"several": "frist"}, "'first'")])
-def test_options_that_do_not_exist_are_the_callers_error(options: dict[str, Any], what: str) -> None:
+def test_unknown_options_are_usage_errors(options: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError, match=f"Did you mean {what}"):
         parse_action("hm", TOOLS, **options)
 
@@ -632,7 +632,7 @@ any_message = st.fixed_dictionaries(
 
 @settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 @given(any_action | any_message, st.sampled_from(["auto", *FORMATS]), st.sampled_from(["first", "last", "error"]))
-def test_any_action_gives_a_call_or_a_lesson(action: Any, format: str, several: Any) -> None:
+def test_any_action_gives_a_call_or_an_explanation(action: Any, format: str, several: Any) -> None:
     try:
         found = parse_action(action, TOOLS, format=format, several=several)
     except ActionError as error:
@@ -644,7 +644,7 @@ def test_any_action_gives_a_call_or_a_lesson(action: Any, format: str, several: 
 
 @settings(max_examples=300)
 @given(json_values)
-def test_json_text_and_mapping_are_read_alike(value: Any) -> None:
+def test_json_text_and_mapping_give_the_same_call(value: Any) -> None:
     message = {"tool_calls": [{"function": {"name": "anything", "arguments": value}}]}
     outcomes = []
     for action in (message, json.dumps(message)):
@@ -736,7 +736,7 @@ words = st.text(string.ascii_letters + " .,\n", max_size=20)
 
 @settings(max_examples=700)
 @given(calls, st.sampled_from([name for name in FORMATS if name != "bash"]), words, words)
-def test_a_call_that_was_written_is_read_again(call: ToolCall, format: str, before: str, after: str) -> None:
+def test_a_rendered_call_parses_again(call: ToolCall, format: str, before: str, after: str) -> None:
     try:
         text = render_call(call, format)
     except UsageError:
@@ -755,14 +755,14 @@ def test_a_call_that_was_written_is_read_again(call: ToolCall, format: str, befo
 
 @settings(max_examples=300)
 @given(plain_text)
-def test_a_command_that_was_written_in_a_fence_is_read_again(command: str) -> None:
+def test_a_rendered_fence_parses_again(command: str) -> None:
     assume(command.strip() and not any(line.strip() == "```" for line in command.split("\n")))
     call = ToolCall(name="bash", arguments={"command": command})
     assert parse_action(render_call(call, "bash"), TOOLS, format="bash").call == call
 
 
 @pytest.mark.parametrize("format", ["json", "hermes", "openai"])
-def test_formats_made_of_json_carry_the_call_id(format: str) -> None:
+def test_json_formats_keep_the_call_id(format: str) -> None:
     call = ToolCall(name="bash", arguments={"command": "ls"}, call_id="call_1")
     assert parse_action(render_call(call, format), TOOLS).call == call
 
@@ -781,12 +781,12 @@ def test_formats_made_of_json_carry_the_call_id(format: str) -> None:
         ("hermes", ToolCall(name="bash", arguments={"command": {1}})),
     ],
 )
-def test_what_a_format_cannot_carry_is_the_callers_error(format: str, call: ToolCall) -> None:
+def test_a_call_that_a_format_cannot_express_is_a_usage_error(format: str, call: ToolCall) -> None:
     with pytest.raises(UsageError):
         render_call(call, format)
 
 
-def test_none_is_left_out() -> None:
+def test_arguments_that_are_none_are_left_out() -> None:
     call = ToolCall(name="bash", arguments={"command": "ls", "timeout": None})
     for format in FORMATS:
         assert call_of(render_call(call, format)) == ("bash", {"command": "ls"})
@@ -807,7 +807,7 @@ def test_the_prompt_names_tools_and_parameters_and_its_example_parses(format: st
     assert call_of(example, format=format) == LS
 
 
-def test_the_prompt_carries_the_meaning_of_parameters() -> None:
+def test_the_prompt_describes_parameters() -> None:
     spec = tool("t", {"a": {"type": ["integer", "null"], "description": "How\n many."}, "b": {}, "c": None}, [])
     text = describe_tools([spec], "json")
     assert "- a (integer; optional): How many." in text
@@ -844,10 +844,10 @@ def r2e_actions() -> Iterator[str]:
 
 
 @needs_data
-def test_actions_of_an_r2e_trajectory_are_read() -> None:
+def test_actions_of_an_r2e_trajectory_parse() -> None:
     read = 0
     for text in r2e_actions():
-        if text.startswith("<function=>"):  # what R2E records where the model made no call
+        if text.startswith("<function=>"):  # R2E's record of an answer without a call
             assert "no name" in error_of(text, R2E_TOOLS)
             continue
         action = parse_action(text, R2E_TOOLS, format="r2e")
@@ -858,19 +858,19 @@ def test_actions_of_an_r2e_trajectory_are_read() -> None:
 
 
 @needs_data
-def test_responses_and_the_actions_that_r2e_made_of_them_are_the_same_calls() -> None:
+def test_responses_and_r2es_actions_give_the_same_calls() -> None:
     text = (DATA / "trajectories" / "rllm_swe_trajectory.txt").read_text()
     pairs = re.findall(r"--- Model response ---\n(.*?)\n--- Action ---\n(.*?)\n--- Observation ---", text, re.DOTALL)
     assert len(pairs) == 29
     for response, recorded in pairs:
         first, second = (parse_action(one, R2E_TOOLS, several="error") for one in (response, recorded))
         assert first.call.name == second.call.name
-        assert stripped(first.call.arguments) == second.call.arguments  # R2E strips all blanks around a value
+        assert stripped(first.call.arguments) == second.call.arguments  # R2E strips whitespace around values
 
 
 @needs_data
 @pytest.mark.parametrize("name", ["debug_gym_astropy-6938.json", "debug_gym_tutorial_pandas_dataframe.json"])
-def test_actions_of_debug_gym_trajectories_are_read(name: str) -> None:
+def test_actions_of_debug_gym_trajectories_parse(name: str) -> None:
     record = json.loads((DATA / "trajectories" / name).read_text())
     tools = [ToolSpec(**entry["function"]) for entry in record["tools"]]
     calls = [step["action"] for step in record["log"] if step.get("action")]
@@ -882,7 +882,7 @@ def test_actions_of_debug_gym_trajectories_are_read(name: str) -> None:
 
 
 @needs_data
-def test_messages_of_debug_gym_episodes_are_read_but_for_the_ones_that_failed_there_too() -> None:
+def test_messages_of_debug_gym_episodes_parse_as_they_did_there() -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = parquet.read_table(DATA / "trajectories" / "issta2026_debuggym_swesmith_r2egym_sft_test.parquet").to_pylist()
     good = bad = 0
@@ -923,7 +923,7 @@ def test_malformed_calls_of_real_models() -> None:
 
 
 @needs_data
-def test_raw_outputs_of_a_small_model_are_read_or_taught() -> None:
+def test_raw_outputs_of_a_small_model_parse_or_are_explained() -> None:
     for line in (DATA / "malformed" / "nemo_swerl_gen_rollouts_relaxed_qwen3-4b.jsonl").read_text().splitlines():
         for format in ("auto", *FORMATS):
             error_of(json.loads(line)["model_output"], format=format)

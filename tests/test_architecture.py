@@ -18,14 +18,14 @@ LAYERS = {
     "swe_gym.grading": 2,
     "swe_gym.envs": 3,
     "swe_gym.curation": 4,
-    "swe_gym.wrappers": 4,
     "swe_gym.vector": 4,
-    "swe_gym.rollout": 5,
-    "swe_gym.cli": 7,
-    "swe_gym.adapters": 6,
-    "swe_gym.testing": 6,
-    "swe_gym.train": 6,
-    "swe_gym.viewer": 6,
+    "swe_gym.wrappers": 5,
+    "swe_gym.rollout": 6,
+    "swe_gym.adapters": 7,
+    "swe_gym.testing": 7,
+    "swe_gym.train": 7,
+    "swe_gym.viewer": 7,
+    "swe_gym.cli": 8,
 }
 """The longest prefix counts; everything else directly below the package is layer 0."""
 

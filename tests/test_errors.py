@@ -1,4 +1,4 @@
-"""Errors: each may be copied, and come out of another process."""
+"""Errors can be copied and pickled."""
 
 import copy
 import pickle

@@ -37,7 +37,7 @@ any_text = st.text(st.characters(exclude_categories=()), max_size=100)
 
 
 class Echo(gym.Env[Any, str]):
-    """Says what it is told; inside a Dict where asked to."""
+    """Returns scripted texts, inside a Dict on request."""
 
     def __init__(self, *, inside_dict: bool = False, max_length: int = 100) -> None:
         text = Unicode(max_length, examples=("hello", "world"))
@@ -79,7 +79,7 @@ def test_the_length_counts_code_points() -> None:
 
 
 class Unread(str):
-    """A text of which nobody may look at a character."""
+    """A text whose characters must not be read."""
 
     def __iter__(self) -> NoReturn:
         raise AssertionError("the text was read")
@@ -88,7 +88,7 @@ class Unread(str):
         raise AssertionError("the text was read")
 
 
-def test_membership_looks_at_no_character() -> None:
+def test_contains_does_not_read_characters() -> None:
     assert Unread("é" * 1_000_000) in Unicode(1_000_000)
     assert Unread("é" * 1_000_001) not in Unicode(1_000_000)
 
@@ -182,7 +182,7 @@ def test_shared_memory_returns_what_was_written(texts: list[str]) -> None:
     assert tuple(shared) == tuple(texts)
 
 
-def test_what_is_read_follows_the_memory_and_copies_do_not() -> None:
+def test_shared_texts_follow_the_memory_and_copies_do_not() -> None:
     space = Unicode(10)
     memory = create_shared_memory(space, 2)
     shared = read_from_shared_memory(space, memory, 2)
@@ -203,7 +203,7 @@ def test_what_is_read_follows_the_memory_and_copies_do_not() -> None:
 
 
 @pytest.mark.parametrize("value", ["a" * 11, 3, None])
-def test_what_is_not_in_the_space_is_not_shared(value: Any) -> None:
+def test_a_value_outside_the_space_is_not_shared(value: Any) -> None:
     space = Unicode(10)
     with pytest.raises(UsageError, match=r"observation of Unicode\(10\)"):
         write_to_shared_memory(space, 0, value, create_shared_memory(space, 1))
@@ -234,7 +234,7 @@ def texts_of(observation: Any, inside_dict: bool) -> tuple[str, ...]:
 @fork_is_fine_here
 @pytest.mark.parametrize("inside_dict", [False, True], ids=["text", "dict"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_vector_environments_return_the_true_text(kind: str, inside_dict: bool) -> None:
+def test_vector_environments_return_the_text(kind: str, inside_dict: bool) -> None:
     envs = KINDS[kind]([partial(Echo, inside_dict=inside_dict)] * 2)
     try:
         observation, _ = envs.reset(seed=5)
@@ -273,7 +273,7 @@ def test_lengths_that_differ_are_refused() -> None:
 
 @fork_is_fine_here
 @pytest.mark.filterwarnings("ignore::UserWarning")  # how Gymnasium reports an error of a worker
-def test_an_observation_that_is_too_long_is_an_error_and_not_cut() -> None:
+def test_an_observation_that_is_too_long_is_an_error() -> None:
     envs = AsyncVectorEnv([partial(Echo, max_length=20)] * 2, context="fork")
     try:
         envs.reset(seed=1)

@@ -1,8 +1,7 @@
-"""From a policy's text to one tool call, and back.
+"""Converts a policy's text to a tool call and back.
 
-`parse_action` reads an action in one of `FORMATS`, `render_call` writes one, and `describe_tools` is the part of a
-prompt that teaches a model its tools and the format. The formats, what is read leniently and what is refused
-stand in `docs/tools/actions.md`.
+`parse_action` reads an action in one of `FORMATS`, `render_call` writes one, and `describe_tools` returns the part of a
+prompt that teaches a model its tools and the format. `docs/tools/actions.md` describes the formats.
 """
 
 from .parse import parse_action

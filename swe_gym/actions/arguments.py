@@ -1,8 +1,8 @@
-"""A call's arguments, checked and converted by the tool's JSON schema and by nothing else.
+"""Converts and checks a call's arguments by the tool's JSON schema.
 
-Of JSON Schema it knows `type` (also a list of types), `anyOf`, `enum`, `properties`, `required`,
-`additionalProperties`, `items`, `minimum` and `maximum`; other keywords are ignored. Unlike in JSON Schema, parameters
-that the schema does not name are refused unless `additionalProperties` allows them: they are typing errors.
+It supports `type` (also a list of types), `anyOf`, `enum`, `properties`, `required`, `additionalProperties`, `items`,
+`minimum` and `maximum`, and ignores other keywords. Unlike in JSON Schema, unknown parameters are errors unless
+`additionalProperties` allows them: they are typos.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from ..errors import ActionError
 from ..types import ToolSpec
 from .scan import read_json
 
+Schema = Mapping[str, Any]
+Arguments = dict[str, Any]
+
 MAX_DEPTH = 64
-"""Levels of nesting that an argument may have, so that every call can be written as JSON again."""
+"""Maximum nesting of an argument, so that every call can be written as JSON again."""
 
 MAX_ITEMS = 10_000
-"""Items of a list that are looked at one by one."""
+"""Maximum length of a list whose items are checked."""
 
 SHELL_TOOLS = ("bash", "execute_bash")
-"""The names under which the tool that runs shell commands is looked for."""
+"""Names of tools that run shell commands."""
 
 
 def shell_tool(tools: Iterable[ToolSpec]) -> tuple[ToolSpec, str] | None:
-    """The tool that fenced bash runs and its one required string parameter; None where there is no such tool."""
+    """Return the tool that runs fenced bash, and its one required string parameter; None if there is none."""
     by_name = {spec.name: spec for spec in tools}
     for name in SHELL_TOOLS:
         spec = by_name.get(name)
@@ -38,37 +41,37 @@ def shell_tool(tools: Iterable[ToolSpec]) -> tuple[ToolSpec, str] | None:
     return None
 
 
-def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The named parameters of a schema of type "object"."""
+def properties_of(schema: Schema) -> Schema:
+    """Return the named parameters of a schema of type "object"."""
     found = schema.get("properties")
     return found if isinstance(found, Mapping) else {}
 
 
-def required_of(schema: Mapping[str, Any]) -> Sequence[str]:
-    """The names of the parameters that must be given."""
+def required_of(schema: Schema) -> Sequence[str]:
+    """Return the names of the required parameters."""
     return list(schema.get("required") or ())
 
 
-def convert_arguments(spec: ToolSpec, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that the tool is called with.
+def convert_arguments(spec: ToolSpec, arguments: Mapping[str, object]) -> Arguments:
+    """Convert the arguments of a call by the tool's schema.
 
-    A string becomes a number, a boolean, a list or an object only where the schema asks for that and not for a string.
-    A null, and for such parameters also the text "null" or "None", means that an optional parameter is left out; a
-    required one that may be null is then passed as None.
+    A string becomes a number, boolean, list or object only if the schema asks for that and not for a string. Null (for
+    such parameters also the text "null" or "None") leaves out an optional parameter; a required one that may be null
+    becomes None.
 
     Raises:
-        ActionError: A parameter is missing, unknown or does not fit; the message names it.
+        ActionError: A parameter is missing, unknown or invalid; the message names it.
     """
     converted = _members(arguments, spec.parameters, spec.name + ":")
     _check_text(spec.name, converted)
     return converted
 
 
-def _members(given: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The members of an object, by its schema."""
+def _members(given: Mapping[str, object], schema: Schema, where: str) -> Arguments:
+    """Convert the members of an object."""
     known, required = properties_of(schema), required_of(schema)
     further = schema.get("additionalProperties", False)
-    converted: dict[str, Any] = {}
+    converted: Arguments = {}
     for key, value in given.items():
         if key not in known and (further is False or further is None):
             raise ActionError(f"{where} there is no parameter {key[:60]!r}.{nearest(key, known)}")
@@ -89,7 +92,7 @@ def _members(given: Mapping[str, Any], schema: Mapping[str, Any], where: str) ->
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a name that does not exist: the nearest, or all there are."""
+    """Return a hint for an unknown name: the nearest one, or all."""
     names = list(known)
     near = difflib.get_close_matches(name[:60], names, n=1)
     if near:
@@ -98,7 +101,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" There are: {listed[:200]}{'...' if len(listed) > 200 else ''}." if names else " There are none."
 
 
-def _is_null(value: Any, schema: Any) -> bool:
+def _is_null(value: object, schema: object) -> bool:
     if value is None:
         return True
     types = types_of(schema)
@@ -129,8 +132,8 @@ _NAMES = {
 }
 
 
-def types_of(schema: Any) -> tuple[str, ...]:
-    """The types that a schema allows; empty where it does not say."""
+def types_of(schema: object) -> tuple[str, ...]:
+    """Return the types that a schema allows; empty if it has no constraint."""
     if not isinstance(schema, Mapping):
         return ()
     if isinstance(options := schema.get("anyOf"), list):
@@ -141,7 +144,7 @@ def types_of(schema: Any) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str) and name in _PYTHON_TYPES)
 
 
-def _has_type(value: Any, name: str) -> bool:
+def _has_type(value: object, name: str) -> bool:
     if isinstance(value, bool):
         return name == "boolean"
     if name == "integer" and isinstance(value, float):
@@ -149,7 +152,7 @@ def _has_type(value: Any, name: str) -> bool:
     return isinstance(value, _PYTHON_TYPES[name])
 
 
-def _convert(value: Any, schema: Any, where: str) -> Any:
+def _convert(value: object, schema: object, where: str) -> object:
     if not isinstance(schema, Mapping):
         return value
     types = types_of(schema)
@@ -166,11 +169,11 @@ def _convert(value: Any, schema: Any, where: str) -> Any:
     return _constrained(value, schema, where)
 
 
-def _from_text(text: str, types: Sequence[str]) -> Any:
-    """The value of the first type that the text can be read as; the text itself where there is none."""
+def _from_text(text: str, types: Sequence[str]) -> object:
+    """Return the text as a value of the first type that fits, else the text itself."""
     stripped = text.strip()
     for name in types:
-        found: Any = None
+        found: object = None
         if name == "boolean":
             found = {"true": True, "false": False}.get(stripped.lower())
         elif name in ("integer", "number"):
@@ -196,8 +199,8 @@ def _number(text: str) -> int | float | None:
     return value if math.isfinite(value) else None
 
 
-def _constrained(value: Any, schema: Mapping[str, Any], where: str) -> Any:
-    """The value, if it also fits what the schema says beside the type."""
+def _constrained(value: object, schema: Schema, where: str) -> object:
+    """Return the value if it meets the constraints other than the type."""
     allowed = schema.get("enum")
     if isinstance(allowed, (list, tuple)):
         if isinstance(value, str) and value not in allowed:
@@ -219,7 +222,7 @@ def _constrained(value: Any, schema: Mapping[str, Any], where: str) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, str):
@@ -229,11 +232,11 @@ def _shown(value: Any) -> str:
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)[:60]
 
 
-def _check_text(tool: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse what cannot be written as UTF-8 or nests deeper than `MAX_DEPTH`."""
-    level: list[Any] = [arguments]
+def _check_text(tool: str, arguments: Mapping[str, object]) -> None:
+    """Raise for text that is not UTF-8 and for nesting deeper than `MAX_DEPTH`."""
+    level: list[object] = [arguments]
     for _ in range(MAX_DEPTH):
-        below: list[Any] = []
+        below: list[object] = []
         for value in level:
             if isinstance(value, dict):
                 below += value

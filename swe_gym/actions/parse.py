@@ -1,4 +1,4 @@
-"""Reads an action: picks the call, checks it against the tools, and teaches where that fails."""
+"""Parses an action: picks the call, checks it against the tools, and explains errors to the policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ..errors import ActionError, UsageError, unknown_name
 from ..types import Action, ToolCall, ToolSpec
@@ -17,7 +17,7 @@ from .scan import FORMATS, MAX_MARKERS, Found, TooManyCalls, calls_in, find_call
 Several = Literal["first", "last", "error"]
 
 MAX_MESSAGE = 800
-"""Characters of an `ActionError` at most."""
+"""Maximum length of an `ActionError` in characters."""
 
 _MAX_REASON = 270
 _MAX_ECHO = 220
@@ -25,20 +25,20 @@ _MAX_EXAMPLE = 250
 
 
 def parse_action(
-    action: str | Mapping[str, Any], tools: Sequence[ToolSpec], *, format: str = "auto", several: Several = "first"
+    action: str | Mapping[str, object], tools: Sequence[ToolSpec], *, format: str = "auto", several: Several = "first"
 ) -> Action:
-    """Read the one tool call of an action.
+    """Parse the tool call of an action.
 
     Args:
         action: The policy's text, or a message (or one tool call) of an OpenAI-like API as a mapping.
-        tools: What the policy may use.
-        format: One of `FORMATS`, or "auto": where a text holds calls of several formats, the first of `FORMATS` wins.
-        several: Which call to take where the text holds more than one: the first, the last, or none ("error").
+        tools: Tools of the policy.
+        format: One of `FORMATS`, or "auto": if a text holds calls in several formats, the first of `FORMATS` wins.
+        several: Call to take if there are several: the first, the last, or none ("error").
 
     Raises:
-        ActionError: The action holds no call that can run. The message says why, in at most `MAX_MESSAGE` characters,
-            and shows the right form with a tool that exists.
-        UsageError: No such format or policy, or the format is "bash" and there is no shell tool.
+        ActionError: The action holds no valid call. The message says why in at most `MAX_MESSAGE` characters and shows
+            a valid call.
+        UsageError: `format` or `several` is unknown, or the format is "bash" and there is no shell tool.
     """
     _check_options(tools, format, several)
     try:
@@ -51,12 +51,12 @@ def _check_options(tools: Sequence[ToolSpec], format: str, several: str) -> None
     if format not in ("auto", *FORMATS):
         raise unknown_name("action format", str(format), ("auto", *FORMATS))
     if several not in get_args(Several):
-        raise unknown_name("policy for several calls", str(several), get_args(Several))
+        raise unknown_name("value of several", str(several), get_args(Several))
     if format == "bash":
         require_shell(tools)
 
 
-def _parse(action: Any, tools: Sequence[ToolSpec], format: str, several: str) -> Action:
+def _parse(action: object, tools: Sequence[ToolSpec], format: str, several: str) -> Action:
     text, found = _found_in(action, tools, format)
     if several == "error" and len(found) > 1:
         raise ActionError(f"The action holds {len(found)} calls. Write exactly one.")
@@ -92,15 +92,15 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def _clean(text: str) -> str:
-    """The text with U+FFFD for halves of surrogate pairs, so that it can be written as UTF-8."""
+    """Replace lone surrogates by U+FFFD, so that the text can be written as UTF-8."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
-# --- which calls there are ------------------------------------------------------------------------------
+# --- calls ------------------------------------------------------------------------------
 
 
-def _found_in(action: Any, tools: Sequence[ToolSpec], format: str) -> tuple[str, list[Found]]:
-    """The text of the action and the calls in it, all of one format; at least one."""
+def _found_in(action: object, tools: Sequence[ToolSpec], format: str) -> tuple[str, list[Found]]:
+    """Return the text of the action and the calls in it, at least one and all in one format."""
     text = action = _message_in(action) if isinstance(action, str) and format in ("auto", "openai") else action
     if isinstance(action, Mapping):
         text, found = _read_message(action, format)
@@ -145,14 +145,14 @@ def _other_format(text: str) -> str:
 _MESSAGE = re.compile(r"\s*+\{\s*+\"(?:role|content|reasoning_content|reasoning|tool_calls)\"")
 
 
-def _message_in(text: str) -> str | Mapping[str, Any]:
-    """The message that the text is the JSON of; the text itself where it is none."""
+def _message_in(text: str) -> str | Mapping[str, object]:
+    """Return the message if the text is the JSON of one, else the text itself."""
     value, flaw = read_json(text) if _MESSAGE.match(text) else (None, "")
     return value if isinstance(value, dict) and not flaw else text
 
 
-def _read_message(message: Mapping[str, Any], format: str) -> tuple[str, list[Found]]:
-    """The text of a message, and the calls that stand beside the text."""
+def _read_message(message: Mapping[str, object], format: str) -> tuple[str, list[Found]]:
+    """Return the text of a message and its tool calls."""
     try:
         written = json.dumps(dict(message), default=_as_dict)
     except (TypeError, ValueError, RecursionError) as error:
@@ -167,13 +167,13 @@ def _read_message(message: Mapping[str, Any], format: str) -> tuple[str, list[Fo
     return text, [dataclasses.replace(one, format="openai") for one in calls_in(value)]
 
 
-def _as_dict(value: Any) -> Any:
+def _as_dict(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def _text_of(content: Any) -> str:
+def _text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
@@ -181,11 +181,11 @@ def _text_of(content: Any) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-# --- what the policy is told ----------------------------------------------------------------------------
+# --- messages to the policy ----------------------------------------------------------------------------
 
 
 def _lesson(what: str, echo: str, tools: Sequence[ToolSpec], found: Found) -> str:
-    """What is wrong, the call as it was written, and one written rightly in the same format."""
+    """Return what is wrong, the raw call, and a valid call in the same format."""
     lines = [_cut(what, _MAX_REASON)]
     if echo.strip():
         lines.append(f"You wrote:\n{_cut(echo.strip(), _MAX_ECHO)}")
@@ -196,18 +196,18 @@ def _lesson(what: str, echo: str, tools: Sequence[ToolSpec], found: Found) -> st
 
 
 def _example(tools: Sequence[ToolSpec], found: Found) -> str:
-    """The tool that was meant, or another one, as it should be called."""
+    """Return a valid call of the intended tool, or of another one."""
     format = DEFAULT_FORMAT if found.format == "auto" else found.format
     meant = next((spec for spec in tools if spec.name == found.name), None)
     try:
         example = render_call(example_call(meant), format) if meant else example_text(tools, format)
     except UsageError:
-        return ""  # a name or an example of a user's tool that this format cannot carry
+        return ""  # this format cannot express the custom tool's name or example
     return _cut(example, _MAX_EXAMPLE)
 
 
 def _cut(text: str, limit: int) -> str:
-    """At most `limit` characters of the text, head and tail."""
+    """Return the head and the tail of the text, at most `limit` characters."""
     if len(text) <= limit:
         return text
     tail = limit // 3

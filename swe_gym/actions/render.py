@@ -1,11 +1,10 @@
-"""Writes a call in a format, and the part of a prompt that teaches tools and format."""
+"""Renders calls, and the part of a prompt that teaches the tools and the format."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..errors import UsageError, unknown_name
 from ..types import ToolCall, ToolSpec
@@ -13,18 +12,17 @@ from .arguments import properties_of, required_of, shell_tool, types_of
 from .scan import FORMATS
 
 DEFAULT_FORMAT = "json"
-"""What is taught where the format is "auto"."""
+"""Format of prompts if the format is "auto"."""
 
 
 def render_call(call: ToolCall, format: str = DEFAULT_FORMAT) -> str:
-    r"""Write a call as a policy would, so that `parse_action` reads the same call again.
+    r"""Render a call in a format; `parse_action` reads the same call again.
 
-    The formats made of JSON carry any arguments; only they carry `call_id`, the others leave it out. `r2e` and
-    `graph_planner` write strings as they are and everything else as JSON, which is read back where the schema names one
-    type. Arguments that are None are left out.
+    JSON formats express any arguments, and only they keep `call_id`. `r2e` and `graph_planner` write strings verbatim
+    and everything else as JSON, which is read back if the schema names one type. Arguments that are None are left out.
 
     Raises:
-        UsageError: No such format, or the format cannot carry the call: a value with `</parameter>`, `<parameter=` or
+        UsageError: The format is unknown or cannot express the call: a value with `</parameter>`, `<parameter=` or
             `<function=` in `r2e`, or with `]]></param>` in `graph_planner`; in `bash` another tool than the shell, more
             than one argument, a blank command or one with a line that is only "\`\`\`".
     """
@@ -34,7 +32,7 @@ def render_call(call: ToolCall, format: str = DEFAULT_FORMAT) -> str:
         return _render_function(call.name, arguments, name)
     if name == "bash":
         return _render_fence(call.name, arguments)
-    body: dict[str, Any] = {"name": call.name, "arguments": arguments}
+    body: dict[str, object] = {"name": call.name, "arguments": arguments}
     if name == "openai":
         function = {"name": call.name, "arguments": _json(arguments, call.name)}
         entry = {"id": call.call_id, "type": "function", "function": function}
@@ -48,10 +46,10 @@ def render_call(call: ToolCall, format: str = DEFAULT_FORMAT) -> str:
 
 
 def resolve_format(format: str) -> str:
-    """The format to write: `format` itself, or the default for "auto".
+    """Return the format to render: `format` itself, or the default for "auto".
 
     Raises:
-        UsageError: No such format.
+        UsageError: The format is unknown.
     """
     if format == "auto":
         return DEFAULT_FORMAT
@@ -60,7 +58,7 @@ def resolve_format(format: str) -> str:
     return format
 
 
-def _json(value: Any, tool: str) -> str:
+def _json(value: object, tool: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -70,23 +68,20 @@ def _json(value: Any, tool: str) -> str:
 _TAG_NAME = re.compile(r"[^<>\n\s\"'](?:[^<>\n\"']{0,198}[^<>\n\s\"'])?")
 
 
-def _render_function(tool: str, arguments: Mapping[str, Any], format: str) -> str:
+def _render_function(tool: str, arguments: Mapping[str, object], format: str) -> str:
     for name in (tool, *arguments):
         if not _TAG_NAME.fullmatch(name):
-            raise UsageError(f"the name {name[:60]!r} cannot stand in a tag of the format {format!r}")
+            raise UsageError(f"the format {format!r} cannot express the name {name[:60]!r} in a tag")
     write = _render_param if format == "graph_planner" else _render_parameter
-    lines = [write(key, _tag_text(value, tool)) for key, value in arguments.items()]
+    texts = {key: value if isinstance(value, str) else _json(value, tool) for key, value in arguments.items()}
+    lines = [write(key, text) for key, text in texts.items()]
     return "\n".join([f"<function={tool}>", *lines, "</function>"])
-
-
-def _tag_text(value: Any, tool: str) -> str:
-    return value if isinstance(value, str) else _json(value, tool)
 
 
 def _render_parameter(key: str, value: str) -> str:
     taken = next((tag for tag in ("</parameter>", "<parameter=", "<function=") if tag in value), None)
     if taken:
-        raise UsageError(f"the format 'r2e' cannot carry a value that holds {taken!r} (parameter {key!r})")
+        raise UsageError(f"the format 'r2e' cannot express a value with {taken!r} (parameter {key!r})")
     return f"<parameter={key}>\n{value}\n</parameter>" if "\n" in value else f"<parameter={key}>{value}</parameter>"
 
 
@@ -95,20 +90,20 @@ def _render_param(key: str, value: str) -> str:
         return f'<param name="{key}">{value}</param>'
     if re.search(r"\]\]>\s*</param>", value):
         taken = "]]></param>"
-        raise UsageError(f"the format 'graph_planner' cannot carry a value that holds {taken!r} (parameter {key!r})")
+        raise UsageError(f"the format 'graph_planner' cannot express a value with {taken!r} (parameter {key!r})")
     return f'<param name="{key}"><![CDATA[\n{value}\n]]></param>'
 
 
-def _render_fence(tool: str, arguments: Mapping[str, Any]) -> str:
+def _render_fence(tool: str, arguments: Mapping[str, object]) -> str:
     command = next(iter(arguments.values()), None)
     if len(arguments) != 1 or not isinstance(command, str) or not command.strip():
-        raise UsageError(f"the format 'bash' carries one shell command and nothing else, not this call of {tool!r}")
+        raise UsageError(f"the format 'bash' expresses a single shell command, not this call of {tool!r}")
     if any(line.strip() == "```" for line in command.split("\n")):
-        raise UsageError("the format 'bash' cannot carry a command with a line that is only ```")
+        raise UsageError("the format 'bash' cannot express a command with a line that is only ```")
     return f"```bash\n{command}\n```"
 
 
-# --- what a model is told -------------------------------------------------------------------------------
+# --- prompts -------------------------------------------------------------------------------
 
 _RULES = {
     "openai": "Call one tool at a time through the function calling of the API. As JSON, a message looks like this:",
@@ -134,14 +129,14 @@ _RULES = {
 
 
 def describe_tools(tools: Sequence[ToolSpec], format: str = DEFAULT_FORMAT) -> str:
-    """The section of a prompt that teaches the tools and how to call one.
+    """Return the section of a prompt that teaches the tools and how to call one.
 
     Args:
-        tools: What the policy may use. In the format "bash" only the shell tool is described.
+        tools: Tools of the policy. With the format "bash" only the shell tool is described.
         format: One of `FORMATS`; "auto" teaches "json".
 
     Raises:
-        UsageError: No such format, or the format is "bash" and there is no shell tool.
+        UsageError: The format is unknown, or it is "bash" and there is no shell tool.
     """
     name = resolve_format(format)
     shown = [require_shell(tools)] if name == "bash" else list(tools)
@@ -152,7 +147,7 @@ def describe_tools(tools: Sequence[ToolSpec], format: str = DEFAULT_FORMAT) -> s
 
 
 def require_shell(tools: Sequence[ToolSpec]) -> ToolSpec:
-    """The shell tool.
+    """Return the shell tool.
 
     Raises:
         UsageError: There is none.
@@ -175,7 +170,7 @@ def _describe(spec: ToolSpec) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _type_text(schema: Any) -> str:
+def _type_text(schema: object) -> str:
     if not isinstance(schema, Mapping):
         return "any"
     if isinstance(allowed := schema.get("enum"), (list, tuple)):
@@ -187,7 +182,7 @@ def _type_text(schema: Any) -> str:
     return " or ".join(f"{name}{of if name == 'array' else ''}" for name in names if name != "null") or "any"
 
 
-def _meaning(schema: Any) -> str:
+def _meaning(schema: object) -> str:
     text = schema.get("description") if isinstance(schema, Mapping) else None
     return f": {' '.join(text.split())}" if isinstance(text, str) and text.strip() else ""
 
@@ -198,20 +193,20 @@ _SAMPLE_TEXT = {"command": "ls -la", "cmd": "ls -la", "path": "README.md", "patt
 
 
 def example_call(spec: ToolSpec) -> ToolCall:
-    """A call of a tool with the parameters that it cannot do without, for prompts and messages."""
+    """Return an example call with the required parameters, for prompts and messages."""
     known = properties_of(spec.parameters)
     keys = [key for key in required_of(spec.parameters) if "null" not in types_of(known.get(key))]
     return ToolCall(name=spec.name, arguments={key: _sample(key, known.get(key)) for key in keys})
 
 
 def example_text(tools: Sequence[ToolSpec], format: str) -> str:
-    """An example call, written in a format: of the shell tool where there is one, else of the first tool."""
+    """Render an example call of the shell tool if there is one, else of the first tool."""
     shell = shell_tool(tools)
     spec = shell[0] if shell else next(iter(tools), None)
     return render_call(example_call(spec), format) if spec else ""
 
 
-def _sample(key: str, schema: Any) -> Any:
+def _sample(key: str, schema: object) -> object:
     schema = schema if isinstance(schema, Mapping) else {}
     for keyword in ("examples", "enum"):
         if given := schema.get(keyword):
@@ -219,6 +214,10 @@ def _sample(key: str, schema: Any) -> Any:
     if schema.get("default") is not None:
         return schema["default"]
     first = _type_text({"type": schema.get("type")})
-    samples: dict[str, Any] = {"integer": schema.get("minimum", 1), "number": schema.get("minimum", 1), "boolean": True}
+    samples: dict[str, object] = {
+        "integer": schema.get("minimum", 1),
+        "number": schema.get("minimum", 1),
+        "boolean": True,
+    }
     samples |= {"array": [], "object": {}}
     return samples.get(first, _SAMPLE_TEXT.get(key, "..."))

@@ -1,7 +1,7 @@
-"""Finds what looks like a tool call in a text, in one pass from left to right.
+"""Finds tool calls in a text, in one pass from left to right.
 
-A call is skipped as a whole once it is found, so nothing inside an argument is ever taken for a call, a fence or a
-thought. Every step moves forward and the number of steps is bounded: the pass is linear in the text's length.
+The pass skips a call as a whole, so nothing inside an argument is taken for a call, a fence or a thought. Every step
+moves forward and the number of steps is bounded: the time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 FORMATS: tuple[str, ...] = ("openai", "hermes", "r2e", "graph_planner", "json", "bash")
-"""The formats, in the order in which `format="auto"` prefers them where a text holds calls of several."""
+"""All formats, in the order in which `format="auto"` prefers them."""
 
 MAX_MARKERS = 10_000
-"""A text with more places that could begin a call than this is not read to its end."""
+"""Maximum number of places in a text that could start a call."""
 
-_BAD_JSON_COST = 40  # markers: the decoder counts the lines before an error, which reads the text from its start
+_BAD_JSON_COST = 40  # in markers: at an error the decoder counts lines from the start of the text
 
 
 class TooManyCalls(Exception):
-    """The text holds more than `MAX_MARKERS` places that could begin a call."""
+    """The text holds more than `MAX_MARKERS` places that could start a call."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """Something in an action that is a call, or was meant to be one.
+    """A call in an action, valid or not.
 
     Attributes:
-        format: The format that it is written in.
-        start: Where it begins in the text, with its wrapping tags or fence.
-        end: Where it ends.
-        name: Of the tool.
-        arguments: As written: any JSON values, or text where the format knows only text.
-        call_id: Where the format carries one.
-        flaw: Why it is not a call, as a sentence; empty where it is one.
+        format: Format of the call.
+        start: Start in the text, including tags or fence.
+        end: End in the text.
+        name: Name of the tool.
+        arguments: Raw arguments: JSON values, or text in formats of tags.
+        call_id: Id of the call, if the format has one.
+        flaw: Reason why the call is invalid, as a sentence; empty if it is valid.
     """
 
     format: str
     start: int = 0
     end: int = 0
     name: str = ""
-    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    arguments: Mapping[str, object] = dataclasses.field(default_factory=dict)
     call_id: str | None = None
     flaw: str = ""
 
 
 @dataclasses.dataclass(slots=True)
 class Scan:
-    """What a pass found.
+    """The result of a pass.
 
     Attributes:
-        found: The calls outside of thinking, in the order of the text.
-        open_think: The text ends inside a `<think>` block.
+        found: Calls outside of thinking, in the order of the text.
+        open_think: Whether the text ends inside a `<think>` block.
     """
 
     found: list[Found] = dataclasses.field(default_factory=list)
@@ -82,13 +82,13 @@ _MARKERS = {
 
 
 def find_calls(text: str, formats: Iterable[str]) -> Scan:
-    """Find every call in `text` that is written in one of `formats`.
+    """Find every call in `text` in one of `formats`.
 
-    Calls between `<think>` and `</think>` do not count, nor does anything before a `</think>` that was never opened:
-    chat templates often put the opening tag into the prompt.
+    Calls between `<think>` and `</think>` do not count, nor does anything before an unopened `</think>`: chat templates
+    often put the opening tag into the prompt.
 
     Raises:
-        TooManyCalls: More than `MAX_MARKERS` places could begin a call.
+        TooManyCalls: More than `MAX_MARKERS` places could start a call.
     """
     wanted = [name for name in FORMATS if name in set(formats)]
     marker = re.compile("|".join(["</?think>", *dict.fromkeys(_MARKERS[name] for name in wanted)]), re.MULTILINE)
@@ -112,7 +112,7 @@ def find_calls(text: str, formats: Iterable[str]) -> Scan:
 
 
 def _wanted(found: Found, formats: Iterable[str]) -> Found | None:
-    """What was found, if it is in one of the formats; a function without parameters is in both formats of tags."""
+    """Return the call if it is in one of the formats. A function without parameters is in both formats of tags."""
     if found.format in formats:
         return found
     if found.format == "r2e" and not found.arguments and "graph_planner" in formats:
@@ -121,7 +121,7 @@ def _wanted(found: Found, formats: Iterable[str]) -> Found | None:
 
 
 _Read = tuple[list[Found], int, int]
-"""What a reader gives back: what it found, where to go on, and what that cost."""
+"""Result of a reader: the calls, the position to resume at, and the cost."""
 
 
 def _reader(opening: str) -> Callable[[str, re.Match[str]], _Read]:
@@ -133,7 +133,7 @@ def _reader(opening: str) -> Callable[[str, re.Match[str]], _Read]:
 
 
 def _shown(text: str, position: int) -> str:
-    """The next few characters, for a message."""
+    """Return the next few characters, for a message."""
     piece = text[position : position + 30].strip()
     return repr(piece) if piece else "the end of the action"
 
@@ -142,9 +142,9 @@ def _shown(text: str, position: int) -> str:
 
 
 class _Json:
-    """A JSON decoder that accepts raw line breaks in strings and notes what a call must not hold.
+    """A JSON decoder that accepts raw line breaks in strings and records flaws.
 
-    What it notes does not stop it, so that the end of the object is known.
+    Flaws do not stop it, so the end of the object is known.
     """
 
     def __init__(self) -> None:
@@ -158,10 +158,10 @@ class _Json:
         )
 
     def decode(self, text: str, start: int = 0) -> tuple[Any, int]:
-        """The value that begins at `start`, and where it ends."""
+        """Return the value that starts at `start`, and its end."""
         return self._decoder.raw_decode(text, start)
 
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def _object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) != len(pairs):
             seen: set[str] = set()
@@ -188,7 +188,7 @@ class _Json:
 
 
 def read_json(text: str) -> tuple[Any, str]:
-    """The JSON value that `text` consists of, and what is wrong with it (empty where nothing is)."""
+    """Return the JSON value of `text` and its flaw, which is empty if there is none."""
     decoder = _Json()
     try:
         value, end = decoder.decode(text, len(text) - len(text.lstrip()))
@@ -211,8 +211,8 @@ def _json_flaw(text: str, start: int, error: json.JSONDecodeError) -> str:
 _BESIDE = frozenset({"name", "arguments", "parameters", "id", "call_id", "type", "index"})
 
 
-def calls_in(value: Mapping[str, Any]) -> list[Found]:
-    """The calls of a JSON object: an OpenAI message, one OpenAI tool call, or `{"name", "arguments"}`."""
+def calls_in(value: Mapping[str, object]) -> list[Found]:
+    """Return the calls of a JSON object: an OpenAI message, one OpenAI tool call, or `{"name", "arguments"}`."""
     many = value.get("tool_calls")
     if isinstance(many, list):
         return [_openai_call(one) for one in many]
@@ -226,7 +226,7 @@ def calls_in(value: Mapping[str, Any]) -> list[Found]:
     return []
 
 
-def _openai_call(value: Any) -> Found:
+def _openai_call(value: object) -> Found:
     if not isinstance(value, dict):
         return Found("openai", flaw="An entry of tool_calls must be a JSON object.")
     function = value.get("function", value)
@@ -235,7 +235,7 @@ def _openai_call(value: Any) -> Found:
     return _named_call(function, "openai", _call_id(value))
 
 
-def _plain_call(value: Mapping[str, Any], format: str) -> Found:
+def _plain_call(value: Mapping[str, object], format: str) -> Found:
     found = _named_call(value, format, _call_id(value))
     astray = next((key for key in value if key not in _BESIDE), None)
     if found.flaw or astray is None:
@@ -261,7 +261,7 @@ def _named_call(value: Mapping[str, Any], format: str, call_id: str | None) -> F
     return Found(format, name=name.strip(), arguments={} if flaw else arguments, call_id=call_id, flaw=flaw)
 
 
-def _call_id(value: Mapping[str, Any]) -> str | None:
+def _call_id(value: Mapping[str, object]) -> str | None:
     given = value.get("call_id") or value.get("id")
     return given if isinstance(given, str) else None
 
@@ -276,7 +276,7 @@ _MEANT_AS_CALL = re.compile(
 
 
 def _read_bare(text: str, match: re.Match[str]) -> _Read:
-    """A JSON object in the open, perhaps in a fence of its own."""
+    """Read a bare JSON object, perhaps in its own fence."""
     start, decoder = match.start(), _Json()
     try:
         value, end = decoder.decode(text, start)
@@ -310,7 +310,7 @@ _CLOSING = "</tool_call>"
 
 
 def _read_tagged(text: str, match: re.Match[str]) -> _Read:
-    """`<tool_call>`, one JSON object or several, `</tool_call>`."""
+    """Read `<tool_call>`, JSON objects, `</tool_call>`."""
     start = match.start()
     position = _skip_blank(text, match.end())
     if text.startswith("<function=", position):
@@ -351,7 +351,7 @@ def _read_tagged_object(text: str, start: int, position: int) -> tuple[Found, in
 
 
 def _decode_closed(decoder: _Json, text: str, position: int) -> tuple[Any, int]:
-    """Decode an object; one that lacks only its last brace, right before the closing tag, is read as whole."""
+    """Decode an object; its last brace may be missing right before the closing tag."""
     try:
         return decoder.decode(text, position)
     except json.JSONDecodeError as error:
@@ -362,7 +362,7 @@ def _decode_closed(decoder: _Json, text: str, position: int) -> tuple[Any, int]:
 
 
 def _flawed_tag(text: str, start: int, position: int, flaw: str) -> tuple[Found, int]:
-    """A broken object goes on to its closing tag, or to where the next call opens."""
+    """Extend a broken object to its closing tag or the next call."""
     tag = _NEXT_TAG.search(text, position)
     end = len(text) if tag is None else tag.end() if tag.group() == _CLOSING else tag.start()
     return Found("hermes", start, end, flaw=flaw), end
@@ -387,7 +387,7 @@ _CLOSE_OR_OPEN = re.compile(r"</function>|<function=")
 
 
 def _read_function(text: str, match: re.Match[str]) -> _Read:
-    """R2E's `<parameter=KEY>` or Graph Planner's `<param name="KEY">` between `<function=NAME>` and its closing tag."""
+    """Read `<function=NAME>` with R2E's `<parameter=KEY>` or Graph Planner's `<param name="KEY">`."""
     opened = _OPEN.match(text, match.start())
     if opened is None:
         return [], match.end(), 1
@@ -425,7 +425,7 @@ def _end_of_flawed(text: str, position: int) -> int:
 
 
 def _read_parameters(text: str, position: int, format: str) -> tuple[dict[str, str], int, str]:
-    """The parameters, where they end, and what is wrong with them."""
+    """Return the parameters, their end, and their flaw."""
     opening = _PARAM if format == "graph_planner" else _R2E_PARAMETER
     arguments: dict[str, str] = {}
     while opened := opening.match(text, position):
@@ -442,7 +442,7 @@ def _read_parameters(text: str, position: int, format: str) -> tuple[dict[str, s
 
 
 def _read_value(text: str, position: int, key: str, format: str) -> tuple[str, int, str]:
-    """The value as written, less one line break on each side."""
+    """Return the raw value without one line break on each side, its end, and its flaw."""
     closing = "</param>" if format == "graph_planner" else "</parameter>"
     if format == "graph_planner" and (opened := _CDATA.match(text, position)):
         end = _CDATA_END.search(text, opened.end())
@@ -470,9 +470,9 @@ _FENCE_END = re.compile(r"\n([ \t]*+)```[^\S\n]*+(?=\n|\Z)")
 
 
 def _read_fence(text: str, match: re.Match[str]) -> _Read:
-    """A fence that opens on a line of its own, up to the first line that is only a fence.
+    """Read a fence on its own line, up to the first line that is only a fence.
 
-    In a list all of it is indented: the closing line and the command may be as far as the opening line is.
+    In a list all lines may be indented as far as the opening line.
     """
     indent = match.group().partition("`")[0]
     ends = _FENCE_END.finditer(text, match.end() - 1)

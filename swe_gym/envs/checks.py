@@ -1,4 +1,4 @@
-"""What can be said about an environment's arguments before anything is started."""
+"""Checks of an environment's arguments before anything is started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, NoReturn
 
 from ..actions.render import require_shell, resolve_format
 from ..errors import UsageError, unknown_name
@@ -27,19 +27,19 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "counter": str,
     "record": (str, NoneType),
 }
-"""What kind of JSON an argument is, where what takes it counts on that."""
+"""JSON types of the arguments that are not checked elsewhere."""
 
 COUNTER_SCOPES = ("few", "all")
-"""What the argument `counter` may be."""
+"""Values of the argument `counter`."""
 
 WORDS = {str: "text", dict: "a dictionary", list: "a list", NoneType: "None"}
 
 
 def json_native(**arguments: Any) -> dict[str, Any]:
-    """The arguments as JSON gives them back: tuples become lists, nothing is shared with the caller.
+    """Return a copy of the arguments in plain JSON: tuples become lists.
 
     Raises:
-        UsageError: One of them is more than JSON can say, such as a `Path` or an object.
+        UsageError: An argument is not JSON, such as a `Path` or an object.
     """
     for name, value in arguments.items():
         try:
@@ -49,47 +49,49 @@ def json_native(**arguments: Any) -> dict[str, Any]:
     return arguments
 
 
-def _refuse(value: object) -> Any:
+def _refuse(value: object) -> NoReturn:
     raise TypeError(f"{value!r} is not" + (", give it as str(...)" if isinstance(value, os.PathLike) else ""))
 
 
-def check_kinds(arguments: Mapping[str, Any]) -> None:
-    """Names must be text and options dictionaries, or the messages of who takes them would lead nowhere."""
+def check_arguments(arguments: Mapping[str, Any], render_modes: Sequence[str]) -> None:
+    """Check the arguments of `SweEnv`, except those that `check_source` and `check_format` check.
+
+    Raises:
+        UsageError: An argument has the wrong type or value.
+    """
     for name, kind in KINDS.items():
         if not isinstance(arguments[name], kind):
             kinds = kind if isinstance(kind, tuple) else (kind,)
             raise UsageError(f"{name} must be {' or '.join(WORDS[one] for one in kinds)}, not {arguments[name]!r}")
-
-
-def check_counter(counter: str, judge_runs: int) -> None:
-    """Counter-tests are for few tests or for all, in an even number of runs."""
-    if counter not in COUNTER_SCOPES:
-        raise unknown_name("counter", counter, COUNTER_SCOPES)
+    record, render_mode, judge_runs = arguments["record"], arguments["render_mode"], arguments["judge_runs"]
+    if record is not None and not Path(record).is_file():
+        raise UsageError(f"there is no record file {record}: `swe-gym validate --record {record}` writes one")
+    if arguments["counter"] not in COUNTER_SCOPES:
+        raise unknown_name("counter", arguments["counter"], COUNTER_SCOPES)
     if isinstance(judge_runs, bool) or not isinstance(judge_runs, int) or judge_runs < 2 or judge_runs % 2:
         raise UsageError(f"judge_runs must be an even number of at least 2, not {judge_runs!r}")
+    _check_limits(arguments)
+    if render_mode is not None and render_mode not in render_modes:
+        raise unknown_name("render mode", render_mode, render_modes)
+    check_sandbox(arguments["backend"], arguments["sandbox_options"])
 
 
-def check_limits(**limits: float) -> None:
-    """Each must be a positive, finite number; all but `time_limit` whole ones."""
-    for name, value in limits.items():
-        kinds = (int, float) if name == "time_limit" else (int,)
+def _check_limits(arguments: Mapping[str, Any]) -> None:
+    for name in ("max_turns", "time_limit", "max_observation", "max_invalid"):
+        value = arguments[name]
+        kinds, whole = ((int, float), "") if name == "time_limit" else ((int,), "whole ")
+        if name == "max_invalid" and value is None:
+            continue
         if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
-            whole = "" if name == "time_limit" else "whole "
             raise UsageError(f"{name} must be a positive {whole}number, not {value!r}")
 
 
 def check_format(name: str, tools: Sequence[ToolSpec]) -> None:
-    """The action format must be one that `actions` knows, and that can carry a call of these tools."""
+    """Raise `UsageError` for an unknown action format, or one that cannot call any of these tools."""
     if resolve_format(name) == "bash":
         require_shell(tools)
 
 
-def check_record(path: str | None) -> None:
-    """The record file must be there: without it every task would be called not validated."""
-    if path is not None and not Path(path).is_file():
-        raise UsageError(f"there is no record file {path}: `swe-gym validate --record {path}` writes one")
-
-
 def check_sandbox(backend: str, options: dict[str, Any]) -> None:
-    """The backend must exist and take these options. A sandbox object is made for that, and never started."""
+    """Raise `UsageError` for an unknown backend or invalid options. No sandbox is started."""
     BACKENDS.load(backend)(make_spec(SandboxSpec(), options))

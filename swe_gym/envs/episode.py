@@ -1,4 +1,4 @@
-"""One live episode: what `SweEnv` keeps between `reset` and the end, and what it says about it in `info`."""
+"""The state of one episode, and the `info` made of it."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ import collections
 import dataclasses
 import re
 import time
-from typing import Any, Literal
+from typing import Literal
 
 from ..errors import GradingError, SandboxError, TaskError
 from ..grading.patch import Patch
 from ..sandboxes import Sandbox
+from ..spaces import Info
 from ..tools.base import ToolContext
 from ..tools.text import shorten
 from ..types import Action, Reward, Task, TestStatus, ToolResult, Verdict
 from .group import SandboxGroup
 
 Outcome = Literal["running", "submitted", "agent_limit", "infra_failed"]
-"""How an episode stands: `submitted` and `agent_limit` were graded, `infra_failed` could not be."""
+"""State of an episode: `submitted` and `agent_limit` were graded, `infra_failed` could not be."""
 
 WORLD_ERRORS = (SandboxError, GradingError, TaskError)
-"""What ends an episode as `infra_failed` when it happens inside `step`: none of it is the policy's doing."""
+"""Errors inside `step` that end an episode as `infra_failed`."""
 
 MAX_SET_BACK = 50
-"""How many paths `info["set_back"]` holds."""
+"""Maximum number of paths in `info["set_back"]`."""
 
 MAX_PATH = 300
-"""Characters of a path in `info["set_back"]`."""
+"""Maximum length of a path in `info["set_back"]`."""
 
 SHOWN_TURNS = 12
-"""How many of the last turns the render modes can show."""
+"""Number of turns that the render modes show."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShownTurn:
-    """What a render mode shows of one turn: 0 is the reset, which has no action."""
+    """One turn as rendered. Turn 0 is the reset and has no action."""
 
     number: int
     action: str
@@ -46,27 +47,27 @@ class Episode:
     """The state of one episode. Counters and results only; `SweEnv` does the work.
 
     Attributes:
-        task: The problem.
-        group: Everything to close.
-        sandbox: Where the policy works.
-        context: What tools get.
-        max_turns: The limits, as `SweEnv` describes them.
-        max_invalid: Likewise.
+        task: The task.
+        group: All sandboxes of the episode.
+        sandbox: The policy's sandbox.
+        context: Context of the tools.
+        max_turns: Steps until truncation.
+        max_invalid: Consecutive invalid actions until truncation.
         turn: Steps taken.
-        invalid_actions: Steps that did nothing because the action was no valid call or the tool refused.
-        invalid_row: How many of the last steps in a row were such.
-        outcome: How it stands.
-        limit: Which limit ended it, where its outcome is `agent_limit`: "turns", "time", "invalid" or the caller's.
-        failure: What of the world failed, short and free of host paths.
-        failure_detail: The same in full, for logs.
-        action: The last action, where it was understood.
-        result: What the last tool gave back.
-        verdict: What the grader found.
-        reward: What became of the verdict.
-        patch: The work that was judged.
-        signs: Kinds of signs of cheating, one entry for each action and for each kind in the judged work.
-        shown: The last turns.
-        seconds: Wall-clock time by activity: "start", "tools", "grading".
+        invalid_actions: Steps without effect: no valid call, or the tool refused it.
+        invalid_row: Consecutive invalid actions up to now.
+        outcome: State of the episode.
+        limit: Limit that ended an `agent_limit` episode: "turns", "time", "invalid" or the caller's.
+        failure: Infrastructure failure, short and without host paths.
+        failure_detail: Infrastructure failure in full, for logs.
+        action: Last action, if it was valid.
+        result: Result of the last tool call.
+        verdict: Verdict of the grader.
+        reward: Reward of the verdict.
+        patch: The graded work.
+        signs: Kinds of cheat signs, one entry per action and one per kind in the graded work.
+        shown: Last turns.
+        seconds: Wall-clock seconds by activity: "start", "tools", "grading".
     """
 
     task: Task
@@ -94,11 +95,11 @@ class Episode:
     seconds: dict[str, float] = dataclasses.field(default_factory=lambda: {"start": 0.0, "tools": 0.0, "grading": 0.0})
 
     def reward_value(self) -> float:
-        """What `step` returns: 0.0 until the work was judged."""
+        """Return the reward of the last step: 0.0 until the work is graded."""
         return float(self.reward.value) if self.reward else 0.0
 
     def limit_reached(self) -> str:
-        """The first limit that the episode has run into, else an empty string."""
+        """Return the first limit that is reached; empty if there is none."""
         if self.turn >= self.max_turns:
             return "turns"
         if time.monotonic() >= self.context.deadline:
@@ -108,7 +109,7 @@ class Episode:
         return ""
 
     def failed(self, error: Exception) -> None:
-        """End it without a reward: the world let the policy down."""
+        """End the episode without a reward after an infrastructure failure."""
         self.outcome = "infra_failed"
         self.limit = ""
         self.verdict = self.reward = None
@@ -116,9 +117,9 @@ class Episode:
         self.failure_detail = f"{type(error).__name__}: {error}"
 
     def set_back(self) -> list[str]:
-        """The files that the policy wrote and that did not count, sorted. Deleted files are not among them.
+        """Return the files that the policy wrote and that grading reset, sorted, without deleted ones.
 
-        A path that the policy did not write may be that of a hidden test.
+        A path that the policy did not write may be that of a hidden test, so it is left out.
         """
         if self.patch is None or self.verdict is None:
             return []
@@ -126,8 +127,8 @@ class Episode:
         written |= {entry.path for entry in self.patch.dropped}
         return sorted(written.intersection(self.verdict.dropped))
 
-    def info(self) -> dict[str, Any]:
-        """The `info` of `reset` and `step`: new, JSON-native, every key always there and of one type."""
+    def info(self) -> Info:
+        """Return the `info` of `reset` and `step`: a new dict of plain JSON with fixed keys and types."""
         verdict = self.verdict or Verdict(resolved=False)
         exit_code = self.result.exit_code if self.result else None
         return {
@@ -158,19 +159,19 @@ def _passed(statuses: dict[str, TestStatus]) -> int:
 
 
 def describe_failure(error: Exception, sandbox: Sandbox, limit: int = 300) -> str:
-    """An infrastructure error in one line, without the sandbox's id and without paths of the host.
+    """Return an infrastructure error in one line, without the sandbox's id and host paths.
 
-    What a grader or a broken task has to say may quote the hidden tests: it stands in `SweEnv.stats` only.
+    The text of grading and task errors may quote hidden tests: it is in `SweEnv.stats` only.
     """
     if isinstance(error, GradingError | TaskError):
         return f"{type(error).__name__}: the work could not be judged"
     reason = getattr(error, "reason", "")
     first = (str(error).splitlines() or [""])[0].replace(sandbox.id, "...")
-    first = re.sub(r"(?<![\w.])/[\w.@+-]+(?:/[\w.@+-]*)+", _hide_path(sandbox.spec.workdir), first)
+    workdir = sandbox.spec.workdir + "/"
+    first = re.sub(
+        r"(?<![\w.])/[\w.@+-]+(?:/[\w.@+-]*)+",
+        lambda match: match[0] if (match[0] + "/").startswith(workdir) else "<path>",
+        first,
+    )
     name = f"{type(error).__name__} ({reason})" if reason not in ("", "unknown") else type(error).__name__
     return f"{name}: {first}"[:limit]
-
-
-def _hide_path(workdir: str) -> Any:
-    """A replacement for `re.sub` that keeps paths below the workdir."""
-    return lambda match: match[0] if (match[0] + "/").startswith(workdir + "/") else "<path>"

@@ -1,4 +1,4 @@
-"""The sandboxes that one task needs at a time: the one that is worked in, and those that judge the work."""
+"""The sandboxes of one task: the policy's, and those that grade the work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ..errors import SandboxClosed, SandboxError
@@ -20,9 +19,9 @@ Result = TypeVar("Result")
 
 
 def task_spec(task: Task, options: dict[str, Any]) -> SandboxSpec:
-    """The sandbox that a task starts in, with the user's `sandbox_options` on top.
+    """Return the spec of a task's sandbox, with the user's `sandbox_options` applied.
 
-    Environment variables are added to the task's; every other option replaces what the task says.
+    Environment variables are added to the task's; other options replace the task's.
 
     Raises:
         UsageError: An option is unknown.
@@ -36,13 +35,13 @@ def task_spec(task: Task, options: dict[str, Any]) -> SandboxSpec:
 
 
 class SandboxGroup:
-    """Sandboxes of one task that live and end together. `close` works from any thread, also while one starts.
+    """Sandboxes of one task that are closed together. `close` works from any thread, even while one starts.
 
     Args:
-        task: What they are for.
-        backend: Their kind.
+        task: The task.
+        backend: Name of the backend.
         options: The user's `sandbox_options`.
-        pool: Where the sandbox to work in may be ready.
+        pool: Pool that may hold a started sandbox for the policy.
     """
 
     def __init__(self, task: Task, backend: str, options: dict[str, Any], pool: WarmPool | None = None) -> None:
@@ -55,11 +54,11 @@ class SandboxGroup:
         self._lock = threading.Lock()
 
     def open_sealed(self) -> Sandbox:
-        """Start a sandbox to work in: the task's starting state, without anything that a policy must not see.
+        """Start a policy's sandbox: the task's starting state without anything that a policy must not see.
 
         Raises:
-            SandboxError: It did not come up.
-            SandboxClosed: The group was closed before or meanwhile.
+            SandboxError: The sandbox did not start.
+            SandboxClosed: The group is closed.
             TaskError: The task's workspace or Python environment cannot be built, or its image cannot be sealed.
         """
         sandbox = self._take_warm()
@@ -70,11 +69,11 @@ class SandboxGroup:
         return sandbox
 
     def open(self) -> Sandbox:
-        """Start a sandbox to judge in: the task's starting state. A failure that may pass is tried once more.
+        """Start a grading sandbox: the task's starting state. A retryable failure is retried once.
 
         Raises:
-            SandboxError: It did not come up.
-            SandboxClosed: The group was closed before or meanwhile.
+            SandboxError: The sandbox did not start.
+            SandboxClosed: The group is closed.
             TaskError: The task's workspace or Python environment cannot be built.
         """
         sandbox = self._start_twice()
@@ -82,13 +81,13 @@ class SandboxGroup:
         return sandbox
 
     def take_work(self, sandbox: Sandbox) -> tuple[Patch, Sandbox]:
-        """What was done in `sandbox`, and the new sandbox that it was compared with, in which it can be judged.
+        """Return the work done in `sandbox`, and a fresh sandbox to grade it in.
 
-        The new one starts while the work is read.
+        The work is the difference to the fresh sandbox, which starts while the work is read.
 
         Raises:
-            SandboxError: One of them failed.
-            TaskError: The new one cannot be built.
+            SandboxError: A sandbox failed.
+            TaskError: The fresh sandbox cannot be built.
         """
         fresh = _in_thread(self.open)
         listing = list_work(sandbox)
@@ -96,7 +95,7 @@ class SandboxGroup:
         return take_patch(sandbox, judge, hidden=hidden_places(self.task, judge), listing=listing), judge
 
     def _take_warm(self) -> Sandbox | None:
-        """One from the pool; None where it has none, or that one failed: a start of our own shows what is wrong."""
+        """Take a sandbox from the pool; None if there is none or it failed: a normal start then raises the error."""
         warm = self._pool.claim(self.spec) if self._pool else None
         if warm is None:
             return None
@@ -123,12 +122,12 @@ class SandboxGroup:
     def _add(self, sandbox: Sandbox) -> None:
         with self._lock:
             if self._closed:
-                raise SandboxClosed("closed while a sandbox was about to start")
+                raise SandboxClosed("closed while a sandbox was starting")
             self._sandboxes.append(sandbox)
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[Sandbox]:
-        """One more sandbox as `open` starts it; closed at the end of the block."""
+        """Open a grading sandbox for the block."""
         sandbox = self.open()
         try:
             yield sandbox
@@ -144,37 +143,35 @@ class SandboxGroup:
 
     @contextlib.contextmanager
     def dropping(self, sandbox: Sandbox) -> Iterator[None]:
-        """Close one sandbox of the group while the block runs; after it, that one is gone."""
+        """Close one sandbox of the group in the background of the block."""
         dropped = _in_thread(lambda: self.drop(sandbox))
         yield
         dropped()
 
     def close(self) -> None:
-        """Close them all; calls that are running in them raise `SandboxClosed`. Idempotent, never raises."""
+        """Close all sandboxes; running calls raise `SandboxClosed`. Idempotent, never raises."""
         with self._lock:
             self._closed = True
             sandboxes, self._sandboxes = self._sandboxes, []
         for sandbox in sandboxes:
-            with contextlib.suppress(SandboxError):  # whatever it says, the others must be closed too
+            with contextlib.suppress(SandboxError):  # the others must be closed too
                 sandbox.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def _in_thread(work: Callable[[], Result]) -> Callable[[], Result]:
-    """Begin to work in a thread. What is returned waits for the result, and raises what was raised."""
+    """Run `work` in a thread. The returned function waits for its result or raises its error."""
     future: Future[Result] = Future()
 
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  it is raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001  raised by `result`
             future.set_exception(error)
 
     threading.Thread(target=run, name="sandbox-group", daemon=True).start()

@@ -1,42 +1,42 @@
-"""Turns as text and as a picture of a terminal."""
+"""Renders turns as text and as an image of a terminal."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import MissingDependency
 from .episode import ShownTurn
 
 WIDTH, HEIGHT = 960, 640
-"""Of the picture, in pixels."""
+"""Size of the image in pixels."""
 
 _MARGIN = 12
 _CELL = (6, 12)  # a character of Pillow's built-in bitmap font is 6 x 11 pixels
 _COLUMNS = (WIDTH - 2 * _MARGIN) // _CELL[0]
 _ROWS = (HEIGHT - 2 * _MARGIN) // _CELL[1]
 _BACKGROUND, _TEXT, _ACTION = (24, 26, 31), (204, 208, 216), (126, 200, 140)
-_LONGEST = 2000  # characters of an action or an observation in the text modes
+_LONGEST = 2000  # maximum characters of an action or an observation
 
 
 def format_turn(turn: ShownTurn) -> str:
-    """One turn as text: the action behind a prompt, then the observation."""
+    """Return one turn as text: the action after a prompt, then the observation."""
     return "\n".join(text for text, _ in _lines(turn))
 
 
 def format_turns(turns: Sequence[ShownTurn]) -> str:
-    """Turns as text, oldest first."""
+    """Return turns as text, oldest first."""
     return "\n\n".join(format_turn(turn) for turn in turns)
 
 
-def draw_turns(turns: Sequence[ShownTurn]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The end of the turns as a terminal shows it.
+def draw_turns(turns: Sequence[ShownTurn]) -> npt.NDArray[np.uint8]:
+    """Draw the end of the turns as a terminal shows it.
 
     Returns:
-        A picture of shape (640, 960, 3).
+        An image of shape (640, 960, 3).
 
     Raises:
         MissingDependency: Pillow is not installed.
@@ -57,7 +57,7 @@ def draw_turns(turns: Sequence[ShownTurn]) -> np.ndarray[Any, np.dtype[np.uint8]
 
 
 def _lines(turn: ShownTurn) -> list[tuple[str, tuple[int, int, int]]]:
-    """The lines of a turn and their colours, control characters made visible."""
+    """Return the lines of a turn and their colours."""
     action = [(f"[{turn.number}] > {_plain(turn.action)}", _ACTION)] if turn.number else []
     return [
         (line, colour)
@@ -67,7 +67,7 @@ def _lines(turn: ShownTurn) -> list[tuple[str, tuple[int, int, int]]]:
 
 
 def _plain(text: str) -> str:
-    """Text that cannot steer a terminal."""
+    """Return shortened text without control characters."""
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]}\n[...]\n{text[-_LONGEST // 2 :]}"
     return "".join(c if c == "\n" or c.isprintable() else " " if c == "\t" else "?" for c in text.expandtabs(4))

@@ -1,4 +1,4 @@
-"""The actions that `action_space.sample()` draws from: harmless example calls of the tools."""
+"""The actions of `action_space.sample()`: the tools' own harmless examples as text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..types import ToolCall
 
 
 def sample_actions(tools: Sequence[Tool], action_format: str) -> tuple[str, ...]:
-    """Return all example calls of the tools that can be written in the environment's action format."""
+    """Return all example calls of the tools that the action format can express."""
     written = []
     for tool in tools:
         for arguments in tool.examples:
             with contextlib.suppress(UsageError):
                 written.append(render_call(ToolCall(name=tool.name, arguments=dict(arguments)), action_format))
-    return tuple(written) or ("",)  # without an example, an empty action does nothing
+    return tuple(written) or ("",)  # without examples, an action without effect

@@ -1,4 +1,4 @@
-"""What a policy may do: the tools, the presets of them, and one function that makes either."""
+"""The tools that policies call, and presets of them."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import UsageError, unknown_name
 from ..registry import Registry
-from .base import Tool, ToolContext
+from .base import Tool, ToolContext, tool
 
-__all__ = ["TOOLS", "TOOLSETS", "Tool", "ToolContext", "make_tools"]
+__all__ = ["TOOLS", "TOOLSETS", "Tool", "ToolContext", "make_tools", "tool"]
 
 TOOLS = Registry(
     "tool",
     {
-        "bash": "swe_gym.tools.bash:Bash",
-        "view": "swe_gym.tools.view:View",
-        "grep": "swe_gym.tools.grep:Grep",
-        "listdir": "swe_gym.tools.listdir:ListDir",
+        "bash": "swe_gym.tools.bash:bash",
+        "view": "swe_gym.tools.view:view",
+        "grep": "swe_gym.tools.grep:grep",
+        "listdir": "swe_gym.tools.listdir:listdir",
         "edit": "swe_gym.tools.edit:Edit",
-        "rewrite": "swe_gym.tools.rewrite:Rewrite",
+        "rewrite": "swe_gym.tools.rewrite:rewrite",
         "pdb": "swe_gym.tools.pdb:Pdb",
-        "eval": "swe_gym.tools.eval:Eval",
-        "submit": "swe_gym.tools.submit:Submit",
+        "eval": "swe_gym.tools.eval:run_eval",
+        "submit": "swe_gym.tools.submit:submit",
         "r2e.file_editor": "swe_gym.tools.presets.r2e:FileEditor",
-        "r2e.search": "swe_gym.tools.presets.r2e:Search",
-        "r2e.execute_bash": "swe_gym.tools.presets.r2e:ExecuteBash",
-        "r2e.finish": "swe_gym.tools.presets.r2e:Finish",
-        "debug_gym.bash": "swe_gym.tools.presets.debug_gym:DebugGymBash",
-        "debug_gym.view": "swe_gym.tools.presets.debug_gym:DebugGymView",
-        "debug_gym.grep": "swe_gym.tools.presets.debug_gym:DebugGymGrep",
-        "debug_gym.edit": "swe_gym.tools.presets.debug_gym:DebugGymEdit",
+        "r2e.search": "swe_gym.tools.presets.r2e:search",
+        "r2e.execute_bash": "swe_gym.tools.presets.r2e:execute_bash",
+        "r2e.finish": "swe_gym.tools.presets.r2e:finish",
+        "debug_gym.bash": "swe_gym.tools.presets.debug_gym:bash",
+        "debug_gym.view": "swe_gym.tools.presets.debug_gym:view",
+        "debug_gym.grep": "swe_gym.tools.presets.debug_gym:grep",
+        "debug_gym.edit": "swe_gym.tools.presets.debug_gym:edit",
         "debug_gym.pdb": "swe_gym.tools.presets.debug_gym:DebugGymPdb",
         "str_replace.str_replace_editor": "swe_gym.tools.presets.str_replace:StrReplaceEditor",
-        "str_replace.execute_bash": "swe_gym.tools.presets.str_replace:ExecuteBash",
-        "str_replace.think": "swe_gym.tools.presets.str_replace:Think",
-        "str_replace.finish": "swe_gym.tools.presets.str_replace:Finish",
+        "str_replace.execute_bash": "swe_gym.tools.presets.str_replace:execute_bash",
+        "str_replace.think": "swe_gym.tools.presets.str_replace:think",
+        "str_replace.finish": "swe_gym.tools.presets.str_replace:finish",
     },
     group="swe_gym.tools",
 )
@@ -62,18 +62,18 @@ TOOLSETS: Mapping[str, tuple[str, ...]] = {
         "str_replace.finish",
     ),
 }
-"""The presets: the default tools, and those of other systems under their names, so that their trajectories replay."""
+"""Presets: the default tools, and those of other systems under their own names, so that their trajectories replay."""
 
 
 def make_tools(tools: str | Sequence[str | Tool]) -> list[Tool]:
-    """New tools for one environment, in the order given.
+    """Return tools for one environment, in the order given. Tools with state are new instances.
 
     Args:
-        tools: The name of a preset, or a list that mixes names of presets, names of tools, dotted paths
-            ("package.module:MyTool"), names of entry points and tools.
+        tools: The name of a preset, or a list of names of presets, names of tools, dotted paths
+            ("package.module:my_tool"), names of entry points and `Tool` objects.
 
     Raises:
-        UsageError: A name is unknown, leads to something that is no tool, or two tools have the same name.
+        UsageError: A name is unknown or does not lead to a tool, or two tools have the same name.
     """
     if isinstance(tools, str):
         if tools not in TOOLSETS:
@@ -84,10 +84,12 @@ def make_tools(tools: str | Sequence[str | Tool]) -> list[Tool]:
         names = TOOLSETS.get(item, (item,)) if isinstance(item, str) else (item,)
         made += [_make(name) for name in names]
     seen: set[str] = set()
-    for tool in made:
-        if tool.name in seen:
-            raise UsageError(f"there are two tools of the name {tool.name!r}: a policy could call only one")
-        seen.add(tool.name)
+    for one in made:
+        if not callable(getattr(one, "run", None)):
+            raise UsageError(f"tool class {type(one).__name__} has no method `run`")
+        if one.name in seen:
+            raise UsageError(f"two tools are named {one.name!r}: remove or rename one of them")
+        seen.add(one.name)
     return made
 
 
@@ -95,8 +97,10 @@ def _make(item: str | Tool) -> Tool:
     if isinstance(item, Tool):
         return item
     if not isinstance(item, str):
-        raise UsageError(f"a tool is given by its name, and {item!r} is none")
-    kind = TOOLS.load(item)
-    if not (isinstance(kind, type) and issubclass(kind, Tool)):
-        raise UsageError(f"tool {item!r} is {kind!r}, which is no subclass of swe_gym.tools.Tool")
-    return kind()
+        raise UsageError(f"invalid tool {item!r}: give its name or a Tool")
+    found = TOOLS.load(item)
+    if isinstance(found, type) and issubclass(found, Tool):
+        return found()
+    if not isinstance(found, Tool):
+        raise UsageError(f"{item!r} is not a tool but {found!r}: decorate a function with swe_gym.tools.tool")
+    return found

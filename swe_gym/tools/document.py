@@ -1,4 +1,4 @@
-"""A file as bytes and as text at once: how a tool reads, numbers and changes it without touching any other byte."""
+"""A file as bytes and as text, so that edits leave all other bytes unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import ToolError
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark is the beginning of this one
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark is a prefix of this one
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
@@ -21,24 +21,24 @@ _STATELESS = re.compile(
     r"utf-?8(-sig)?|(us-)?ascii|latin-?[0-9]+|l[1-9]|iso-?8859-?[0-9]+|(cp|windows-)[0-9]+|koi8-[rut]|mac-[a-z]+"
     r"|euc-?(jp|kr)|shift-?jis|gbk|gb2312|gb18030|big5"
 )
-"""Encodings in which each character has bytes of its own, so that a part of a file can be written alone."""
+"""Stateless encodings, in which a part of a file can be encoded by itself."""
 
 BINARY_PROBE = 8000
-"""Bytes in which a NUL makes a file binary, as git does it."""
+"""Leading bytes in which a NUL makes a file binary, as in git."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Document:
     """The content of one file.
 
-    The encoding is the one that a byte order mark or a `coding:` comment declares, else UTF-8, else Latin-1, which
-    takes any bytes. So every content has a text, and `splice` keeps every byte outside of what it replaces.
+    The encoding is declared by a byte order mark or a `coding:` comment, else it is UTF-8, else Latin-1, which decodes
+    any bytes. `splice` keeps every byte outside of the replaced part.
 
     Attributes:
         data: The bytes.
-        encoding: A Python codec.
-        bom: The byte order mark, which is no part of `text`.
-        text: The bytes behind the mark, decoded. Lines end with a line feed only.
+        encoding: Name of a Python codec.
+        bom: The byte order mark, which is not part of `text`.
+        text: The bytes after the mark, decoded. Lines end with a line feed only.
     """
 
     data: bytes
@@ -48,7 +48,7 @@ class Document:
 
     @classmethod
     def of(cls, data: bytes) -> Document:
-        """Read `data` in the encoding that fits."""
+        """Decode `data`."""
         for bom, encoding in _BOMS:
             if data.startswith(bom) and (text := _decode(data[len(bom) :], encoding)) is not None:
                 return cls(data, encoding, bom, text)
@@ -59,45 +59,45 @@ class Document:
 
     @property
     def is_binary(self) -> bool:
-        """Whether the content is not meant to be read as text."""
+        """Whether the content is not text."""
         return not self.encoding.startswith(("utf-16", "utf-32")) and b"\0" in self.data[:BINARY_PROBE]
 
     @functools.cached_property
     def newline(self) -> str:
-        r"""How lines end: "\r\n" where all of them do, else "\n"."""
+        r"""The line end: "\r\n" if all lines end with it, else "\n"."""
         ends = self.text.count("\n")
         return "\r\n" if ends and self.text.count("\r\n") == ends else "\n"
 
     @functools.cached_property
     def line_starts(self) -> list[int]:
-        """Where in `text` each line starts, and last where the text ends."""
+        """The start of each line in `text`, and the end of the text."""
         starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
         return starts if starts[-1] == len(self.text) else [*starts, len(self.text)]
 
     @property
     def line_count(self) -> int:
-        """How many lines there are; one without a line feed at the end counts."""
+        """Number of lines, including a last one without a line feed."""
         return len(self.line_starts) - 1
 
     def lines(self, first: int, last: int) -> list[str]:
-        """The lines `first` to `last`, counted from 1, both included, without their ends."""
+        """Return the lines `first` to `last`, counted from 1, both included, without line ends."""
         starts = self.line_starts
         chosen = range(max(first, 1) - 1, min(last, self.line_count))
         return [self.text[starts[i] : starts[i + 1]].removesuffix("\n").removesuffix("\r") for i in chosen]
 
     def line_at(self, position: int) -> int:
-        """The number of the line that holds `text[position]`."""
+        """Return the number of the line that holds `text[position]`."""
         return self.text.count("\n", 0, position) + 1
 
     def with_newlines(self, text: str) -> str:
-        """A policy's text with this file's line ends: it is shown none, so it writes plain line feeds."""
+        """Return the text with this file's line ends: policies do not see them and write line feeds."""
         return text.replace("\n", "\r\n") if self.newline == "\r\n" and "\r" not in text else text
 
     def splice(self, start: int, end: int, new: str) -> bytes:
-        """The bytes of the file with `text[start:end]` replaced by `new`; all other bytes are the old ones.
+        """Return the file's bytes with `text[start:end]` replaced by `new`; all other bytes stay.
 
         Raises:
-            ToolError: `new` holds a character that the file's encoding has not.
+            ToolError: The file's encoding lacks a character of `new`.
         """
         before = len(self.bom) + len(self.text[:start].encode(self.encoding))
         after = len(self.text[end:].encode(self.encoding))
@@ -105,10 +105,10 @@ class Document:
 
 
 def encode(text: str, encoding: str = "utf-8") -> bytes:
-    """`text` as bytes.
+    """Encode `text`.
 
     Raises:
-        ToolError: It holds a character that the encoding has not.
+        ToolError: The encoding lacks a character.
     """
     try:
         return text.encode(encoding)
@@ -119,7 +119,7 @@ def encode(text: str, encoding: str = "utf-8") -> bytes:
 
 
 def _decode(data: bytes, encoding: str) -> str | None:
-    """The text, or None where it would not give the very same bytes again."""
+    """Return the text, or None if encoding it does not give the same bytes."""
     try:
         text = data.decode(encoding)
         return text if encoding == "utf-8" or text.encode(encoding) == data else None
@@ -128,7 +128,7 @@ def _decode(data: bytes, encoding: str) -> str | None:
 
 
 def _declared_encoding(data: bytes) -> tuple[str, ...]:
-    """What a `coding:` comment in the first two lines says, where it is an encoding that can be spliced."""
+    """Return the encoding of a `coding:` comment in the first two lines, if it is stateless."""
     match = _DECLARED.match(data[:1000])
     if match is None:
         return ()

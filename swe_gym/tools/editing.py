@@ -1,4 +1,4 @@
-"""Changes of a file as pure functions from bytes to bytes; the tools only read, write and report."""
+"""Changes of files as pure functions; the tools read, write and report."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from .document import Document, encode
 from .text import harmless
 
 CONTEXT_LINES = 4
-"""Lines that a snippet shows before and after a change."""
+"""Lines shown before and after a change in a snippet."""
 
 MANY = 100
-"""Matches after which counting stops."""
+"""Number of matches at which counting stops."""
 
 DIFF_CONTEXT = 3
-"""Lines that a diff shows around a change."""
+"""Lines shown before and after a change in a diff."""
 
 MAX_DIFF_LINES = 1000
-"""Lines on each side up to which a diff looks for what is the same between two changed lines."""
+"""Lines on each side up to which a diff aligns equal lines within a change."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A file before and after.
+    """A change of one file.
 
     Attributes:
-        before: The old content.
-        after: The new content, in the same encoding.
-        start: Where in the text, before as after, the change begins.
-        added: How many characters the replacement has.
+        before: Old content.
+        after: New content, in the same encoding.
+        start: Start of the change in both texts.
+        added: Length of the replacement in characters.
     """
 
     before: Document
@@ -44,12 +44,12 @@ def replace_once(document: Document, old: str, new: str) -> Change:
     """Replace the only occurrence of `old`.
 
     Raises:
-        ToolError: `old` is empty, the same as `new`, or does not occur exactly once in the text.
+        ToolError: `old` is empty, equals `new`, or does not occur exactly once.
     """
     if not old:
         raise ToolError("old_str is empty: give the text to replace, exactly as it stands in the file.")
     found = _occurrences(document.text, old)
-    if not found and "\r" not in old:  # the lines that were copied from a view end with CRLF in the file
+    if not found and "\r" not in old:  # lines copied from a view end with CRLF in the file
         old, new = old.replace("\n", "\r\n"), new if "\r" in new else new.replace("\n", "\r\n")
         found = _occurrences(document.text, old)
     else:
@@ -60,7 +60,7 @@ def replace_once(document: Document, old: str, new: str) -> Change:
 
 
 def insert_after(document: Document, line: int, text: str) -> Change:
-    """Insert whole lines after the line of that number; 0 is the beginning of the file.
+    """Insert whole lines after line `line`; 0 is the beginning of the file.
 
     Raises:
         ToolError: The file has no such line, or `text` is empty.
@@ -74,12 +74,12 @@ def insert_after(document: Document, line: int, text: str) -> Change:
 
 
 def replace_lines(document: Document, first: int, last: int, text: str) -> Change:
-    """Replace the lines `first` to `last`, counted from 1 and both included; with no text, delete them.
+    """Replace the lines `first` to `last`, counted from 1, both included. An empty text deletes them.
 
-    The line after the last may be given, which adds to the end.
+    `first` may be the line after the last one, which appends.
 
     Raises:
-        ToolError: The file has no such lines, or `text` is what stands there already.
+        ToolError: The file does not have these lines, or `text` changes nothing.
     """
     count = document.line_count
     if not 1 <= first <= count + 1:
@@ -92,12 +92,12 @@ def replace_lines(document: Document, first: int, last: int, text: str) -> Chang
 
 
 def replace_all(document: Document, text: str) -> Change:
-    """Replace the whole text; the byte order mark, the encoding and the kind of line ends stay."""
+    """Replace the whole text; byte order mark, encoding and line ends stay."""
     return _change(document, 0, len(document.text), document.with_newlines(text))
 
 
 def new_file(text: str) -> Change:
-    """A file that did not exist: exactly `text`, as UTF-8."""
+    """Return the creation of a file that holds exactly `text`, in UTF-8."""
     return Change(Document.of(b""), Document(encode(text), "utf-8", b"", text), 0, len(text))
 
 
@@ -110,9 +110,9 @@ def _change(document: Document, start: int, end: int, new: str) -> Change:
 
 
 def _as_lines(document: Document, start: int, end: int, text: str) -> str:
-    """`text` as whole lines in place of `document.text[start:end]`.
+    """Return `text` as whole lines that replace `document.text[start:end]`.
 
-    A line end is added where the policy left it out, and before lines that follow a last line without one.
+    A missing line end is added, also before lines that follow a last line without one.
     """
     if not text:
         return ""
@@ -120,14 +120,14 @@ def _as_lines(document: Document, start: int, end: int, text: str) -> str:
     text = document.with_newlines(text)
     if start and document.text[start - 1] != "\n":
         text = newline + text
-        closed = False  # the file's end had no line end, and has none now unless the policy gives one
+        closed = False  # the file did not end with a line end, and still does not unless the policy adds one
     else:
         closed = end < len(document.text) or start == end or document.text.endswith("\n")
     return text + newline if closed and not text.endswith("\n") else text
 
 
 def _occurrences(text: str, part: str) -> list[int]:
-    """Where `part` begins, overlapping ones included; the first `MANY`."""
+    """Return the positions of `part`, overlapping ones included, up to `MANY`."""
     found: list[int] = []
     position = text.find(part)
     while position >= 0 and len(found) < MANY:
@@ -147,7 +147,7 @@ def _not_unique(document: Document, found: list[int]) -> str:
 
 
 def _not_found(document: Document, old: str) -> str:
-    """Why there is no match, with the nearest line where the spaces are to blame."""
+    """Return why there is no match; if only spaces differ, with the nearest line."""
     wanted = [line.strip() for line in old.splitlines() if line.strip()]
     shown = document.lines(1, document.line_count)
     near = [number for number, line in enumerate(shown, 1) if wanted and line.strip() == wanted[0]]
@@ -163,12 +163,12 @@ def _not_found(document: Document, old: str) -> str:
 
 
 def numbered(lines: list[str], first: int) -> str:
-    """Lines with their numbers, as `cat -n` prints them."""
+    """Return lines with their numbers, as `cat -n` prints them."""
     return "".join(f"{number:6}\t{harmless(line)}\n" for number, line in enumerate(lines, first))
 
 
 def snippet(change: Change) -> str:
-    """The changed lines as they are now, numbered, with a few lines around them."""
+    """Return the changed lines with a few lines around them, numbered."""
     result = change.after
     first = max(1, result.line_at(change.start) - CONTEXT_LINES)
     last = result.line_at(change.start + max(0, change.added - 1)) + CONTEXT_LINES
@@ -176,10 +176,9 @@ def snippet(change: Change) -> str:
 
 
 def unified_diff(change: Change, path: str) -> str:
-    """The change as a unified diff, made in a time that stays short however long the file is.
+    """Return the change as a unified diff, in bounded time for files of any length.
 
-    What is common at both ends is taken off first; what is then left is compared line by line up to
-    `MAX_DIFF_LINES`, and is one block beyond.
+    Common lines at both ends are removed first. The rest is aligned up to `MAX_DIFF_LINES`, and is one block beyond.
     """
     old, new = _display_lines(change.before.text), _display_lines(change.after.text)
     if change.before.newline == change.after.newline == "\r\n":
@@ -213,7 +212,7 @@ def _one_block(old: list[str], new: list[str], skip: int) -> list[str]:
 
 
 def _shifted(line: str, by: int) -> str:
-    """A hunk's header with its line numbers moved; any other line as it is."""
+    """Shift the line numbers of a hunk header; return other lines unchanged."""
     match = re.match(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@", line)
     if not match:
         return line

@@ -1,4 +1,4 @@
-"""Files of the sandbox as tools use them: what goes wrong becomes a sentence for the policy."""
+"""File access for tools. File errors become sentences for the policy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .base import ToolContext
 from .document import Document
 
 MAX_FILE_BYTES = 5 << 20
-"""Size above which a tool leaves a file to `bash`."""
+"""Maximum size of a file that tools read, in bytes."""
 
 
 def shown_path(sandbox: Sandbox, path: str) -> str:
-    """A path as a policy reads it: relative to the workdir where it lies below, else absolute."""
+    """Return the path relative to the workdir if it is below it, else absolute."""
     full = sandbox.resolve(path)
     if full == sandbox.workdir:
         return "."
@@ -25,7 +25,7 @@ def shown_path(sandbox: Sandbox, path: str) -> str:
 
 
 def checked(text: str, name: str) -> str:
-    """`text` if a command line or a path can hold it.
+    """Return `text` if it is valid in command lines and paths.
 
     Raises:
         ToolError: It holds a NUL or a lone surrogate.
@@ -36,30 +36,30 @@ def checked(text: str, name: str) -> str:
 
 
 def read_document(context: ToolContext, path: str) -> Document:
-    """The content of a file.
+    """Return the content of a file.
 
     Raises:
-        ToolError: There is no such file, or it cannot be read; the sentence says why.
+        ToolError: The file is missing or cannot be read.
     """
     with explained(context, path):
         return Document.of(context.sandbox.read_file(checked(path, "path"), max_bytes=MAX_FILE_BYTES))
 
 
 def write_file(context: ToolContext, path: str, data: bytes) -> None:
-    """Write a file whole.
+    """Write a whole file.
 
     Raises:
-        ToolError: It cannot be written; the sentence says why.
+        ToolError: The file cannot be written.
     """
     with explained(context, path):
         context.sandbox.write_file(checked(path, "path"), data)
 
 
 def find_document(context: ToolContext, path: str) -> Document | None:
-    """The content of a file, or None where nothing of that name exists.
+    """Return the content of a file, or None if it does not exist.
 
     Raises:
-        ToolError: It exists and cannot be read; the sentence says why.
+        ToolError: The file exists but cannot be read.
     """
     with explained(context, path):
         try:
@@ -70,7 +70,7 @@ def find_document(context: ToolContext, path: str) -> Document | None:
 
 @contextlib.contextmanager
 def explained(context: ToolContext, path: str) -> Iterator[None]:
-    """Turn what the file system says about `path` into a `ToolError`; trouble with the sandbox passes."""
+    """Convert file errors about `path` in the block to `ToolError`. Other sandbox errors pass."""
     shown = shown_path(context.sandbox, path)
     try:
         yield
@@ -86,11 +86,11 @@ def explained(context: ToolContext, path: str) -> Iterator[None]:
 
 
 def _elsewhere(context: ToolContext, shown: str) -> str:
-    """Where files of that name do exist: the most common slip is a wrong folder."""
+    """Return files of the same name: the most common mistake is a wrong folder."""
     name = re.sub(r"([\\*?\[\]])", r"\\\1", posixpath.basename(shown))
     argv = ["find", ".", "-name", ".git", "-prune", "-o", "-name", name, "-print"]
     found = context.sandbox.exec(argv, timeout=context.time_left(5.0), max_output=1 << 16)
-    if not found.ok or found.stdout_dropped:  # a part of the names would differ from run to run
+    if not found.ok or found.stdout_dropped:  # a part of the names would vary between runs
         return ""
     names = sorted(line.removeprefix("./") for line in found.text.splitlines() if line != ".")
     return f" Of that name there are: {', '.join(names[:5])}." if names else ""

@@ -6,83 +6,71 @@ import dataclasses
 import fnmatch
 import re
 import time
+from typing import Annotated
 
 from ..errors import ToolError
 from ..types import ExecResult, ToolResult
-from . import schema
-from .base import Tool, ToolContext
+from .base import ToolContext, tool
 from .files import checked, shown_path
 from .text import bound, clean, harmless, shorten
 
 MAX_RESULTS = 100
-"""Matching lines that are shown where the policy does not say."""
+"""Default number of matching lines shown."""
 
 MAX_LINE = 300
-"""Characters of a matching line that are shown."""
+"""Characters shown of a matching line."""
 
 MAX_FOUND = 2 << 20
-"""Bytes of matching lines that are read; beyond, only counts are shown."""
+"""Bytes of matching lines read from the sandbox; beyond that only counts are shown."""
 
 MAX_PATTERN = 2000
-"""Characters of a pattern."""
+"""Maximum length of a pattern in characters."""
 
 TIMEOUT = 30.0
-"""Seconds that a search may take, however often it runs `grep`."""
+"""Seconds before a search is stopped, including a second run of `grep`."""
 
 
-class Grep(Tool):
-    """Search the lines of files."""
-
-    name = "grep"
-    description = (
-        "Search files for lines that match an extended regular expression (as grep -E; \\d, \\w, \\s and \\b work "
-        "too) and get them as path:line:text, sorted. The .git folder and binary files are left out. Matching is by "
-        f"line and case-sensitive. At most {MAX_RESULTS} lines are shown unless `max_results` says otherwise."
-    )
-    parameters = schema.parameters(
-        ["pattern"],
-        pattern=schema.string("The regular expression."),
-        path=schema.string("The file or folder to search, relative to the repository or absolute; all by default."),
-        include=schema.string('Search only files whose name or path matches this glob, such as "*.py".'),
-        max_results=schema.integer("How many matching lines to show at most."),
-    )
-    examples = ({"pattern": "import"}, {"pattern": "^def ", "include": "*.py", "max_results": 10})
-
-    def run(
-        self, context: ToolContext, pattern: str, path: str = ".", include: str = "", max_results: int = MAX_RESULTS
-    ) -> ToolResult:
-        """Search `path` for `pattern`."""
-        if max_results < 1:
-            raise ToolError(f"max_results is {max_results}, but must be 1 or more.")
-        found = search(context, pattern, path, include=include)
-        if found.matches is None:
-            return ToolResult(text=bound(_flood(found), context.max_output))
-        lines = [f"{match.path}:{match.line}:{match.shown()}\n" for match in found.matches[:max_results]]
-        return ToolResult(text=bound("".join(lines) + summary(found, max_results), context.max_output))
+@tool(examples=({"pattern": "import"}, {"pattern": "^def ", "include": "*.py", "max_results": 10}))
+def grep(
+    context: ToolContext,
+    pattern: Annotated[str, "The regular expression."],
+    path: Annotated[str, "The file or folder to search, relative to the repository or absolute; all by default."] = ".",
+    include: Annotated[str, 'Search only files whose name or path matches this glob, such as "*.py".'] = "",
+    max_results: Annotated[int, "How many matching lines to show at most."] = MAX_RESULTS,
+) -> ToolResult:
+    r"""Search files for lines that match an extended regular expression (as grep -E; \d, \w, \s and \b work too) and
+    get them as path:line:text, sorted. The .git folder and binary files are left out. Matching is by line and
+    case-sensitive. At most 100 lines are shown unless `max_results` says otherwise.
+    """  # noqa: D205  policies read this text, unwrapped
+    found = search(context, pattern, path, include=include, max_results=max_results)
+    if found.matches is None:
+        return ToolResult(text=bound(_flood(found), context.max_output))
+    lines = [f"{match.path}:{match.line}:{match.shown()}\n" for match in found.matches[:max_results]]
+    return ToolResult(text=bound("".join(lines) + summary(found, max_results), context.max_output))
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Match:
-    """A line that matches."""
+    """A matching line."""
 
     path: str
     line: int
     text: str
 
     def shown(self) -> str:
-        """The line, made harmless and cut where it is long."""
+        """Return the line, made harmless and cut if it is long."""
         return shorten(harmless(self.text), MAX_LINE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        pattern: What was searched for.
-        where: The file or folder, as it is shown.
-        matches: All matching lines, sorted by path and line; None where they are too many to read.
-        counts: Matching lines by file, sorted by path.
+        pattern: The pattern searched for.
+        where: The file or folder as shown to policies.
+        matches: All matching lines, sorted by path and line; None if there are too many to read.
+        counts: Number of matching lines by file, sorted by path.
     """
 
     pattern: str
@@ -91,19 +79,24 @@ class Found:
     counts: dict[str, int]
 
 
-def search(context: ToolContext, pattern: str, path: str, *, include: str = "", basic: bool = False) -> Found:
-    """Search by the sandbox's `grep`, which runs once more to count if it prints too much.
+def search(
+    context: ToolContext, pattern: str, path: str, *, include: str = "", basic: bool = False, max_results: int = 1
+) -> Found:
+    """Search with the sandbox's `grep`, which runs a second time to count if it prints too much.
 
     Args:
-        context: Where to search.
-        pattern: An extended regular expression, or a basic one.
+        context: The sandbox.
+        pattern: A regular expression.
         path: A file or folder.
         include: A glob that names or paths must match; empty for all.
-        basic: `pattern` is a basic regular expression.
+        basic: Whether `pattern` is a basic regular expression; else it is an extended one.
+        max_results: The policy's limit of lines, checked here.
 
     Raises:
-        ToolError: No such path, no such regular expression, or the search takes too long.
+        ToolError: The path is missing, the pattern or the limit is invalid, or the search takes too long.
     """
+    if max_results < 1:
+        raise ToolError(f"max_results is {max_results}, but must be 1 or more.")
     where = shown_path(context.sandbox, checked(path, "path"))
     globs = _alternatives(checked(include, "include"))
     _check_pattern(pattern)
@@ -134,7 +127,7 @@ def _check_pattern(pattern: str) -> None:
 
 
 def summary(found: Found, shown: int) -> str:
-    """What is to be said after the first `shown` matching lines; nothing where they are all."""
+    """Return a note on the lines after the first `shown`; empty if there are none."""
     total = sum(found.counts.values())
     if not total:
         where = "the repository" if found.where == "." else found.where
@@ -153,10 +146,10 @@ def _flood(found: Found) -> str:
 
 
 def as_extended(pattern: str) -> str:
-    r"""A pattern as policies write it in the extended syntax, which knows neither "\d" nor "(?:".
+    r"""Translate a pattern into the extended syntax, which has neither "\d" nor "(?:".
 
     Raises:
-        ToolError: It holds a look-around or another group that this syntax has not; `grep` would take it for a text.
+        ToolError: It holds a look-around or another group unknown to this syntax; `grep` would match it literally.
     """
     return _TOKEN.sub(_translated, pattern.removeprefix("(?i)"))
 
@@ -180,7 +173,7 @@ def _ignore_case(pattern: str) -> list[str]:
 
 
 def _alternatives(glob: str) -> list[str]:
-    """A glob with braces as globs without: `*.{c,h}` as `*.c` and `*.h`."""
+    """Expand braces: `*.{c,h}` becomes `*.c` and `*.h`."""
     match = re.fullmatch(r"([^{}]*)\{([^{}]*)\}([^{}]*)", glob)
     if match is None:
         return [glob] if glob else []
@@ -188,7 +181,7 @@ def _alternatives(glob: str) -> list[str]:
 
 
 def _wanted(path: str, where: str, globs: list[str]) -> bool:
-    """Whether globs with a slash let the path pass; `grep` itself has compared the names."""
+    """Return whether globs with a slash match the path; `grep` itself compares names."""
     below = path.removeprefix(where + "/")
     patterns = [glob.removeprefix("./").replace("**/", "*") for glob in globs]
     return not globs or any(
@@ -198,9 +191,9 @@ def _wanted(path: str, where: str, globs: list[str]) -> bool:
 
 
 def _grep(context: ToolContext, deadline: float, arguments: list[str], pattern: str) -> bytes | None:
-    """What `grep` prints, in the order of the file system; None where it prints too much to be read.
+    """Return the output of `grep` in the order of the file system; None if it is too long to read.
 
-    Bytes are compared where the pattern allows it: that is fast, and files in any encoding are searched.
+    ASCII patterns are compared as bytes: that is fast, and works in any encoding.
     """
     env = {"LC_ALL": "C"} if pattern.isascii() else {}
     timeout = max(0.1, deadline - time.monotonic())
@@ -213,7 +206,7 @@ def _grep(context: ToolContext, deadline: float, arguments: list[str], pattern: 
 
 
 def _check_errors(result: ExecResult, pattern: str, where: str) -> None:
-    """Tell a bad pattern or path from files that could not be read, which a search leaves out."""
+    """Raise for a bad pattern or path. Files that cannot be read are skipped."""
     errors = [line.removeprefix("grep: ") for line in clean(result.error_text).splitlines()]
     errors = [line for line in errors if not line.startswith("warning: ")]
     about_path = [line.removeprefix(f"{where}: ") for line in errors if line.startswith(f"{where}: ")]
@@ -234,9 +227,9 @@ _RECORD = re.compile(rb"([^\0]+)\0(\d+):?([^\n]*)\n")
 
 
 def _parse(output: bytes) -> list[tuple[str, str, str]]:
-    """Path, line number (or count) and text of each line that `grep` printed."""
+    """Return path, line number (or count) and text of each line of the output."""
     found, position = [], 0
-    while match := _RECORD.match(output, position):  # in what is no output of grep's, searching on would have no end
+    while match := _RECORD.match(output, position):  # stops at anything that grep did not print
         found.append((_decoded(match[1]).removeprefix("./"), match[2].decode(), _decoded(match[3])))
         position = match.end()
     return found

@@ -1,4 +1,4 @@
-"""What was changed in an episode, so that it can be taken back."""
+"""The changes of an episode, for undo."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import hashlib
 from ..errors import ToolError
 
 MAX_STEPS = 50
-"""Changes of one file that can be taken back."""
+"""Maximum number of changes of one file that can be undone."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One change of a file, as little of it as taking it back needs.
+    """One change of a file, reduced to what undo needs.
 
     Attributes:
-        start: Where in the file the change begins, in bytes.
-        removed: What stood there; None where the file did not exist.
-        added: How many bytes stand there now.
-        digest: Of the file after the change.
+        start: Start of the change in bytes.
+        removed: Old bytes; None if the file did not exist.
+        added: Number of new bytes.
+        digest: SHA-256 of the file after the change.
     """
 
     start: int
@@ -36,15 +36,15 @@ class History:
         self._steps: dict[str, collections.deque[Step]] = {}
 
     def record(self, path: str, before: bytes | None, after: bytes) -> None:
-        """Note that the file went from `before` to `after`."""
+        """Record a change of the file from `before` to `after`."""
         steps = self._steps.setdefault(path, collections.deque(maxlen=MAX_STEPS))
         steps.append(step_between(before, after))
 
     def before_last(self, path: str, current: bytes | None) -> bytes | None:
-        """What the file was before its last change; None where it did not exist.
+        """Return the file before its last change; None if it did not exist.
 
         Raises:
-            ToolError: Nothing is left to take back, or the file is not what the last change made of it.
+            ToolError: There is nothing to undo, or something else has changed the file since.
         """
         steps = self._steps.get(path)
         if not steps:
@@ -57,7 +57,7 @@ class History:
         return current[: step.start] + step.removed + current[step.start + step.added :]
 
     def drop_last(self, path: str) -> None:
-        """Forget the last change of a file, now that it is taken back."""
+        """Forget the last change of a file after it is undone."""
         self._steps[path].pop()
 
     def clear(self) -> None:
@@ -66,7 +66,7 @@ class History:
 
 
 def step_between(before: bytes | None, after: bytes) -> Step:
-    """The smallest replaced part that makes `before` from `after`."""
+    """Return the smallest step from `before` to `after`."""
     if before is None:
         return Step(0, None, len(after), _digest(after))
     start = _common_prefix(before, after)
@@ -75,7 +75,7 @@ def step_between(before: bytes | None, after: bytes) -> Step:
 
 
 def _common_prefix(one: bytes, other: bytes) -> int:
-    """How many bytes at the beginning are the same, found by halving so that long files cost little."""
+    """Return the length of the common prefix, found by bisection: fast for long files."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

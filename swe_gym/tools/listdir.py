@@ -4,51 +4,45 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
+from typing import Annotated
 
 from ..errors import ToolError
 from ..types import ToolResult
-from . import schema
-from .base import Tool, ToolContext
+from .base import ToolContext, tool
 from .files import checked, explained, shown_path
 from .text import bound, clean, harmless
 
 MAX_DEPTH = 10
-"""How deep a listing may go."""
+"""Upper limit of `depth`."""
 
 MAX_ENTRIES = 500
-"""Names that are shown; a folder's own come before those of its sub-folders."""
+"""Names shown; upper levels come first."""
 
 MAX_LISTING = 1 << 20
-"""Bytes of names that are read."""
+"""Bytes of names read from the sandbox."""
 
 
-class ListDir(Tool):
-    """Show what a folder holds."""
+@tool(examples=({"path": "."}, {"path": ".", "depth": 2}))
+def listdir(
+    context: ToolContext,
+    path: Annotated[str, "The folder, relative to the repository or absolute; the repository itself by default."] = ".",
+    depth: Annotated[int, f"How many levels to show, from 1 (the default) to {MAX_DEPTH}."] = 1,
+) -> ToolResult:
+    """List a folder, as a tree: folders end with a slash, symbolic links show where they lead.
 
-    name = "listdir"
-    description = (
-        "List a folder, as a tree: folders end with a slash, symbolic links show where they lead. "
-        f"The .git folder is left out. At most {MAX_ENTRIES} names are shown; what is left out is counted."
-    )
-    parameters = schema.parameters(
-        path=schema.string("The folder, relative to the repository or absolute; the repository itself by default."),
-        depth=schema.integer(f"How many levels to show, from 1 (the default) to {MAX_DEPTH}."),
-    )
-    examples = ({"path": "."}, {"path": ".", "depth": 2})
-
-    def run(self, context: ToolContext, path: str = ".", depth: int = 1) -> ToolResult:
-        """List `path`, `depth` levels deep."""
-        return ToolResult(text=list_folder(context, path, depth=depth))
+    The .git folder is left out. At most 500 names are shown; what is left out is counted.
+    """
+    return ToolResult(text=list_folder(context, path, depth=depth))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """Something in a folder.
+    """An entry of a folder.
 
     Attributes:
-        path: Relative to the folder that is listed.
-        kind: As `find -printf %y` says: "d" for a folder, "l" for a link, "f" for a file.
-        target: Where a link leads.
+        path: Path relative to the listed folder.
+        kind: Kind as `find -printf %y` prints it: "d" for a folder, "l" for a link, "f" for a file.
+        target: Target of a link.
     """
 
     path: str
@@ -57,16 +51,22 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The name as it is shown."""
+        """The name as shown to policies."""
         name = harmless(posixpath.basename(self.path))
         return f"{name}/" if self.kind == "d" else f"{name} -> {harmless(self.target)}" if self.target else name
 
 
 def find_entries(context: ToolContext, path: str, *, depth: int, hidden: bool = True) -> list[Entry]:
-    """What lies below a folder, in the order of the tree; `.git` left out, and other hidden names if asked.
+    """Return the entries below a folder in the order of the tree, without `.git`.
+
+    Args:
+        context: The sandbox.
+        path: The folder.
+        depth: Levels to list, from 1 to `MAX_DEPTH`.
+        hidden: Whether to include other hidden names.
 
     Raises:
-        ToolError: There is no such folder, it holds too much, or `depth` makes no sense.
+        ToolError: The folder is missing or too large, or `depth` is out of range.
     """
     if not 1 <= depth <= MAX_DEPTH:
         raise ToolError(f"depth is {depth}, but must be from 1 to {MAX_DEPTH}.")
@@ -85,10 +85,10 @@ def find_entries(context: ToolContext, path: str, *, depth: int, hidden: bool = 
 
 
 def list_folder(context: ToolContext, path: str, *, depth: int) -> str:
-    """A folder as an indented tree, bounded.
+    """Return a folder as an indented tree, bounded.
 
     Raises:
-        ToolError: As `find_entries`.
+        ToolError: See `find_entries`.
     """
     entries = find_entries(context, path, depth=depth)
     shown = shown_path(context.sandbox, path)
@@ -99,7 +99,7 @@ def list_folder(context: ToolContext, path: str, *, depth: int) -> str:
 
 
 def _tree(entries: list[Entry]) -> list[str]:
-    """The lines of the tree; where there are too many, the lower levels are left out first."""
+    """Return the lines of the tree. If there are too many, lower levels are dropped first."""
     by_level = sorted(entries, key=lambda entry: entry.path.count("/"))  # stable: a level keeps its order
     kept = set(by_level[:MAX_ENTRIES])
     lines = ["  " * (entry.path.count("/") + 1) + entry.label for entry in entries if entry in kept]

@@ -6,40 +6,40 @@ import dataclasses
 import shlex
 import signal
 from collections.abc import Sequence
+from typing import Annotated
 
 from ..errors import FileError, ToolError
 from ..sandboxes.base import Sandbox
 from ..types import ToolResult
-from . import schema
 from .base import Tool, ToolContext
 from .files import checked, shown_path
 from .pdb_entrypoint import FORMS, parse_entrypoint
 from .pdb_lines import moved_lines
 from .pdb_session import Breakpoint, Position, Reply, Session
-from .shell import MAX_TIMEOUT
+from .shell import MAX_TIMEOUT, capped
 from .text import NOTE_ROOM, bound, clean, harmless, shorten
 
 DEFAULT_TIMEOUT = 60.0
-"""Seconds that a command may take where the policy does not say."""
+"""Default `timeout` of a command, in seconds."""
 
 START_TIMEOUT = 30.0
-"""Seconds that a program has at least to reach its first line."""
+"""Minimum number of seconds that a program has to reach its first line."""
 
 MAX_COMMAND = 50_000
-"""Characters of one `command`."""
+"""Maximum length of `command` in characters."""
 
 LINE_WIDTH = 200
 
 
 @dataclasses.dataclass(slots=True)
 class _Breakpoints:
-    """The breakpoints of an episode and the text of their files as they were when the breakpoints were right."""
+    """The breakpoints of an episode, and the text of their files at the time of setting."""
 
     points: tuple[Breakpoint, ...] = ()
     texts: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     def update(self, sandbox: Sandbox, points: tuple[Breakpoint, ...]) -> None:
-        """Take over what a session says, which runs the files as they are now."""
+        """Store the breakpoints of a session, which runs the current files."""
         self.points = points
         self.texts = {
             file: self.texts[file] if file in self.texts else _lines(sandbox, file)
@@ -47,7 +47,7 @@ class _Breakpoints:
         }
 
     def follow_edits(self, sandbox: Sandbox) -> list[str]:
-        """Move the breakpoints to where their lines are now; says what was moved or dropped."""
+        """Move the breakpoints along with edits. Return notes on those that moved or were dropped."""
         notes: list[str] = []
         kept = list(self.points)
         for file, old in list(self.texts.items()):
@@ -69,28 +69,7 @@ class _Breakpoints:
 
 
 class Pdb(Tool):
-    """A debugger session that outlives a call, and breakpoints that outlive the session."""
-
-    name = "pdb"
-    description = (
-        "Run commands of the Python debugger pdb, such as `b pkg/mod.py:12, x > 3`, `c`, `n`, `s`, `r`, `up`, "
-        "`p expr`, `w`, `restart`, `q`; several may be given, one per line. The first call starts the program, which "
-        "then stands at its first line. It stops at breakpoints, at every failed test and where an exception is not "
-        "caught, with all variables at hand. Each call returns what was printed, the current frame with its source, "
-        "and the breakpoints, which stay over restarts and move along with edits. When source files change or the "
-        "program ends, the next call starts it from the top. Its standard input is empty."
-    )
-    parameters = schema.parameters(
-        ["command"],
-        command=schema.string("What to type into pdb; a line each for several commands."),
-        entrypoint=schema.string(
-            "What to debug, as in `python -m pytest tests/test_x.py -x` or `python script.py 3`. Another one than the "
-            "last starts a new session. The first is by default the task's own test command."
-        ),
-        timeout=schema.number(
-            f"Seconds after which what runs is interrupted ({DEFAULT_TIMEOUT:g} by default, {MAX_TIMEOUT:g} at most)."
-        ),
-    )
+    """The `pdb` tool: a debugger session that outlives calls, and breakpoints that outlive the session."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
@@ -106,21 +85,37 @@ class Pdb(Tool):
         self._arguments = None
 
     def run(
-        self, context: ToolContext, *, command: str, entrypoint: str = "", timeout: float = DEFAULT_TIMEOUT
+        self,
+        context: ToolContext,
+        command: Annotated[str, "What to type into pdb; a line each for several commands."],
+        entrypoint: Annotated[
+            str,
+            "What to debug, as in `python -m pytest tests/test_x.py -x` or `python script.py 3`. Another one than the "
+            "last starts a new session. The first is by default the task's own test command.",
+        ] = "",
+        timeout: Annotated[
+            float,
+            f"Seconds after which what runs is interrupted ({DEFAULT_TIMEOUT:g} by default, {MAX_TIMEOUT:g} at most).",
+        ] = DEFAULT_TIMEOUT,
     ) -> ToolResult:
-        """Type `command` into the session of `entrypoint`, and interrupt it after `timeout` seconds."""
+        """Run commands of the Python debugger pdb, such as `b pkg/mod.py:12, x > 3`, `c`, `n`, `s`, `r`, `up`,
+        `p expr`, `w`, `restart`, `q`; several may be given, one per line. The first call starts the program, which
+        then stands at its first line. It stops at breakpoints, at every failed test and where an exception is not
+        caught, with all variables at hand. Each call returns what was printed, the current frame with its source, and
+        the breakpoints, which stay over restarts and move along with edits. When source files change or the program
+        ends, the next call starts it from the top. Its standard input is empty.
+        """  # noqa: D205  policies read this text, unwrapped
         lines = _command_lines(command)
-        if not timeout > 0:
-            raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds.")
+        timeout = capped(timeout)
         self._choose(context, checked(entrypoint.strip(), "entrypoint"))
         try:
-            return self._run(context, lines, min(timeout, MAX_TIMEOUT))
-        except BaseException:  # a session that failed in the middle of a reply cannot be trusted
+            return self._run(context, lines, timeout)
+        except BaseException:  # a session that failed during a reply is unusable
             self._close()
             raise
 
     def _choose(self, context: ToolContext, entrypoint: str) -> None:
-        """Make `entrypoint`, the last one or the task's own the one to debug."""
+        """Select what to debug: `entrypoint`, the last one or the task's own."""
         wanted = entrypoint or self._entrypoint or context.eval_cmd
         if not wanted:
             raise ToolError(f"This task comes with nothing to run: say what to debug. {FORMS}")
@@ -131,7 +126,7 @@ class Pdb(Tool):
             self._arguments = None
 
     def _run(self, context: ToolContext, lines: list[str], timeout: float) -> ToolResult:
-        """Start the program if it does not run, type the lines, and start it again where the session asks for it."""
+        """Start the program if needed, run the commands, and restart it when the session asks for that."""
         story = _Story()
         if not self._session:
             self._start(context, story, timeout)
@@ -151,9 +146,9 @@ class Pdb(Tool):
         return self._result(context, story)
 
     def _start(self, context: ToolContext, story: _Story, timeout: float) -> None:
-        """Begin a session; where the program does not even reach its first line there is none afterwards.
+        """Start a session. If the program does not reach its first line, there is no session.
 
-        However little time the commands are given, the program gets what it takes to load.
+        The program has at least `START_TIMEOUT` seconds to load, however short `timeout` is.
         """
         timeout = context.time_left(max(timeout, START_TIMEOUT))
         notes = self._breakpoints.follow_edits(context.sandbox)
@@ -164,7 +159,7 @@ class Pdb(Tool):
         self._take(context, story, reply)
 
     def _take(self, context: ToolContext, story: _Story, reply: Reply) -> None:
-        """Note what a request brought, and end a session that cannot go on."""
+        """Store the result of a request, and close a session that is over."""
         story.output += reply.output
         story.reply = reply
         if reply.position:
@@ -193,13 +188,13 @@ class Pdb(Tool):
 
 @dataclasses.dataclass(slots=True)
 class _Story:
-    """What happened during one call.
+    """The events of one call.
 
     Attributes:
-        notes: What the policy should know before it reads the output.
+        notes: Notes for the policy, shown before the output.
         output: Everything that was printed.
-        reply: The last reply.
-        not_run: The commands that came too late for the program.
+        reply: Last reply.
+        not_run: Commands that were not run because the program ended.
     """
 
     notes: list[str] = dataclasses.field(default_factory=list)
@@ -217,7 +212,7 @@ def _command_lines(command: str) -> list[str]:
 
 
 def _lines(sandbox: Sandbox, file: str) -> list[str]:
-    """The lines of a file; none where it cannot be read."""
+    """Return the lines of a file; empty if it cannot be read."""
     try:
         return sandbox.read_file(file).decode("utf-8", "replace").splitlines()
     except FileError:
@@ -225,12 +220,12 @@ def _lines(sandbox: Sandbox, file: str) -> list[str]:
 
 
 def _shell_status(exit_code: int | None) -> int | None:
-    """An exit code as a shell reports it: 128 and the number of the signal that ended the program."""
+    """Return an exit code as a shell reports it: 128 + the signal's number."""
     return 128 - exit_code if exit_code is not None and exit_code < 0 else exit_code
 
 
 def _ending(story: _Story) -> list[str]:
-    """How the command or the program ended, where that needs to be said."""
+    """Return how the command or the program ended, if that is worth a line."""
     reply = story.reply
     not_run = [shorten(f"Not run: {' ;; '.join(story.not_run)}", LINE_WIDTH)] if story.not_run else []
     return [*_how_it_ended(reply), *not_run]
@@ -250,7 +245,7 @@ def _how_it_ended(reply: Reply) -> list[str]:
 
 
 def _place(sandbox: Sandbox, position: Position | None, points: Sequence[Breakpoint]) -> list[str]:
-    """The current frame and its source."""
+    """Return the current frame and its source."""
     if not position or position.state != "stopped":
         return []
     if position.runner:
@@ -274,7 +269,7 @@ def _place(sandbox: Sandbox, position: Position | None, points: Sequence[Breakpo
 
 
 def _listing(sandbox: Sandbox, points: Sequence[Breakpoint]) -> list[str]:
-    """The breakpoints, one a line."""
+    """Return the breakpoints, one per line."""
     return ["Breakpoints:", *(f"  {_described(sandbox, point)}" for point in points)] if points else ["No breakpoints."]
 
 

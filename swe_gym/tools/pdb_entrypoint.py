@@ -1,4 +1,4 @@
-"""From a shell command that runs a Python program to the shell command that debugs the same program."""
+"""Rewrites a shell command that runs a Python program into one that debugs it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PYTHON_FLAG = re.compile(r"-(?:[bBdEIOPqRsSuv]+|[WX].+)", re.DOTALL)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entrypoint:
-    """A command line of a shell, in three parts, each as it was written: the shell expands it.
+    """A shell command in three raw parts, which the shell expands.
 
     Attributes:
-        before: Commands that run first and the variables of the program.
-        python: The interpreter and its options.
+        before: Preceding commands and the program's variables.
+        python: Interpreter and its options.
         program: `-m MODULE ARGS`, `-c CODE ARGS` or `FILE ARGS`.
     """
 
@@ -39,7 +39,7 @@ class Entrypoint:
     program: str
 
     def shell_command(self, first_arguments: Sequence[str]) -> str:
-        """The command with `first_arguments` put before the program, run in place of the shell."""
+        """Return the command with `first_arguments` before the program, run by `exec`."""
         return f"{self.before}exec {self.python} {shlex.join(first_arguments)} {self.program}"
 
 
@@ -47,7 +47,7 @@ def parse_entrypoint(text: str) -> Entrypoint:
     """Find the Python program in a shell command.
 
     Raises:
-        ToolError: It runs none, or in a form that cannot be debugged; the message says which forms can.
+        ToolError: There is none, or its form cannot be debugged; the message lists the valid forms.
     """
     before, words = _last_command(text)
     while words and (_ASSIGNMENT.match(words[0]) or words[0] in ("env", "exec")):
@@ -71,7 +71,7 @@ def parse_entrypoint(text: str) -> Entrypoint:
 
 
 def _last_command(text: str) -> tuple[str, list[str]]:
-    """What stands before the last command of a list, and the words of the last command."""
+    """Return the text before the last command of a list, and the last command's words."""
     before, words, position = "", [], 0
     stripped = text.rstrip("; \t\n")
     while position < len(stripped):
@@ -89,7 +89,7 @@ def _last_command(text: str) -> tuple[str, list[str]]:
 
 
 def _interpreter_options(words: list[str]) -> int:
-    """How many words between the interpreter and the program are options of the interpreter."""
+    """Return the number of interpreter options between the interpreter and the program."""
     count = 0
     for word in words[1:]:
         previous = words[count]
@@ -102,7 +102,7 @@ def _interpreter_options(words: list[str]) -> int:
 
 
 def _without_pdb(program: list[str]) -> list[str]:
-    """The program that `-m pdb PROGRAM` debugs; any other as it is."""
+    """Return the program without a leading `-m pdb`."""
     if program[:2] == ["-m", "pdb"]:
         program = program[2:]
     elif program[:1] == ["-mpdb"]:
@@ -115,12 +115,12 @@ def _without_pdb(program: list[str]) -> list[str]:
 
 
 def _joined(program: list[str]) -> list[str]:
-    """`-m MODULE` as one word `-mMODULE`, so that an option without its value is seen."""
+    """Join `-m MODULE` to `-mMODULE`, so that an option without a value is detected."""
     if program[:1] in (["-m"], ["-c"]) and len(program) > 1:
         return [program[0] + program[1], *program[2:]]
     return program
 
 
 def _value(word: str) -> str:
-    """What the shell makes of a word that holds no variables."""
+    """Return a word without variables as the shell expands it."""
     return "".join(shlex.split(word))

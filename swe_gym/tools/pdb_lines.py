@@ -1,4 +1,4 @@
-"""Where a line went in an edit."""
+"""Maps line numbers across an edit."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 ALIKE = 0.6
-"""How alike two lines must be (`difflib` ratio) for one to be the other, rewritten."""
+"""Minimum `difflib` ratio for a line to count as a rewritten version of another."""
 
 
 MAX_EQUAL_PAIRS = 5_000_000
-"""An old line and the same line in the new text make a pair: `difflib` looks at each of them, more than once."""
+"""Maximum number of pairs of equal old and new lines, each of which `difflib` visits."""
 
 MAX_COMPARED = 10_000
-"""Pairs of an old line and a new one that are looked at for their likeness."""
+"""Maximum number of pairs of lines that are compared for similarity."""
 
 
 def moved_lines(old: Sequence[str], new: Sequence[str]) -> dict[int, int]:
-    """Line numbers before an edit -> after it, both counted from 1. A deleted line has no entry.
+    """Map line numbers before an edit to those after it, both counted from 1. Deleted lines have no entry.
 
-    A line that was rewritten in place keeps its breakpoint: as many lines replaced by as many are the same lines, else
-    the line that looks most alike is.
+    A rewritten line keeps its place: equal numbers of replaced lines match one by one, others by similarity.
     """
     moved: dict[int, int] = {}
     for kind, i1, i2, j1, j2 in _opcodes(old, new):
@@ -33,7 +32,7 @@ def moved_lines(old: Sequence[str], new: Sequence[str]) -> dict[int, int]:
 
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> Iterable[tuple[str, int, int, int, int]]:
-    """As in difflib; where the same lines stand again and again, all of one replaced by all of the other."""
+    """Return the opcodes of difflib. Texts with too many equal pairs become one replacement."""
     counts = Counter(new)
     if sum(counts[line] for line in old) > MAX_EQUAL_PAIRS:
         return [("replace", 0, len(old), 0, len(new))]
@@ -41,7 +40,7 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> Iterable[tuple[str, int,
 
 
 def _most_alike(old: Sequence[str], new: Sequence[str], gone: range, come: range) -> dict[int, int]:
-    """The pairs of replaced lines that look alike, each new line used once, order kept; none where there are many."""
+    """Match similar replaced lines in order, each new line once; match nothing if there are too many."""
     pairs: dict[int, int] = {}
     if len(gone) * len(come) > MAX_COMPARED:
         return pairs

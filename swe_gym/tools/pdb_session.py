@@ -1,4 +1,4 @@
-"""A debugger that runs in a sandbox, and the conversation with it."""
+"""A debugger session in a sandbox."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ import sys
 sys.path[:1] = [folder for folder in sys.path[:1] if folder]
 exec(compile(sys.argv.pop(1), '<debugger>', 'exec'), {'__name__': '<debugger>'})
 """
-"""Runs the guest program, its first argument. No file of the folder that it starts in can shadow a module of Python."""
+"""Runs the guest program, its first argument. Files in the working directory cannot shadow Python's modules."""
 
 COLUMNS = 100
 MAX_OUTPUT = 4 << 20
 
 INTERRUPTS = ((signal.SIGURG, 2.0), (signal.SIGINT, 3.0))
-"""What is sent to a program that runs too long, and the seconds that it gets to stop.
+"""Signals sent to a program that runs too long, and the seconds until the next one.
 
-First a signal that stops only the debugger: every other process ignores it, and no program has a handler of its own for
-it. Then Ctrl-C, which ends a child that the program waits for.
+The first one stops only the debugger: other processes ignore it, and programs have no handler for it. Then Ctrl-C
+ends a child that the program waits for.
 """
 
 
 class Breakpoint(Frozen):
-    """One breakpoint, as the guest describes it and takes it back.
+    """A breakpoint, as exchanged with the guest.
 
     Attributes:
-        number: As in pdb's commands; kept over restarts.
+        number: Number in pdb's commands; kept over restarts.
         file: Absolute path in the sandbox.
-        line: Counted from 1.
-        condition: A Python expression, or None.
-        enabled: False where `disable` switched it off.
-        temporary: It goes away when it is hit.
-        ignore: How many more hits do not count.
-        hits: How often it was hit in this session.
-        function: The function that it was set on by name, or None.
-        commands: What pdb runs when it is hit.
-        silent: `commands` began with "silent".
+        line: Line, counted from 1.
+        condition: Python expression, or None.
+        enabled: Whether the breakpoint is active.
+        temporary: Whether the first hit removes it.
+        ignore: Number of further hits to ignore.
+        hits: Number of hits in this session.
+        function: Function that it was set on by name, or None.
+        commands: Commands that pdb runs at a hit.
+        silent: Whether `commands` began with "silent".
         prompts: Whether the program stops after `commands`.
     """
 
@@ -70,30 +70,30 @@ class Breakpoint(Frozen):
 
 
 class Position(Frozen):
-    """Where the debugger stands, and what it has to say: one reply of the guest.
+    """The position of the debugger: one reply of the guest.
 
     Attributes:
-        state: "stopped" is the usual one. "running": `breakpoints` and `rest` are news, the command goes on. The other
-            three end the session: "stale", source files changed and the command did not run; "restart"; "quit".
-        runner: The test runner that the program is, at the first stop.
-        reason: Why it stopped, where that is not plain from the command.
+        state: "stopped" is the normal state. "running" updates `breakpoints` and `rest` while the command runs. Three
+            states end the session: "stale" (source files changed and the command did not run), "restart" and "quit".
+        runner: Name of the test runner, at the first stop of one.
+        reason: Reason of the stop, if it is not obvious from the command.
         file: Absolute path in the sandbox of the current frame's source.
-        line: Counted from 1.
-        function: Name of the current frame's function.
-        frame: Which frame is the current one, counted from 1 at the oldest.
-        frames: How many there are.
-        thread: Name of the thread, empty for the main one.
+        line: Current line, counted from 1.
+        function: Function of the current frame.
+        frame: Number of the current frame, counted from 1 at the oldest.
+        frames: Number of frames.
+        thread: Name of the thread; empty for the main thread.
         first: Number of the first line of `context`.
-        context: Source lines around the current one.
-        exception: The exception of a post-mortem.
-        returning: The value that the current frame is about to return.
-        defining: Number of the breakpoint whose `commands` list is not closed yet.
-        breakpoints: All of them.
-        notes: What else the policy should know.
-        failed: A command ended in an error message.
-        changed: The files that made the session stale.
-        rest: The commands that did not run.
-        arguments: What `restart ARGS` asked for.
+        context: Source lines around the current line.
+        exception: Exception of a post-mortem.
+        returning: Value that the current frame is about to return.
+        defining: Number of the breakpoint whose `commands` list is still open.
+        breakpoints: All breakpoints.
+        notes: Further notes for the policy.
+        failed: Whether a command ended in an error.
+        changed: Files that made the session stale.
+        rest: Commands that did not run.
+        arguments: Arguments of `restart ARGS`.
     """
 
     state: Literal["running", "stopped", "stale", "restart", "quit"]
@@ -120,15 +120,15 @@ class Position(Frozen):
 
 @dataclasses.dataclass(slots=True)
 class Reply:
-    """The end of one request.
+    """The result of one request.
 
     Attributes:
         output: Everything that was printed, as raw bytes.
-        position: Where the debugger stands; None where the session is over without a word.
-        exit_code: Of the program, where it ended; minus the number of a signal that ended it.
-        timed_out: The request ran into its timeout and the program was interrupted or, without `position`, killed.
-        breakpoints: As last heard of.
-        rest: The commands that did not run, as last heard of.
+        position: Position of the debugger; None if the session ended without a reply.
+        exit_code: Exit code of the program if it ended; minus the signal's number if a signal ended it.
+        timed_out: Whether the request timed out and the program was interrupted or, without `position`, killed.
+        breakpoints: Last known breakpoints.
+        rest: Last known list of commands that did not run.
     """
 
     output: bytes = b""
@@ -140,15 +140,15 @@ class Reply:
 
 
 class Session:
-    """One run of the program under the debugger, from its start to its end or to `close`.
+    """One run of the program under the debugger.
 
     Args:
-        sandbox: Where it runs.
-        entrypoint: What it runs.
-        timeout: Seconds until the interpreter must be up.
+        sandbox: The sandbox.
+        entrypoint: Command that runs the program.
+        timeout: Seconds to wait for the interpreter.
 
     Raises:
-        ToolError: The interpreter did not come up; the message holds what it printed.
+        ToolError: The interpreter did not start; the message holds its output.
     """
 
     def __init__(self, sandbox: Sandbox, entrypoint: Entrypoint, *, timeout: float) -> None:
@@ -178,8 +178,8 @@ class Session:
         """Set the breakpoints and load the program; it stops at its first line.
 
         Args:
-            breakpoints: Of earlier sessions, where they are now.
-            arguments: Put in place of the program's own, as `restart ARGS` asks for.
+            breakpoints: Breakpoints of earlier sessions, at their current lines.
+            arguments: Arguments that replace the program's own, from `restart ARGS`.
             timeout: Seconds until the program is interrupted.
         """
         points = [point.model_dump() for point in breakpoints]
@@ -189,17 +189,17 @@ class Session:
         return reply
 
     def command(self, lines: Sequence[str], breakpoints: tuple[Breakpoint, ...], *, timeout: float) -> Reply:
-        """Run commands and come back when they are done, when the program ended, or soon after `timeout` seconds.
+        """Run commands until they are done, the program ends, or shortly after `timeout` seconds.
 
         Args:
-            lines: What is typed, line by line.
-            breakpoints: As last heard of.
-            timeout: Seconds until what runs is interrupted, and killed where that does not help.
+            lines: Lines typed into the debugger.
+            breakpoints: Last known breakpoints.
+            timeout: Seconds until the program is interrupted, and killed if that fails.
         """
         return self._request({}, lines, timeout=timeout, breakpoints=breakpoints)
 
     def close(self) -> None:
-        """Kill the program and everything that it started. A sandbox that is gone has done so already."""
+        """Kill the program and everything that it started. Ignore a sandbox that is gone."""
         with contextlib.suppress(SandboxError):
             self._pty.close()
 
@@ -225,7 +225,7 @@ class Session:
         return reply
 
     def _listen(self, reply: Reply, nonce: str, timeout: float) -> None:
-        """Read up to the end of the reply, at most for `timeout` seconds."""
+        """Read to the end of the reply, for at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while not reply.position and (left := deadline - time.monotonic()) > 0:
             data, found = self._pty.read_until(_end_mark(nonce), timeout=left)
@@ -248,10 +248,10 @@ def _end_mark(nonce: str) -> bytes:
 
 
 def _parse(block: bytes) -> Position:
-    """The guest's own words.
+    """Parse the guest's reply.
 
     Raises:
-        ToolError: Something else wrote between them.
+        ToolError: The program wrote into it.
     """
     try:
         return Position.model_validate_json(block)

@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from ..errors import ToolError
 from ..types import ToolResult
-from . import schema
-from .base import Tool, ToolContext
+from .base import ToolContext, tool
 from .editing import Change, new_file, replace_all, replace_lines, unified_diff
 from .files import find_document, read_document, shown_path, write_file
 from .text import bound, harmless
 
 
-class Rewrite(Tool):
-    """Replace lines of a file, or a whole file."""
+@tool
+def rewrite(
+    context: ToolContext,
+    path: Annotated[str, "The file, relative to the repository or absolute."],
+    *,
+    start: Annotated[int | None, "The first line to replace, counted from 1."] = None,
+    end: Annotated[int | None, "The last line to replace, included; the same as start if left out."] = None,
+    new_code: Annotated[str, "The new lines, with their indentation."],
+) -> ToolResult:
+    """Replace lines of a file, or a whole file, and get the change as a unified diff.
 
-    name = "rewrite"
-    description = (
-        "Replace lines of a file, or a whole file, and get the change as a unified diff. With `start` and `end` the "
-        "lines from start to end (both included, counted from 1) are replaced; with `start` alone that one line; with "
-        "neither the whole file, which is made if it does not exist. An empty `new_code` deletes the lines. Line "
-        "numbers are those of the file as it is now: view it again after a change that moved them."
-    )
-    parameters = schema.parameters(
-        ["path", "new_code"],
-        path=schema.string("The file, relative to the repository or absolute."),
-        start=schema.integer("The first line to replace, counted from 1."),
-        end=schema.integer("The last line to replace, included; the same as start if left out."),
-        new_code=schema.string("The new lines, with their indentation."),
-    )
-
-    def run(
-        self, context: ToolContext, path: str, new_code: str, start: int | None = None, end: int | None = None
-    ) -> ToolResult:
-        """Put `new_code` in place of the lines, or of everything."""
-        change, done = _changed(context, path, new_code, start, end)
-        write_file(context, path, change.after.data)
-        shown = harmless(shown_path(context.sandbox, path))
-        diff = bound(unified_diff(change, shown), context.max_output - 2 * len(shown) - 100)
-        return ToolResult(text=f"The file {shown} was {done}.\n\n{diff}")
+    With `start` and `end` the lines from start to end (both included, counted from 1) are replaced; with `start` alone
+    that one line; with neither the whole file, which is made if it does not exist. An empty `new_code` deletes the
+    lines. Line numbers are those of the file as it is now: view it again after a change that moved them.
+    """
+    change, done = _changed(context, path, new_code, start, end)
+    write_file(context, path, change.after.data)
+    shown = harmless(shown_path(context.sandbox, path))
+    diff = bound(unified_diff(change, shown), context.max_output - 2 * len(shown) - 100)
+    return ToolResult(text=f"The file {shown} was {done}.\n\n{diff}")
 
 
 def _changed(context: ToolContext, path: str, text: str, start: int | None, end: int | None) -> tuple[Change, str]:
-    """The change, and whether the file is updated or created by it."""
+    """Return the change, and "updated" or "created"."""
     if start is not None:
         return replace_lines(read_document(context, path), start, start if end is None else end, text), "updated"
     if end is not None:

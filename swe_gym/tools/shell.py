@@ -1,4 +1,4 @@
-"""One command line in the sandbox, and what a policy is told about how it ended."""
+"""Command lines in the sandbox, and how policies are told that they ended."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ import dataclasses
 import signal
 
 from ..errors import ToolError
-from ..types import ExecResult
+from ..types import ExecResult, ToolResult
 from .base import ToolContext
 from .files import checked
 from .text import bound_output
 
 KEPT_BYTES = 1 << 20
-"""Bytes of each stream that the sandbox keeps of a flood: far more than is shown, so that the cut is counted once."""
+"""Bytes of each stream that the sandbox keeps: far more than is shown, so that only one cut is counted."""
 
 DEFAULT_TIMEOUT = 120.0
-"""Seconds that a command may take where the policy does not say."""
+"""Default `timeout` of a command, in seconds."""
 
 MAX_TIMEOUT = 600.0
-"""Seconds that a command may take at most."""
+"""Upper limit of `timeout`, in seconds."""
+
+ENDING_ROOM = 200
+"""Characters reserved for the line that says how the command ended."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """A command that ended.
+    """A finished command.
 
     Attributes:
-        result: How, as the sandbox says.
-        limit: Seconds that it was given.
-        cut_short: The episode had less time left than was asked for.
+        result: The sandbox's result.
+        limit: The requested timeout in seconds.
+        cut_short: Whether the episode had less time left than `limit`.
     """
 
     result: ExecResult
@@ -38,13 +41,13 @@ class Ran:
 
     @property
     def exit_code(self) -> int | None:
-        """As a shell reports it: 128 and the number of the signal that ended it; None after a timeout."""
+        """The exit code as a shell reports it: 128 + the signal's number; None after a timeout."""
         if self.result.timed_out:
             return None
         return 128 + self.result.signal if self.result.signal is not None else self.result.exit_code
 
     def ending(self) -> str:
-        """How it ended: "exit code 1", "killed by signal 11 (SIGSEGV)", or why it was stopped."""
+        """Return how it ended: "exit code 1", "killed by signal 11 (SIGSEGV)", or why it was stopped."""
         if self.result.timed_out and self.cut_short:
             return "stopped, with everything it started: the time of the episode is up"
         if self.result.timed_out:
@@ -54,31 +57,49 @@ class Ran:
         return f"exit code {self.result.exit_code}"
 
     def output(self, limit: int) -> str:
-        """Standard output (and standard error, where they were merged) in at most `limit` clean characters."""
+        """Return standard output (with standard error if merged) in at most `limit` clean characters."""
         return bound_output(self.result.stdout, dropped=self.result.stdout_dropped, kept=KEPT_BYTES, limit=limit)
 
     def error_output(self, limit: int) -> str:
-        """Standard error in at most `limit` clean characters."""
+        """Return standard error in at most `limit` clean characters."""
         return bound_output(self.result.stderr, dropped=self.result.stderr_dropped, kept=KEPT_BYTES, limit=limit)
 
 
 def run_command(context: ToolContext, command: str, *, timeout: float, merge: bool = True) -> Ran:
-    """Run a command line by a new shell in the workdir.
+    """Run a command line in a new shell in the workdir.
 
     Args:
-        context: The sandbox and the time that is left.
-        command: For `bash -c`.
-        timeout: Seconds that were asked for.
-        merge: Take both streams as one, in the order of writing.
+        context: The sandbox and the episode's deadline.
+        command: The argument of `bash -c`.
+        timeout: Seconds before the command is killed.
+        merge: Whether to interleave both streams in the order of writing.
 
     Raises:
-        ToolError: The command is empty, or no command line can hold it.
+        ToolError: The command is empty or holds a NUL or a lone surrogate.
     """
     if not command.strip():
         raise ToolError("The command is empty.")
     limit = context.time_left(timeout)
     result = context.sandbox.exec(checked(command, "command"), timeout=limit, merge=merge, max_output=KEPT_BYTES)
     return Ran(result, timeout, cut_short=limit < timeout)
+
+
+def capped(timeout: float, most: float = MAX_TIMEOUT) -> float:
+    """Return a policy's timeout, at most `most` seconds.
+
+    Raises:
+        ToolError: It is not positive.
+    """
+    if not timeout > 0:
+        raise ToolError(f"timeout is {timeout}, but must be more than 0 seconds.")
+    return min(timeout, most)
+
+
+def report(ran: Ran, limit: int) -> ToolResult:
+    """Return a command's output with a last line that says how it ended, in at most `limit` characters."""
+    output = ran.output(limit - ENDING_ROOM)
+    newline = "\n" if output and not output.endswith("\n") else ""
+    return ToolResult(text=f"{output}{newline}[{ran.ending()}]", ok=ran.result.ok, exit_code=ran.exit_code)
 
 
 def _signal_name(number: int) -> str:

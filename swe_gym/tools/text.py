@@ -1,12 +1,12 @@
-"""Text for a policy: bounded, free of terminal control, and the same for the same input."""
+"""Text for policies: bounded, without terminal control, and deterministic."""
 
 import re
 
 HEAD_SHARE = 4
-"""One part in four of what is kept is the head, as in `Sandbox.exec`; the end of an output says more."""
+"""The head is one part in four of what is kept, as in `Sandbox.exec`; the end of an output says more."""
 
 NOTE_ROOM = 100
-"""Characters kept free for the line that says what was cut."""
+"""Characters reserved for the line that says what was cut."""
 
 _ESCAPE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movement
@@ -18,9 +18,9 @@ _HARMFUL = re.compile("[\x00-\x08\x0b\x0d-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def bound(text: str, limit: int) -> str:
-    """`text` if it has at most `limit` characters, else its head and its tail with a line that counts what is missing.
+    """Cut the middle out of a text of more than `limit` characters; a line in its place counts what is missing.
 
-    The result never has more than `limit` characters. It is cut at line ends where that costs little.
+    The result has at most `limit` characters. It is cut at line ends if that costs little.
     """
     if len(text) <= limit:
         return text
@@ -31,13 +31,13 @@ def bound(text: str, limit: int) -> str:
 
 
 def bound_output(data: bytes, *, dropped: int, kept: int, limit: int) -> str:
-    """A command's output as at most `limit` clean characters.
+    """Return a command's output in at most `limit` clean characters.
 
     Args:
-        data: What the sandbox kept of the output.
-        dropped: How many bytes it cut out.
-        kept: The `max_output` that was asked for: the cut lies behind the first quarter of it.
-        limit: Characters; at least `NOTE_ROOM` more than nothing is of use.
+        data: Output that the sandbox kept.
+        dropped: Number of bytes that the sandbox cut out.
+        kept: The `max_output` of the command: the cut is after its first quarter.
+        limit: Maximum number of characters; more than `NOTE_ROOM`.
     """
     if not dropped:
         return bound(clean(data.decode("utf-8", "replace")), limit)
@@ -47,7 +47,7 @@ def bound_output(data: bytes, *, dropped: int, kept: int, limit: int) -> str:
 
 
 def _with_gap(head: str, tail: str, room: int, dropped: int) -> str:
-    """The beginning of `head` and the end of `tail` in at most `room` characters, and what is missing between them."""
+    """Join the start of `head` and the end of `tail`, at most `room` characters, with a note on what is missing."""
     begin = _whole_lines(head[: room // HEAD_SHARE])
     tail_room = room - room // HEAD_SHARE
     end = tail if len(tail) <= tail_room else _whole_lines_back(tail[len(tail) - tail_room :])
@@ -74,10 +74,10 @@ def _whole_lines_back(tail: str) -> str:
 
 
 def clean(output: str) -> str:
-    """What a terminal would have left to read of a program's output.
+    """Return a program's output as a terminal would finally show it.
 
-    Escape sequences are removed, a line that was written over and over (a progress bar) keeps what was written
-    last, backspaces erase, and every other control character becomes visible.
+    Escape sequences are removed, a progress bar keeps its last state, backspaces erase, and other control characters
+    become visible.
     """
     text = _ESCAPE.sub("", output)
     if "\r" in text or "\b" in text:
@@ -99,9 +99,9 @@ def _settle(line: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """`text` with control characters made visible and lone surrogates replaced: any encoder and any log takes it.
+    """Make control characters visible and replace lone surrogates, so that any encoder and log accepts the text.
 
-    Tabs, line feeds and form feeds, which source files hold, stay as they are.
+    Tabs, line feeds and form feeds, which source files hold, stay.
     """
     return _HARMFUL.sub(_visible, text)
 
@@ -109,10 +109,10 @@ def harmless(text: str) -> str:
 def _visible(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:
-        return chr(0x2400 + code)  # the control pictures: NUL is shown as one character that reads NUL
+        return chr(0x2400 + code)  # control pictures: one character that reads NUL
     return "\u2421" if code == 0x7F else "\ufffd"
 
 
 def shorten(line: str, limit: int) -> str:
-    """The beginning of a line of more than `limit` characters, and how many more there are."""
+    """Cut a line of more than `limit` characters and count the rest."""
     return line if len(line) <= limit else f"{line[:limit]} [... {len(line) - limit:,} more characters]"

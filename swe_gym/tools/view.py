@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 from ..errors import NotAFile, ToolError
 from ..types import ToolResult
-from . import schema
-from .base import Tool, ToolContext
+from .base import ToolContext, tool
 from .document import Document
 from .editing import numbered
 from .files import MAX_FILE_BYTES, checked, explained, shown_path
@@ -15,48 +15,41 @@ from .listdir import list_folder
 from .text import harmless, shorten
 
 MAX_LINE = 2000
-"""Characters of a line that are shown."""
+"""Characters shown of one line."""
 
 HEADER_ROOM = 400
-"""Characters kept free for what is said about the lines."""
+"""Characters reserved for the header and the note on further lines."""
 
 
-class View(Tool):
-    """Show a file with line numbers, or what a folder holds."""
+@tool(examples=({"path": "."},))
+def view(
+    context: ToolContext,
+    path: Annotated[str, "The file or folder, relative to the repository or absolute."],
+    start: Annotated[int | None, "The first line to show, counted from 1."] = None,
+    end: Annotated[int | None, "The last line to show, included; -1 is the end of the file."] = None,
+) -> ToolResult:
+    """Show a text file with line numbers, or list a folder.
 
-    name = "view"
-    description = (
-        "Show a text file with line numbers, or list a folder. Without `start` and `end` a file is shown from its "
-        "beginning; of a long file a window is shown, and a last line says where to go on. The numbers and the tab "
-        "behind them are not part of the file."
-    )
-    parameters = schema.parameters(
-        ["path"],
-        path=schema.string("The file or folder, relative to the repository or absolute."),
-        start=schema.integer("The first line to show, counted from 1."),
-        end=schema.integer("The last line to show, included; -1 is the end of the file."),
-    )
-    examples = ({"path": "."},)
-
-    def run(self, context: ToolContext, path: str, start: int | None = None, end: int | None = None) -> ToolResult:
-        """Show the lines `start` to `end` of a file, as far as there is room; or a folder."""
-        document = open_for_view(context, path)
-        if document is None:
-            return ToolResult(text=list_folder(context, path, depth=1))
-        window = choose_window(document, start, end, context.max_output - HEADER_ROOM)
-        return ToolResult(text=_header(context, path, document, window) + window.text + more_lines(window))
+    Without `start` and `end` a file is shown from its beginning; of a long file a window is shown, and a last line says
+    where to go on. The numbers and the tab behind them are not part of the file.
+    """
+    document = open_for_view(context, path)
+    if document is None:
+        return ToolResult(text=list_folder(context, path, depth=1))
+    window = choose_window(document, start, end, context.max_output - HEADER_ROOM)
+    return ToolResult(text=_header(context, path, document, window) + window.text + more_lines(window))
 
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """The part of a file that is shown.
+    """The lines of a file that are shown.
 
     Attributes:
         text: The numbered lines.
         first: Number of the first line.
-        last: Number of the last line; `first - 1` where there are none.
-        wanted: Number of the last line that was asked for.
-        total: Lines of the file.
+        last: Number of the last line; `first - 1` if there are none.
+        wanted: Number of the last requested line.
+        total: Number of lines of the file.
     """
 
     text: str
@@ -67,10 +60,10 @@ class Window:
 
 
 def open_for_view(context: ToolContext, path: str) -> Document | None:
-    """A text file, or None where the path is a folder.
+    """Return a text file, or None if the path is a folder.
 
     Raises:
-        ToolError: There is no such file, or it is binary.
+        ToolError: The file is missing or binary.
     """
     with explained(context, path):
         try:
@@ -85,10 +78,10 @@ def open_for_view(context: ToolContext, path: str) -> Document | None:
 
 
 def choose_window(document: Document, start: int | None, end: int | None, room: int) -> Window:
-    """The asked lines of a file, as many whole ones as have room in so many characters, but at least one.
+    """Return the requested lines, as many as fit in `room` characters but at least one.
 
     Raises:
-        ToolError: The file has no such lines.
+        ToolError: The file does not have these lines.
     """
     total = document.line_count
     first = 1 if start is None else start
@@ -118,6 +111,6 @@ def _header(context: ToolContext, path: str, document: Document, window: Window)
 
 
 def more_lines(window: Window) -> str:
-    """Where to go on, if lines that were asked for had no room."""
+    """Return a note on requested lines that did not fit."""
     left = window.wanted - window.last
     return f"[... {left:,} more lines: go on with start={window.last + 1} ...]\n" if left > 0 else ""

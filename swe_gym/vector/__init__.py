@@ -1,4 +1,4 @@
-"""Many environments at once."""
+"""Vector environments: many episodes in one process."""
 
 from .tickets import ResultsNotReady
 from .vector_env import SweVectorEnv

@@ -1,6 +1,6 @@
-"""What `gymnasium.make_vec` calls for the ids of `swe_gym.envs.registration`.
+"""Entry points of `gymnasium.make_vec` for the ids of `swe_gym.envs.registration`.
 
-Every environment class of `swe_gym.envs.families` stands here under its own name as a function that makes many of it.
+Each environment class of `swe_gym.envs.families` has a function of the same name here.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import gymnasium
 from gymnasium.wrappers import TimeLimit
 
 from ..envs import families
 from ..envs.swe_env import SweEnv
+from ..spaces import AnyEnv
 from .vector_env import SweVectorEnv
 
 
@@ -33,18 +33,18 @@ def make_many(
     warm: int = 0,
     **arguments: Any,
 ) -> SweVectorEnv:
-    """A vector environment of `num_envs` equal environments.
+    """Return a vector environment of `num_envs` equal environments.
 
     Args:
-        env_class: Their class.
-        num_envs: How many.
-        autoreset_mode: As in `SweVectorEnv`.
-        warm: As in `SweVectorEnv`.
-        max_episode_steps: Cut episodes after so many steps, without grading them; `max_turns` grades them.
-        **arguments: Of the class.
+        env_class: Class of the environments.
+        num_envs: Number of environments.
+        autoreset_mode: See `SweVectorEnv`.
+        max_episode_steps: Steps until an episode is truncated without a grade; `max_turns` grades it.
+        warm: See `SweVectorEnv`.
+        **arguments: Arguments of the class.
     """
 
-    def make_one() -> gymnasium.Env[Any, Any]:
+    def make_one() -> AnyEnv:
         env = env_class(**arguments)
         return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
 

@@ -1,4 +1,4 @@
-"""The infos of many environments as one, in types that stay the same."""
+"""Batches the infos of many environments in stable types."""
 
 from __future__ import annotations
 
@@ -7,32 +7,34 @@ from typing import Any
 
 import numpy as np
 
+from ..spaces import Array, Info
+
 _DICT, _OBJECT = "dict", "object"
-_Kind = str | np.dtype[Any] | tuple[tuple[int, ...], np.dtype[Any]]
-"""How a key's values are batched: one dtype, arrays of one shape and dtype, dicts key by key, or as objects."""
+DType = np.dtype[Any]
+_Kind = str | DType | tuple[tuple[int, ...], DType]
+"""How a key's values are batched: as one dtype, arrays of one shape and dtype, dicts key by key, or objects."""
 
 
 class InfoBatcher:
     """Batches infos as Gymnasium does, and remembers each key's type.
 
-    As there, every key comes with a mask `_key` that says which rows have it. Unlike there, the type is not that of the
-    first row: whole numbers become floats where a float is among them, what does not go together becomes objects, and
-    what a key once became it stays.
+    Each key has a mask `_key` of the rows that hold it. Unlike in Gymnasium, the type does not depend on the first row:
+    integers become floats if there is a float among them, incompatible values become objects, and a key keeps its type.
     """
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, ...], _Kind] = {}
 
-    def batch(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One dict of arrays, each as long as `infos`; the values of dicts are batched likewise."""
+    def batch(self, infos: Sequence[Mapping[str, object]]) -> Info:
+        """Return one dict of arrays, each as long as `infos`. Nested dicts are batched key by key."""
         return self._batch(dict(enumerate(infos)), len(infos), ())
 
-    def _batch(self, infos: Mapping[int, Mapping[str, Any]], rows: int, path: tuple[str, ...]) -> dict[str, Any]:
+    def _batch(self, infos: Mapping[int, Mapping[str, object]], rows: int, path: tuple[str, ...]) -> Info:
         columns: dict[str, dict[int, Any]] = {}
         for row, info in infos.items():
             for key, value in info.items():
                 columns.setdefault(key, {})[row] = value
-        batched: dict[str, Any] = {}
+        batched: Info = {}
         for key, column in columns.items():
             batched[key] = self._column(column, rows, (*path, key))
             mask = np.zeros(rows, dtype=np.bool_)
@@ -40,7 +42,7 @@ class InfoBatcher:
             batched[f"_{key}"] = mask
         return batched
 
-    def _column(self, column: Mapping[int, Any], rows: int, path: tuple[str, ...]) -> Any:
+    def _column(self, column: Mapping[int, Any], rows: int, path: tuple[str, ...]) -> Info | Array:
         kind = self._kind(column, path)
         if kind == _DICT:
             return self._batch(column, rows, path)
@@ -54,7 +56,7 @@ class InfoBatcher:
             array[row] = value
         return array
 
-    def _kind(self, column: Mapping[int, Any], path: tuple[str, ...]) -> _Kind:
+    def _kind(self, column: Mapping[int, object], path: tuple[str, ...]) -> _Kind:
         if path == ("final_obs",):
             return _OBJECT
         kind = self._kinds.get(path)
@@ -65,7 +67,7 @@ class InfoBatcher:
         return kind
 
 
-def _kind_of(value: Any) -> _Kind:
+def _kind_of(value: object) -> _Kind:
     if isinstance(value, dict):
         return _DICT
     if type(value) is int and not -(2**63) <= value < 2**63:
@@ -88,8 +90,8 @@ def _merge(one: _Kind, other: _Kind) -> _Kind:
     return _OBJECT
 
 
-def _common(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | str:
-    """The type that holds the numbers of both; truth values are no numbers."""
+def _common(one: DType, other: DType) -> DType | str:
+    """Return the dtype that holds the numbers of both; booleans are not numbers."""
     if all(np.issubdtype(dtype, np.number) for dtype in (one, other)):
         return np.result_type(one, other)
     return _OBJECT

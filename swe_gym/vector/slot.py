@@ -1,4 +1,4 @@
-"""A slot: one environment, and the thread that runs it."""
+"""A slot: one environment and the thread that runs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-import gymnasium
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.utils import create_zero_array
 
@@ -19,67 +18,66 @@ from ..envs.episode import WORLD_ERRORS
 from ..envs.swe_env import SweEnv
 from ..errors import SandboxClosed, SweGymError
 from ..sandboxes.pool import WarmPool
+from ..spaces import AnyEnv, Info, ResetResult
 from .tickets import Ticket, Tickets
 
 FAILED = {"outcome": "infra_failed", "reward_valid": False}
-"""What the info of a slot that failed says, in the words of `SweEnv`."""
+"""Info of a failed slot, with the keys of `SweEnv`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """What a slot answers: one row of a batch.
+    """The answer of a slot: one row of a batch.
 
     Attributes:
-        observation: In the environment's observation space.
-        info: The environment's own.
-        reward: 0.0 after a reset.
-        terminated: As the environment said.
-        truncated: Likewise, or because the slot failed.
+        observation: Element of the environment's observation space.
+        info: Info of the environment.
+        reward: Reward; 0.0 after a reset.
+        terminated: Whether the environment terminated the episode.
+        truncated: Whether the environment truncated the episode, or the slot failed.
         final: With SAME_STEP, the last observation and info of the episode that ended.
-        episode: How many episodes the slot had begun by then.
-        error: What the environment raised.
+        episode: Number of the slot's episode, counted from 1.
+        error: Error raised by the environment.
     """
 
     observation: Any
-    info: dict[str, Any]
+    info: Info
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
-    final: tuple[Any, dict[str, Any]] | None = None
+    final: ResetResult[Any] | None = None
     episode: int = 0
     error: BaseException | None = None
 
     @property
     def is_mistake(self) -> bool:
-        """What was raised is nobody's infrastructure: the caller has to see it."""
+        """Whether the error is not an infrastructure failure, and must be raised to the caller."""
         return self.error is not None and not isinstance(self.error, WORLD_ERRORS)
 
 
 class Slot:
-    """One environment of many.
+    """One environment of a vector environment.
 
-    Its thread alone calls the environment, but for `cut`. The attributes may be read while no ticket of the slot waits
-    for its answer.
+    Only the slot's thread calls the environment, except in `cut`. The attributes may be read while the slot has no
+    unanswered ticket.
 
     Args:
-        index: Its place in the batch.
+        index: Index in the batch.
         env: The environment.
-        mode: When episodes begin anew.
-        tickets: Where answers go.
-        pool: Where the sandboxes of episodes to come are started, before they are needed.
+        mode: When the next episode starts.
+        tickets: Receiver of the answers.
+        pool: Pool that starts the sandboxes of later episodes ahead of time.
 
     Attributes:
-        over: The episode ended, or could not begin.
-        unborn: It could not begin.
-        observation: The last one; None before the first `reset`.
-        episode: How many were begun.
-        busy: Seconds that the environment worked.
-        error: The last error that the environment raised.
+        over: Whether the episode ended or could not start.
+        unborn: Whether the episode could not start.
+        observation: Last observation; None before the first `reset`.
+        episode: Number of episodes started.
+        busy: Seconds that the environment has worked.
+        error: Last error raised by the environment.
     """
 
-    def __init__(
-        self, index: int, env: gymnasium.Env[Any, Any], mode: AutoresetMode, tickets: Tickets, pool: WarmPool | None
-    ) -> None:
+    def __init__(self, index: int, env: AnyEnv, mode: AutoresetMode, tickets: Tickets, pool: WarmPool | None) -> None:
         self.index = index
         self.env = env
         self.inbox: SimpleQueue[Ticket | None] = SimpleQueue()
@@ -96,14 +94,14 @@ class Slot:
         self._thread = threading.Thread(target=self._serve, name=f"slot-{index}", daemon=True)
         self._thread.start()
 
-    # --- work, which the slot's thread does -------------------------------------------------------------
+    # --- work, in the slot's thread -------------------------------------------------------------
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Row:
-        """Begin an episode."""
+    def reset(self, seed: int | None, options: Info | None) -> Row:
+        """Start an episode."""
         return self._begin(lambda: self.env.reset(seed=seed, options=options))
 
-    def step(self, action: Any) -> Row:
-        """Take a step; or begin an episode, where the last one is over and the mode says so."""
+    def step(self, action: object) -> Row:
+        """Take a step, or start an episode if the last one is over and the mode is not DISABLED."""
         if self.over and self._mode == AutoresetMode.DISABLED:
             return self._fail(self.error)
         if self.over:
@@ -116,27 +114,27 @@ class Slot:
             self._prepare_next()
         return self._restart(row) if self.over and self._mode == AutoresetMode.SAME_STEP else row
 
-    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a method of the environment, or read an attribute. An error is returned."""
+    def call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Call a method of the environment or read an attribute. Errors are returned as `CallFailed`."""
         try:
             value = self.env.get_wrapper_attr(name)
             return value(*args, **kwargs) if callable(value) else value
-        except BaseException as error:  # noqa: BLE001  the caller of `call` gets it
+        except BaseException as error:  # noqa: BLE001  raised to the caller later
             return CallFailed(error)
 
-    def _advance(self, action: Any) -> Row:
+    def _advance(self, action: object) -> Row:
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
             self.observation = copy.deepcopy(observation)
             return Row(self.observation, info, float(reward), bool(terminated), bool(truncated), episode=self.episode)
-        except BaseException as error:  # noqa: BLE001  whatever an environment raises, the siblings go on
+        except BaseException as error:  # noqa: BLE001  a failure must not stop the other slots
             return self._fail(error)
 
-    def _begin(self, reset: Callable[[], tuple[Any, dict[str, Any]]]) -> Row:
+    def _begin(self, reset: Callable[[], ResetResult[Any]]) -> Row:
         self.episode += 1
         self.over = self.unborn = False
         try:
-            if self._tickets.closed:  # a step that was cut off would go on with the next episode
+            if self._tickets.closed:  # a cancelled step must not start the next episode
                 raise self._closed()
             observation, info = reset()
             self.observation = copy.deepcopy(observation)
@@ -148,7 +146,7 @@ class Slot:
         return Row(self.observation, info, episode=self.episode)
 
     def _restart(self, last: Row) -> Row:
-        """The next episode's first observation beside the last one's end."""
+        """Start the next episode and return its first observation with the end of the last one."""
         first = self._begin(self.env.reset)
         return dataclasses.replace(
             last,
@@ -167,16 +165,16 @@ class Slot:
         return Row(self.observation, info, truncated=True, episode=self.episode, error=error)
 
     def _nothing(self) -> Any:
-        """An observation that says nothing: an empty text, zeros."""
+        """Return an empty observation: an empty text, zeros."""
         try:
             return create_zero_array(self.env.observation_space)
-        except Exception:  # noqa: BLE001  Gymnasium knows no zero for this space; a batch of it is a plain tuple
+        except Exception:  # noqa: BLE001  Gymnasium has no zero for this space; batches are plain tuples
             return None
 
     def _prepare_next(self) -> None:
-        """As soon as an episode begins, and again at its end, when there may be room."""
+        """Start the next sandbox ahead of time. Called at the start of an episode and at its end."""
         if self._pool is not None:
-            with contextlib.suppress(SweGymError):  # where the next task is broken, its reset says so
+            with contextlib.suppress(SweGymError):  # the next reset reports a broken task
                 self.env.get_wrapper_attr("prepare_next")(self._pool)
 
     # --- the thread -------------------------------------------------------------------------------------
@@ -193,16 +191,16 @@ class Slot:
             del ticket
         try:
             self.env.close()
-        except Exception as error:  # noqa: BLE001  the others are closed first, then `close` raises it
+        except Exception as error:  # noqa: BLE001  `close` raises it after closing the others
             self.closing_error = error
 
     def cut(self) -> None:
-        """End the call that is running, where the environment can be closed from any thread."""
+        """Cancel the running call, if the environment can be closed from any thread."""
         if self._swe_env is not None:
             self._swe_env.close()
 
     def closed_row(self) -> Row:
-        """The answer to a request that was cut off by closing."""
+        """Return the answer to a request that was cancelled by `close`."""
         observation = self._nothing() if self.observation is None else self.observation
         info = {**FAILED, "failure": "closed"}
         return Row(observation, info, truncated=True, episode=self.episode, error=self._closed())
@@ -213,22 +211,22 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallFailed:
-    """What a call raised."""
+    """The error of a call."""
 
     error: BaseException
 
 
 def _describe(error: BaseException | None) -> str:
-    """The kind of an error. Its text may quote a path of the host or a hidden test, so it stands in `errors` only."""
+    """Return the type of an error. Its text may quote a host path or a hidden test: it is in `errors` only."""
     reason = getattr(error, "reason", "")
     return f"{type(error).__name__} ({reason})" if reason else type(error).__name__
 
 
 def shut_down(slots: Sequence[Slot], tickets: Tickets, pool: WarmPool | None, timeout: float) -> list[int]:
-    """Close every environment and end every thread, within `timeout` seconds.
+    """Close every environment and stop every thread within `timeout` seconds.
 
     Returns:
-        The slots that did not end. Their threads are left behind, and close their environment if they ever do.
+        The slots whose threads still run. They close their environment when they end.
     """
     deadline = time.monotonic() + timeout
     tickets.close()

@@ -1,11 +1,10 @@
-"""The spaces of a batch, and batches in them."""
+"""Spaces of a batch, and batches of actions and observations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
 from gymnasium import Space
 from gymnasium.error import CustomSpaceError
 from gymnasium.spaces import Text
@@ -19,18 +18,20 @@ from gymnasium.vector.utils import (
 )
 
 from ..errors import UsageError
+from ..spaces import AnyEnv
 
-ObservationMode = str | tuple[Space[Any], Space[Any]]
+AnySpace = Space[Any]
+ObservationMode = str | tuple[AnySpace, AnySpace]
 """As in `gymnasium.vector.SyncVectorEnv`: "same", "different", or (batched space, single space)."""
 
 
-def observation_spaces(envs: Sequence[gymnasium.Env[Any, Any]], mode: ObservationMode) -> tuple[Space[Any], Space[Any]]:
-    """The batched and the single observation space.
+def observation_spaces(envs: Sequence[AnyEnv], mode: ObservationMode) -> tuple[AnySpace, AnySpace]:
+    """Return the batched and the single observation space. The messages are Gymnasium's.
 
     Raises:
-        ValueError: The mode is none.
-        TypeError: Likewise.
-        RuntimeError: The environments' spaces do not fit together.
+        ValueError: The mode is unknown.
+        TypeError: The mode is a tuple of something else than spaces.
+        RuntimeError: The environments' spaces are incompatible.
     """
     single = envs[0].observation_space
     if isinstance(mode, tuple) and len(mode) == 2:
@@ -65,25 +66,27 @@ def observation_spaces(envs: Sequence[gymnasium.Env[Any, Any]], mode: Observatio
     return batched, single
 
 
-def common_action_space(envs: Sequence[gymnasium.Env[Any, Any]]) -> Space[Any]:
-    """The action space that all share.
+def common_action_space(envs: Sequence[AnyEnv]) -> AnySpace:
+    """Return the action space that all environments share.
 
     Raises:
-        RuntimeError: They do not.
+        RuntimeError: The action spaces differ.
     """
     single = envs[0].action_space
     for index, env in enumerate(envs):
         if env.action_space != single:
-            raise RuntimeError(f"the action space of slot 0 is {single}, that of slot {index} is {env.action_space}")
+            raise RuntimeError(
+                f"the action space of slot 0 is {single}, but that of slot {index} is {env.action_space}"
+            )
     return single
 
 
-def split_actions(space: Space[Any], single: Space[Any], actions: Any, count: int) -> list[Any]:
-    """A batch of actions as one action for each slot, checked before any slot sees one.
+def split_actions(space: AnySpace, single: AnySpace, actions: Any, count: int) -> list[Any]:
+    """Split a batch into one action per slot. All are checked before any slot gets one.
 
     Raises:
-        UsageError: Their number or their type is wrong; it is a `ValueError`.
-        TypeError: It is no batch.
+        UsageError: The number or the type of the actions is wrong.
+        TypeError: `actions` is not a batch.
     """
     if isinstance(actions, str | bytes):
         raise TypeError(f"actions must be one per slot, not a single {type(actions).__name__}")
@@ -92,15 +95,15 @@ def split_actions(space: Space[Any], single: Space[Any], actions: Any, count: in
     except CustomSpaceError as error:
         raise TypeError(f"actions must be one per slot, not a single {type(actions).__name__}") from error
     if len(parts) != count:
-        raise UsageError(f"{count} actions are needed, one per slot, and {len(parts)} were given")
+        raise UsageError(f"expected {count} actions, one per slot, but got {len(parts)}")
     if isinstance(single, Text):
         for place, action in enumerate(parts):
             if not isinstance(action, str):
-                raise UsageError(f"actions are texts, and that at place {place} is of type {type(action).__name__}")
+                raise UsageError(f"actions must be texts, but action {place} is {type(action).__name__}")
     return parts
 
 
-def join_observations(single: Space[Any], observations: Sequence[Any]) -> Any:
-    """A new batch of observations."""
-    empty: Any = create_empty_array(single, n=len(observations))  # None where Gymnasium does not know the space
+def join_observations(single: AnySpace, observations: Sequence[object]) -> Any:
+    """Return a new batch of observations."""
+    empty: Any = create_empty_array(single, n=len(observations))  # None if Gymnasium does not know the space
     return concatenate(single, observations, empty)

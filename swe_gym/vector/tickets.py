@@ -1,4 +1,4 @@
-"""Tickets: every request to a slot has a number, and its answer stays with that number."""
+"""Tickets: numbered requests to slots, each answered and fetched exactly once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 
 _SLICE = 0.5
-"""Seconds of one wait. A signal that comes just before a thread begins to wait does not wake it, so none is endless."""
+"""Seconds of one wait. A signal just before a wait does not interrupt it, so no wait is endless."""
 _WAKES = 16
-"""How many threads a request wakes at once; each of them wakes the next. See `Tickets.hand_over`."""
+"""Threads that a request wakes at once; each wakes the next. See `Tickets.hand_over`."""
 
 
 class ResultsNotReady(multiprocessing.TimeoutError, TimeoutError):
-    """The slots were not ready in time. Nothing is lost: ask again, and the same results come.
+    """Results were not ready in time. Nothing is lost: call again.
 
-    It is the error of `AsyncVectorEnv` and the built-in one at once.
+    It is both the error of `AsyncVectorEnv` and the built-in `TimeoutError`.
     """
 
 
@@ -32,13 +32,13 @@ class Ticket:
     """One request to one slot.
 
     Attributes:
-        number: Counted up over the life of the vector environment.
-        slot: The index of the slot.
-        inbox: Where the slot's thread looks for work.
-        work: What the thread does; it never raises.
-        answered: `answer` is there, and stays as it is.
-        answer: What `work` returned.
-        raised: The error in the answer was shown to the caller.
+        number: Serial number in the vector environment.
+        slot: Index of the slot.
+        inbox: Queue of the slot's thread.
+        work: Function that the thread runs; it never raises.
+        answered: Whether `answer` is final.
+        answer: Result of `work`.
+        raised: Whether the error in the answer was raised to the caller.
     """
 
     number: int
@@ -51,42 +51,42 @@ class Ticket:
 
 
 Requests = Mapping[int, tuple[SimpleQueue[Ticket | None], Callable[[], Any]]]
-"""Slot -> where its thread looks for work, and the work."""
+"""Slot -> queue of its thread, and the work."""
 
 
 class Tickets:
-    """The requests that were made and whose answers were not yet fetched.
+    """All requests whose answers were not fetched yet.
 
-    Each ticket is answered exactly once and fetched exactly once. Any thread may call; an interrupt (Ctrl-C) at any
-    point leaves a state in which waiting again, or closing, works.
+    Each ticket is answered once and fetched once. Any thread may call. After an interrupt (Ctrl-C) at any point, both
+    `wait` and `close` work.
     """
 
     def __init__(self) -> None:
         self.closed = False
         self._numbers = itertools.count()
-        self._changed = threading.Condition()  # its lock is re-entrant: a signal handler may close
+        self._changed = threading.Condition()  # its lock is re-entrant: a signal handler may call close
         self._kind = ""
         self._open: dict[int, Ticket] = {}
-        self._to_hand: dict[int, Ticket] = {}  # those that no thread was given yet
+        self._to_hand: dict[int, Ticket] = {}  # not yet given to a thread
         self._answered: dict[int, Ticket] = {}
-        self._needed = math.inf  # how many answers somebody waits for: fewer wake nobody
+        self._needed = math.inf  # answers that a waiting caller needs; fewer wake nobody
 
     def __len__(self) -> int:
         return len(self._open)
 
     def issue(self, kind: str, requests: Requests) -> list[int]:
-        """Hand out work. All of it or, where that cannot be, none.
+        """Issue all requests, or none if that is impossible.
 
         Args:
-            kind: "reset", "step" or "call", of which one may be open at a time, or "send", of which one per slot.
-            requests: What each slot should do.
+            kind: "reset", "step" or "call", one of which may be open at a time, or "send", one per slot.
+            requests: Work of each slot.
 
         Returns:
             The tickets' numbers.
 
         Raises:
-            AlreadyPendingCallError: Something is not fetched yet.
-            ClosedEnvironmentError: It is closed.
+            AlreadyPendingCallError: Earlier results were not fetched yet.
+            ClosedEnvironmentError: The vector environment is closed.
         """
         with self._changed:
             if self.closed:
@@ -95,23 +95,23 @@ class Tickets:
             tickets = [Ticket(next(self._numbers), slot, *request) for slot, request in requests.items()]
             new = {ticket.number: ticket for ticket in tickets}
             self._kind = kind
-            # Both or none: no interrupt comes between two stores without a call.
+            # Both or none: an interrupt cannot fall between two plain stores.
             self._open, self._to_hand = {**self._open, **new}, {**self._to_hand, **new}
         self._wake_some()
         return list(new)
 
     def wait(self, kind: str, least: float = math.inf, timeout: float | None = None) -> list[Ticket]:
-        """The answered tickets, oldest first, as soon as `least` of the open ones are answered, or all are.
+        """Return the answered tickets, oldest first, once `least` of the open ones (or all) are answered.
 
-        After `timeout` seconds, those that are answered by then. They stay until `fetch` takes them.
+        After `timeout` seconds, return those answered by then. Tickets stay until `fetch` takes them.
 
         Raises:
-            NoAsyncCallError: Nothing of this kind is open.
-            AlreadyPendingCallError: What is open is of another kind.
-            ClosedEnvironmentError: Nothing is open, because it is closed.
+            NoAsyncCallError: No ticket of this kind is open.
+            AlreadyPendingCallError: Tickets of another kind are open.
+            ClosedEnvironmentError: No ticket is open and the vector environment is closed.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        self._wake_some()  # an interrupt may have come before it was done
+        self._wake_some()  # an interrupt may have prevented it in `issue`
         with self._changed:
             while True:
                 self._check_open(kind)
@@ -123,7 +123,7 @@ class Tickets:
                 self._changed.wait(min(left, _SLICE))
 
     def fetch(self, tickets: list[Ticket]) -> bool:
-        """Take answered tickets away: all of them or, where another thread took one meanwhile, none."""
+        """Remove answered tickets. Return False and remove none if another thread has taken one."""
         gone = {ticket.number for ticket in tickets}
         with self._changed:
             if not gone <= self._answered.keys():
@@ -146,33 +146,33 @@ class Tickets:
                 self._changed.notify_all()
 
     def hand_over(self) -> None:
-        """Give the next ticket to its thread. Every thread calls it when it begins with a ticket.
+        """Give the next ticket to its thread. Every thread calls it when it starts on a ticket.
 
-        So threads begin one after the other. Hundreds that are woken at the same moment all wait for the interpreter's
-        lock, which each of them looks at again every few milliseconds: that costs more than what they are to do.
+        Threads thus start one after another. Hundreds woken at once would all wait for the interpreter's lock and poll
+        it every few milliseconds, which costs more than their work.
         """
         with self._changed:
             for number, ticket in self._to_hand.items():
-                ticket.inbox.put(ticket)  # an interrupt after it gives the ticket twice; it is done once
+                ticket.inbox.put(ticket)  # after an interrupt here the ticket is given twice, but its work runs once
                 del self._to_hand[number]
                 return
 
     def waiting(self) -> list[Ticket]:
-        """Those that are not answered yet."""
+        """Return the tickets without an answer."""
         with self._changed:
             return [ticket for ticket in self._open.values() if not ticket.answered]
 
     def slots(self) -> set[int]:
-        """The slots that have an open ticket."""
+        """Return the slots that have an open ticket."""
         with self._changed:
             return {ticket.slot for ticket in self._open.values()}
 
     def pending(self) -> str:
-        """The kind of what is open; empty where nothing is."""
+        """Return the kind of the open tickets; empty if there are none."""
         return self._kind if self._open else ""
 
     def close(self) -> None:
-        """Take no more requests."""
+        """Refuse further requests."""
         with self._changed:
             self.closed = True
 
@@ -186,7 +186,7 @@ class Tickets:
         if kind == self._kind == "send":
             busy = sorted(self.slots() & set(slots))
             if busy:
-                raise AlreadyPendingCallError(f"slots {busy} have results that nobody received: call recv()", kind)
+                raise AlreadyPendingCallError(f"slots {busy} have results that were not received: call recv()", kind)
         else:
             raise _pending(kind if kind == "send" else f"{kind}_async", self._kind)
 
@@ -202,7 +202,7 @@ class Tickets:
 
 
 def _pending(caller: str, kind: str) -> AlreadyPendingCallError:
-    """The beginning is Gymnasium's wording, by which programs may tell it."""
+    """Return the error; its message starts with Gymnasium's wording, which programs may match."""
     advice = "recv() or drain()" if kind == "send" else f"{kind}_wait()"
     return AlreadyPendingCallError(
         f"Calling `{caller}` while waiting for a pending call to `{kind}` to complete. Call {advice} first.", kind

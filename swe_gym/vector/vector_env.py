@@ -1,4 +1,4 @@
-"""`SweVectorEnv`: many environments in one process, each on a thread of its own."""
+"""`SweVectorEnv`: many environments in one process, one thread each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
-import gymnasium
 import numpy as np
 from gymnasium import logger
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
@@ -22,6 +20,7 @@ from gymnasium.vector.utils import batch_space
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError, unknown_name
 from ..sandboxes.pool import WarmPool
+from ..spaces import AnyEnv, Array, Info, ResetResult
 from .infos import InfoBatcher
 from .slot import CallFailed, Row, Slot, shut_down
 from .spaces import (
@@ -33,68 +32,63 @@ from .spaces import (
 )
 from .tickets import Requests, ResultsNotReady, Ticket, Tickets
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Batch = tuple[Any, Array, Array, Array, dict[str, Any]]
+Batch = tuple[Any, Array, Array, Array, Info]
 """Observations, rewards (float64), terminations (bool), truncations (bool), infos."""
 
 Seeds = int | Sequence[int | None] | None
 
 
 class SweVectorEnv(VectorEnv[Any, Any, Array]):
-    """Many environments at once: one process, one thread for each, and two ways to play them.
+    """A vector environment with one thread per environment, and two ways to play.
 
-    **In step with each other**, as every Gymnasium vector environment: `reset`, `step`, and their halves `reset_async`
-    and `reset_wait`, `step_async` and `step_wait`. It equals `SyncVectorEnv` over the same environments field by
-    field, and takes as long as the slowest slot does.
+    **Lockstep**, as every Gymnasium vector environment: `reset`, `step`, and their halves `reset_async` and
+    `reset_wait`, `step_async` and `step_wait`. Results equal those of `SyncVectorEnv` over the same environments, and a
+    step takes as long as the slowest slot.
 
-    **As results come**: `send` actions to some slots and `recv` what is ready. Commands take a tenth of a second or a
-    minute; who waits for all of them waits for the slowest most of the time. `send_reset` begins episodes.
+    **Asynchronous**: `send` actions to some slots and `recv` what is ready; `send_reset` starts episodes. Commands take
+    a tenth of a second or a minute, so lockstep mostly waits for the slowest.
 
-    *What that does to data.* Slots that answer quickly answer more often, so among the first episodes to end the short
-    ones are too many, however fairly results are handed out. `recv` hands out the longest-waiting first, so that no
-    result lies unread for ever, and that is all it can do. Learn from whole sets of episodes: begin as many as you
-    want to learn from, and `drain` or play on until all of them have ended. Never take the first n of more and drop
-    the rest.
+    *Bias.* Fast slots answer more often, so short episodes are over-represented among the first to end. `recv` returns
+    the longest-waiting results first, but cannot change that. Train on whole sets of episodes: start as many as you
+    want to train on, and `drain` or play until all have ended. Never take the first n of more and drop the rest.
 
-    **A slot that fails hurts no other.** Where the infrastructure fails (a sandbox does not start or is lost, a grader
-    cannot judge), the slot's row is truncated, its reward is 0.0, and its info says `outcome` "infra_failed",
-    `reward_valid` False and what failed; the next step, or reset, begins a new episode. What failed in full stands in
-    `SweEnv.stats`, and in `errors` where an episode could not begin. Anything else that an environment raises is a
-    mistake that somebody must see: `step_wait`, `reset_wait` and `recv` raise it once, after which they return the
-    batch, in which that slot's row is as above.
+    **Failures stay in their slot.** If the infrastructure fails (a sandbox does not start or is lost, a grader cannot
+    judge), the slot's row is truncated with reward 0.0, and its info has `outcome` "infra_failed", `reward_valid` False
+    and `failure`. The next step or reset starts a new episode. Details are in `SweEnv.stats`, or in `errors` if the
+    episode could not start. `step_wait`, `reset_wait` and `recv` raise any other error of an environment once; called
+    again they return the batch, with that slot's row as above.
 
-    **Nothing is lost.** Every request has a ticket, and its answer stays with it. After `timeout` seconds `step_wait`
-    raises `ResultsNotReady`; call it again. An interrupt (Ctrl-C) leaves the same state as a timeout. `close`, from any
-    thread, cuts off what is running; requests that were cut off are answered as failed.
+    **No result is lost.** Every request has a ticket that keeps its answer. After `timeout` seconds `step_wait` raises
+    `ResultsNotReady`; call it again. An interrupt (Ctrl-C) leaves the same state as a timeout. `close`, from any
+    thread, cancels running requests and answers them as failed.
 
-    `options` of `reset` are passed on to every environment, but for two: `"reset_mask"`, a bool array that says which
-    slots to reset, and `"task_ids"`, a sequence with the task of each slot (None lets the slot draw one).
+    `options` of `reset` go to every environment, except two: `"reset_mask"`, a bool array of the slots to reset, and
+    `"task_ids"`, a sequence with the task of each slot (None lets the slot draw one).
 
     Args:
-        env_fns: Make the environments, one each. They may be of any kind.
+        env_fns: Functions that make one environment each, of any kind.
         observation_mode: "same", "different" or (batched space, single space), as in `SyncVectorEnv`.
-        autoreset_mode: When a slot begins its next episode: "NextStep", "SameStep" or "Disabled".
-        warm: How many sandboxes to keep started for episodes to come, so that the slots' own resets need not wait for
-            them; as many as there are slots hides every start. The tasks that are played are the same. It asks for
-            `SweEnv`s on one backend.
+        autoreset_mode: When a slot starts its next episode: "NextStep", "SameStep" or "Disabled".
+        warm: Number of sandboxes to start ahead of time, so that resets need not wait; `num_envs` hides every start.
+            The tasks do not change. All environments must be `SweEnv`s on one backend.
 
     Raises:
         RuntimeError: The environments' spaces differ.
-        UsageError: There are no environments, or no such mode, or `warm` cannot be had.
+        UsageError: There are no environments, the mode is unknown, or `warm` is impossible.
 
     Attributes:
-        envs: The environments. While a slot has an open ticket its thread uses its environment.
+        envs: The environments. While a slot has an open ticket, its thread uses its environment.
     """
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+        env_fns: Sequence[Callable[[], AnyEnv]],
         observation_mode: ObservationMode = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         *,
         warm: int = 0,
     ) -> None:
-        self.closed = True  # as long as not everything is there that `close` needs: old Gymnasiums close half-made ones
+        self.closed = True  # until `close` can work: old Gymnasium versions close half-made environments
         mode = _autoreset_mode(autoreset_mode)
         self.envs = _make_all(env_fns)
         self.num_envs = len(self.envs)
@@ -112,41 +106,41 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         self._infos = InfoBatcher()
         self._slots = [Slot(index, env, mode, self._tickets, self._pool) for index, env in enumerate(self.envs)]
         self._owner = os.getpid()
-        self._closing = threading.RLock()  # re-entrant: a signal handler may close while the program closes
-        # Threads do not keep this object alive. When it goes, by garbage collection or at exit, they end.
+        self._closing = threading.RLock()  # re-entrant: a signal handler may call close during close
+        # Threads do not keep this object alive. They end when it is collected, or at exit.
         self._finalizer = weakref.finalize(self, _finalize, self._slots, self._tickets, self._pool, self._owner)
         self.closed = False
 
-    # --- in step ----------------------------------------------------------------------------------------
+    # --- lockstep ----------------------------------------------------------------------------------------
 
-    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every slot, or in those of `options["reset_mask"]`, and wait for all.
+    def reset(self, *, seed: Seeds = None, options: Info | None = None) -> ResetResult[Any]:
+        """Start an episode in every slot, or in those of `options["reset_mask"]`, and wait for all.
 
         Args:
-            seed: Slot i gets `seed + i`; or one seed, or None, per slot.
-            options: For the environments; see the class for "reset_mask" and "task_ids". It is not changed.
+            seed: Seed of slot 0, where slot i gets `seed + i`; or a sequence with a seed or None per slot.
+            options: Options of the environments, "reset_mask" and "task_ids"; see the class.
 
         Returns:
             The observations of all slots, and the infos of those that were reset.
 
         Raises:
-            TypeError, ValueError: The mask, the seeds or the task ids are not one for each slot.
+            TypeError, ValueError: The mask, the seeds or the task ids do not match the slots.
             AlreadyPendingCallError: Results of an earlier call were not fetched.
-            ClosedEnvironmentError: It is closed.
+            ClosedEnvironmentError: The vector environment is closed.
         """
         self.reset_async(seed=seed, options=options)
         return self.reset_wait()
 
-    def reset_async(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> None:
-        """The first half of `reset`."""
+    def reset_async(self, *, seed: Seeds = None, options: Info | None = None) -> None:
+        """Run the first half of `reset`."""
         self._check_usable()
         slots = self._masked(options)
         mine = {key: value for key, value in (options or {}).items() if key != "reset_mask"}
         requests = self._resets(range(self.num_envs), seed, mine)
         self._tickets.issue("reset", {index: requests[index] for index in slots})
 
-    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """The second half of `reset`.
+    def reset_wait(self, timeout: float | None = None) -> ResetResult[Any]:
+        """Run the second half of `reset`.
 
         Raises:
             ResultsNotReady: `timeout` seconds have passed. Call again.
@@ -165,28 +159,28 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         """Take a step in every slot and wait for all.
 
         Args:
-            actions: One for each slot.
+            actions: One action per slot.
 
         Returns:
             Observations, rewards of shape (num_envs,), terminations, truncations, infos.
 
         Raises:
-            TypeError, ValueError: The actions are not one for each slot. No slot has taken a step.
+            TypeError, ValueError: The actions do not match the slots. No slot has taken a step.
             ResetNeeded: With autoreset "Disabled", an episode is over. No slot has taken a step.
             AlreadyPendingCallError: Results of an earlier call were not fetched.
-            ClosedEnvironmentError: It is closed.
+            ClosedEnvironmentError: The vector environment is closed.
         """
         self.step_async(actions)
         return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
-        """The first half of `step`."""
+        """Run the first half of `step`."""
         self._check_usable()
         parts = split_actions(self.action_space, self.single_action_space, actions, self.num_envs)
         self._tickets.issue("step", self._steps(range(self.num_envs), parts))
 
     def step_wait(self, timeout: float | None = None) -> Batch:
-        """The second half of `step`.
+        """Run the second half of `step`.
 
         Raises:
             ResultsNotReady: `timeout` seconds have passed. Call again.
@@ -196,23 +190,23 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         self._tickets.fetch(tickets)
         return batch
 
-    # --- as results come --------------------------------------------------------------------------------
+    # --- asynchronous --------------------------------------------------------------------------------
 
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None = None) -> list[int]:
-        """Give actions to some slots and return at once.
+        """Send actions to some slots without waiting.
 
         Args:
-            actions: One for each of `env_ids`.
-            env_ids: The slots; None is all of them.
+            actions: One action for each of `env_ids`.
+            env_ids: Slots; None for all.
 
         Returns:
-            The tickets' numbers; `recv` gives them back as `infos["ticket"]`.
+            The tickets' numbers; `recv` returns them as `infos["ticket"]`.
 
         Raises:
-            TypeError, ValueError: Numbers or types do not fit. Nothing was sent.
-            ResetNeeded: As in `step`.
+            TypeError, ValueError: Numbers or types do not match. Nothing was sent.
+            ResetNeeded: See `step`.
             AlreadyPendingCallError: A slot's last result was not received. Nothing was sent.
-            ClosedEnvironmentError: It is closed.
+            ClosedEnvironmentError: The vector environment is closed.
         """
         self._check_usable()
         slots = self._chosen(env_ids)
@@ -225,47 +219,47 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         env_ids: Sequence[int] | Array | None = None,
         *,
         seed: Seeds = None,
-        options: dict[str, Any] | None = None,
+        options: Info | None = None,
     ) -> list[int]:
-        """Begin episodes in some slots and return at once; `recv` gives their rows, with reward 0.0.
+        """Start episodes in some slots without waiting. `recv` returns their rows, with reward 0.0.
 
         Args:
-            env_ids: The slots; None is all of them.
-            seed: The k-th of the slots gets `seed + k`; or one for each of them.
-            options: For the environments; `"task_ids"` holds one for each of `env_ids`.
+            env_ids: Slots; None for all.
+            seed: Seed of the first slot, where the k-th one gets `seed + k`; or a sequence with one per slot.
+            options: Options of the environments; `"task_ids"` holds one for each of `env_ids`.
 
         Returns:
             The tickets' numbers.
 
         Raises:
-            As `send`.
+            See `send`.
         """
         self._check_usable()
         slots = self._chosen(env_ids)
         return self._tickets.issue("send", self._resets(slots, seed, options))
 
     def recv(self, min_ready: int = 1, max_ready: int | None = None, timeout: float | None = None) -> Batch:
-        """What is ready: a batch of as many rows, those that were sent first coming first.
+        """Return a batch of what is ready, in the order of sending.
 
-        It returns when `min_ready` results are there, or all that were sent and not received, where those are fewer; or
-        after `timeout` seconds with what is there. See the class for what taking the fastest does to data.
+        It returns once `min_ready` results, or all outstanding ones, are ready; after `timeout` seconds it returns what
+        is ready. See the class for the bias of taking the fastest.
 
         Args:
-            min_ready: How many to wait for.
-            max_ready: How many to take at most; None is all that are ready.
-            timeout: Seconds; None waits as long as the slots take.
+            min_ready: Number of results to wait for.
+            max_ready: Maximum number of results to return; None for all that are ready.
+            timeout: Seconds to wait; None waits as long as the slots take.
 
         Returns:
-            As `step`, with k rows instead of `num_envs`. `infos` holds three more arrays of shape (k,): `env_id`, the
+            See `step`, with k rows instead of `num_envs`. `infos` has three more arrays of shape (k,): `env_id`, the
             slot; `ticket`, as `send` returned it; and `episode_id`, the slot's episodes counted from 1.
 
         Raises:
-            NoAsyncCallError: Nothing was sent that was not received.
-            ResultsNotReady: Nothing at all was ready in time. Call again.
-            ClosedEnvironmentError: It is closed, and all results were received.
+            NoAsyncCallError: No result is outstanding.
+            ResultsNotReady: Nothing was ready in time. Call again.
+            ClosedEnvironmentError: The vector environment is closed, and all results were received.
         """
         if min_ready < 1 or (max_ready is not None and max_ready < min_ready):
-            raise UsageError(f"min_ready must be at least 1, and max_ready not below it: {min_ready=}, {max_ready=}")
+            raise UsageError(f"recv needs 1 <= min_ready <= max_ready, not {min_ready=}, {max_ready=}")
         while True:
             tickets = self._tickets.wait("send", min_ready, timeout)[:max_ready]
             if not tickets:
@@ -274,10 +268,10 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
                 return batch
 
     def drain(self, timeout: float | None = None) -> Batch:
-        """Wait for everything that was sent, and receive it all as one batch.
+        """Wait for all outstanding results and return them as one batch.
 
         Raises:
-            NoAsyncCallError: Nothing was sent that was not received.
+            NoAsyncCallError: No result is outstanding.
             ResultsNotReady: `timeout` seconds have passed; nothing was received.
         """
         while True:
@@ -286,7 +280,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
 
     @property
     def in_flight(self) -> int:
-        """How many requests were made whose results were not yet fetched."""
+        """Number of requests whose results were not fetched yet."""
         return len(self._tickets)
 
     # --- the environments -------------------------------------------------------------------------------
@@ -295,23 +289,21 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         """Call a method of every environment, each in its own thread, or read an attribute.
 
         Returns:
-            What each returned.
+            The result of each environment.
 
         Raises:
             AlreadyPendingCallError: Results of an earlier call were not fetched.
-            Exception: What the first environment raised that did, after all have ended.
+            Exception: The first error of an environment, raised after all calls have ended.
         """
         self.call_async(name, *args, **kwargs)
         return self.call_wait()
 
     def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
-        """The first half of `call`."""
-        self._check_usable()
-        work = {slot.index: (slot.inbox, partial(slot.call, name, args, kwargs)) for slot in self._slots}
-        self._tickets.issue("call", work)
+        """Run the first half of `call`."""
+        self._issue_calls(name, [args] * self.num_envs, kwargs)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """The second half of `call`.
+        """Run the second half of `call`.
 
         Raises:
             ResultsNotReady: `timeout` seconds have passed. Call again.
@@ -319,63 +311,58 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         tickets = self._all("call", timeout)
         self._tickets.fetch(tickets)
         for ticket in tickets:
-            if isinstance(ticket.answer, Row):  # only closing answers a call with a row
+            if isinstance(ticket.answer, Row):  # the answer of `close` to any request
                 raise ClosedEnvironmentError("the vector environment was closed during the call")
             if isinstance(ticket.answer, CallFailed):
                 raise _with_note(ticket.answer.error, ticket.slot)
         return tuple(ticket.answer for ticket in tickets)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of every environment; see `call`."""
+        """Read an attribute of every environment; see `call`."""
         return self.call(name)
 
-    def set_attr(self, name: str, values: Any) -> None:
+    def set_attr(self, name: str, values: object) -> None:
         """Set an attribute of every environment.
 
         Args:
-            name: Its name.
-            values: One for all, or a list or tuple with one for each.
+            name: Name of the attribute.
+            values: One value for all, or a list or tuple with one per environment.
 
         Raises:
-            ValueError: The list is too long or too short.
+            ValueError: The list has the wrong length.
             AlreadyPendingCallError: Results of an earlier call were not fetched.
         """
         if not isinstance(values, list | tuple):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
-            raise UsageError(f"{self.num_envs} values are needed, one per slot, and {len(values)} were given")
-        self._check_usable()
-        work = {
-            slot.index: (slot.inbox, partial(slot.call, "set_wrapper_attr", (name, value), {}))
-            for slot, value in zip(self._slots, values, strict=True)
-        }
-        self._tickets.issue("call", work)
+            raise UsageError(f"expected {self.num_envs} values, one per slot, but got {len(values)}")
+        self._issue_calls("set_wrapper_attr", [(name, value) for value in values], {})
         self.call_wait()
 
     def render(self) -> tuple[Any, ...]:
-        """What `render` of every environment returns."""
+        """Return the result of every environment's `render`."""
         return self.call("render")
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # as SyncVectorEnv: one per environment
-        """The seed of every environment."""
+        """Seed of every environment."""
         return self.get_attr("np_random_seed")
 
-    @property  # type: ignore[misc]  # it can be read only, as that of SyncVectorEnv
+    @property  # type: ignore[misc]  # read-only, as that of SyncVectorEnv
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # as SyncVectorEnv
-        """The generator of every environment."""
+        """Random number generator of every environment."""
         return self.get_attr("np_random")
 
-    def wrap(self, wrapper: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]) -> None:
-        """Put a wrapper around every environment, as `swe_gym.wrappers.vector` does. The spaces follow.
+    def wrap(self, wrapper: Callable[[AnyEnv], AnyEnv]) -> None:
+        """Put a wrapper around every environment, as `swe_gym.wrappers.vector` does, and update the spaces.
 
         Raises:
-            UsageError: An episode has begun.
+            UsageError: An episode has started.
             RuntimeError: The wrapped environments' spaces differ. Nothing was wrapped.
         """
         self._check_usable()
         if self.in_flight or any(slot.observation is not None for slot in self._slots):
-            raise UsageError("environments can be wrapped before the first reset, and it was called already")
+            raise UsageError("environments can be wrapped only before the first reset")
         before = self.envs
         self.envs = [wrapper(env) for env in before]
         try:
@@ -388,34 +375,34 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
 
     @property
     def errors(self) -> tuple[BaseException | None, ...]:
-        """The last error that each slot's environment raised, in full. It is for logs: a policy must not see it."""
+        """Last error of each slot's environment, in full. For logs only: policies must not see it."""
         return tuple(slot.error for slot in self._slots)
 
     @property
     def busy_seconds(self) -> tuple[float, ...]:
-        """How long each slot has worked; beside the wall clock, this says how well they are used."""
+        """Seconds that each slot has worked; divide by wall-clock time for the utilization."""
         return tuple(slot.busy for slot in self._slots)
 
     # --- the end ----------------------------------------------------------------------------------------
 
     def close(self, timeout: float = 10.0) -> None:  # type: ignore[override]  # the arguments of close_extras, named
-        """Close every environment, cut off what is running, and end the threads. Idempotent, from any thread.
+        """Close every environment and stop the threads. Idempotent, from any thread.
 
-        A running call of a `SweEnv` is cut off. An environment of another kind is not touched while it works; if it
-        does not end in time, its thread is left behind, with a warning, and closes it when it does.
+        A running call of a `SweEnv` is cancelled. Another kind of environment is left alone while it works. If it does
+        not end in time, a warning is issued, and its thread closes it when it ends.
 
         Args:
-            timeout: Seconds that it may take.
+            timeout: Seconds to wait.
 
         Raises:
-            Exception: What an environment raised when it was closed, after all the others were.
+            Exception: The first error of an environment's `close`, raised after all are closed.
         """
         with self._closing:
             if self.closed:
                 return
             self._finalizer.detach()
             if self._owner != os.getpid():
-                self.closed = True  # a fork has neither the threads nor the sandboxes
+                self.closed = True  # the threads and sandboxes belong to the parent process
                 return
             pending = self._tickets.pending()
             left = shut_down(self._slots, self._tickets, self._pool, timeout)
@@ -431,12 +418,10 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- how it is done ---------------------------------------------------------------------------------
+    # --- internals ---------------------------------------------------------------------------------
 
     def _set_spaces(self) -> None:
         action_space = common_action_space(self.envs)
@@ -448,10 +433,20 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         if self._tickets.closed:
             raise ClosedEnvironmentError("the vector environment is closed: make a new one")
         if self._owner != os.getpid():
-            raise ClosedEnvironmentError("the vector environment belongs to another process, of which this is a fork")
+            raise ClosedEnvironmentError(
+                "the vector environment belongs to the parent process: make a new one in this fork"
+            )
+
+    def _issue_calls(self, name: str, args: Sequence[tuple[Any, ...]], kwargs: dict[str, Any]) -> None:
+        self._check_usable()
+        work = {
+            slot.index: (slot.inbox, partial(slot.call, name, own, kwargs))
+            for slot, own in zip(self._slots, args, strict=True)
+        }
+        self._tickets.issue("call", work)
 
     def _all(self, kind: str, timeout: float | None) -> list[Ticket]:
-        """All open tickets, answered; an error that somebody must see is raised."""
+        """Return all open tickets once they are answered. Raise errors that are not infrastructure failures."""
         tickets = self._tickets.wait(kind, math.inf, timeout)
         if len(tickets) < len(self._tickets):
             raise _not_ready(timeout, self._tickets)
@@ -459,7 +454,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         return tickets
 
     def _receive(self, tickets: list[Ticket]) -> Batch | None:
-        """Take these results as a batch; None where another thread has taken some of them meanwhile."""
+        """Fetch these results as a batch; None if another thread has taken some of them."""
         _raise_mistake(tickets)
         rows = [ticket.answer for ticket in tickets]
         batch = self._batch(rows)
@@ -477,7 +472,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             self._infos.batch([_row_info(row) for row in rows]),
         )
 
-    def _steps(self, slots: Sequence[int], actions: Sequence[Any]) -> Requests:
+    def _steps(self, slots: Sequence[int], actions: Sequence[object]) -> Requests:
         if self.autoreset_mode == AutoresetMode.DISABLED:
             taken = self._tickets.slots()
             free = [self._slots[index] for index in slots if index not in taken]
@@ -489,8 +484,8 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             for index, action in zip(slots, actions, strict=True)
         }
 
-    def _resets(self, slots: Sequence[int], seed: Seeds, options: dict[str, Any] | None) -> Requests:
-        """One request for each of `slots`; seeds and task ids are one for each of them, or None."""
+    def _resets(self, slots: Sequence[int], seed: Seeds, options: Info | None) -> Requests:
+        """Return a request for each of `slots`, with its seed and its task id."""
         options = dict(options or {})
         if isinstance(seed, int | np.integer):
             seed = [int(seed) + place for place in range(len(slots))]
@@ -502,8 +497,8 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             requests[index] = self._slots[index].inbox, partial(self._slots[index].reset, own_seed, own or None)
         return requests
 
-    def _masked(self, options: dict[str, Any] | None) -> Sequence[int]:
-        """The slots that `options["reset_mask"]` chooses. The messages are Gymnasium's."""
+    def _masked(self, options: Info | None) -> Sequence[int]:
+        """Return the slots of `options["reset_mask"]`. The messages are Gymnasium's."""
         if options is None or "reset_mask" not in options:
             return range(self.num_envs)
         mask = options["reset_mask"]
@@ -526,7 +521,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
     def _chosen(self, env_ids: Sequence[int] | Array | None) -> list[int]:
         slots = list(range(self.num_envs)) if env_ids is None else [int(index) for index in env_ids]
         if not slots or len(set(slots)) < len(slots) or not all(0 <= index < self.num_envs for index in slots):
-            raise UsageError(f"env_ids must be different slots from 0 to {self.num_envs - 1}: {slots}")
+            raise UsageError(f"env_ids must be distinct slots from 0 to {self.num_envs - 1}, not {slots}")
         return slots
 
 
@@ -537,9 +532,9 @@ def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
     return AutoresetMode(mode)
 
 
-def _make_all(env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> list[gymnasium.Env[Any, Any]]:
-    """All the environments or, where one cannot be made, none."""
-    envs: list[gymnasium.Env[Any, Any]] = []
+def _make_all(env_fns: Sequence[Callable[[], AnyEnv]]) -> list[AnyEnv]:
+    """Make all environments. If one fails, close the others."""
+    envs: list[AnyEnv] = []
     try:
         for env_fn in env_fns:
             envs.append(env_fn())
@@ -551,25 +546,25 @@ def _make_all(env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> list[
     return envs
 
 
-def _close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+def _close_all(envs: Sequence[AnyEnv]) -> None:
     for env in envs:
         with contextlib.suppress(Exception):  # another error is on its way to the caller
             env.close()
 
 
-def _make_pool(envs: Sequence[gymnasium.Env[Any, Any]], warm: int) -> WarmPool | None:
+def _make_pool(envs: Sequence[AnyEnv], warm: int) -> WarmPool | None:
     if warm < 0:
-        raise UsageError(f"warm= says how many sandboxes to keep started, and {warm} is less than none")
+        raise UsageError(f"warm must be 0 or more sandboxes, not {warm}")
     if not warm:
         return None
     backends = {env.unwrapped.config["backend"] if isinstance(env.unwrapped, SweEnv) else "" for env in envs}
     if "" in backends or len(backends) > 1:
-        raise UsageError("warm= starts sandboxes for SweEnvs that are all on one backend, and these are not")
+        raise UsageError("warm needs SweEnvs that are all on one backend: leave it out")
     return WarmPool(backends.pop(), ready=warm, starting=min(warm, 16))
 
 
 def _finalize(slots: Sequence[Slot], tickets: Tickets, pool: WarmPool | None, owner: int) -> None:
-    """What is done where nobody called `close`."""
+    """Shut down if `close` was never called."""
     if owner == os.getpid():
         shut_down(slots, tickets, pool, timeout=10.0)
 
@@ -578,18 +573,18 @@ def _one_each(what: str, values: Any, count: int) -> list[Any]:
     if values is None:
         return [None] * count
     if isinstance(values, str) or len(values) != count:
-        raise UsageError(f"{what} must be a list with one for each of {count} slots, or None: {values!r}")
+        raise UsageError(f"{what} must be None or a list with one for each of {count} slots, not {values!r}")
     return list(values)
 
 
-def _row_info(row: Row) -> Mapping[str, Any]:
+def _row_info(row: Row) -> Info:
     if row.final is None:
         return row.info
     return {"final_obs": row.final[0], "final_info": row.final[1], **row.info}
 
 
 def _raise_mistake(tickets: Sequence[Ticket]) -> None:
-    """Raise what the caller has to see, and only once."""
+    """Raise the first error that is not an infrastructure failure, once."""
     for ticket in tickets:
         if isinstance(ticket.answer, Row) and ticket.answer.is_mistake and not ticket.raised:
             ticket.raised = True
@@ -598,7 +593,7 @@ def _raise_mistake(tickets: Sequence[Ticket]) -> None:
 
 
 def _with_note(error: BaseException, slot: int) -> BaseException:
-    """An error of an environment, for the caller: one that would end the program becomes one that does not."""
+    """Return the error with the slot's number. Errors that would end the program become a `RuntimeError`."""
     if not isinstance(error, Exception):
         wrapped = RuntimeError(f"the environment raised {type(error).__name__}: {error}")
         wrapped.__cause__ = error
@@ -608,6 +603,5 @@ def _with_note(error: BaseException, slot: int) -> BaseException:
 
 
 def _not_ready(timeout: float | None, tickets: Tickets) -> ResultsNotReady:
-    return ResultsNotReady(
-        f"{len(tickets.waiting())} of {len(tickets)} results were not ready within {timeout} s: call again to wait on"
-    )
+    missing = f"{len(tickets.waiting())} of {len(tickets)} results were not ready within {timeout} s"
+    return ResultsNotReady(f"{missing}: call again to keep waiting")

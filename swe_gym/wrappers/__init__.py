@@ -1,4 +1,4 @@
-"""Gymnasium wrappers for `SweEnv`. Their versions for `SweVectorEnv` are in `swe_gym.wrappers.vector`."""
+"""Gymnasium wrappers for `SweEnv`. The versions for `SweVectorEnv` are in `swe_gym.wrappers.vector`."""
 
 from .budget import Budget
 from .chat_messages import ChatMessages

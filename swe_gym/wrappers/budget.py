@@ -1,11 +1,10 @@
-"""`Budget`: an episode ends when it has used so many tokens, turns or seconds."""
+"""`Budget`: a limit of tokens, turns or seconds for each episode."""
 
 from __future__ import annotations
 
 import pkgutil
 import time
 from collections.abc import Callable
-from typing import Any
 
 import gymnasium
 from gymnasium.spaces import Text
@@ -13,28 +12,29 @@ from gymnasium.utils import RecordConstructorArgs
 
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError
+from ..spaces import Info, ResetResult, StepResult
 
 
 class Budget(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
-    """Ends an episode that has used up its budget. The work is graded as it is, and the reward counts.
+    """Ends an episode when its budget is used up. The work is graded as it is, and the reward counts.
 
-    Tokens are those of all observations and actions, which is what a model's context holds. What is left is in
-    `info["tokens_left"]`, `info["turns_left"]` (int, where there is such a budget); `info["limit"]` says "tokens",
-    "turns" or "seconds" at the end. The budget is looked at after a step: the step that goes over it is the last one.
-    Seconds count from `reset` on, the policy's thinking included.
+    Tokens are those of all observations and actions, as in a model's context. `info["tokens_left"]` and
+    `info["turns_left"]` (int, present if there is such a budget) count down; at the end, `info["limit"]` is "tokens",
+    "turns" or "seconds". The budget is checked after each step: the step that exceeds it is the last one. Seconds count
+    from `reset`, including the policy's time.
 
-    Put it around the environment itself: wrappers that are below it do not see the end.
+    Apply it directly to the environment: wrappers below it do not see the end.
 
     Args:
         env: A `SweEnv`, wrapped or not.
-        tokens: At most so many tokens, at least 1.
-        turns: At most so many steps.
-        seconds: At most so long.
-        count_tokens: Counts the tokens of a text: a function, or where to find one as "module:name". None takes a
-            quarter of the characters, which is a fair guess for English and code.
+        tokens: Maximum number of tokens, at least 1.
+        turns: Maximum number of steps.
+        seconds: Maximum number of seconds.
+        count_tokens: A function that counts the tokens of a text, or its location as "module:name". By default a token
+            is four characters, a fair estimate for English and code.
 
     Raises:
-        UsageError: There is no budget, or it is not positive, or the environment is no `SweEnv` of texts.
+        UsageError: There is no positive budget, or the environment is not a `SweEnv` of texts.
 
     Change logs:
         * v0: Initial version.
@@ -52,11 +52,9 @@ class Budget(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
         RecordConstructorArgs.__init__(self, tokens=tokens, turns=turns, seconds=seconds, count_tokens=count_tokens)
         gymnasium.Wrapper.__init__(self, env)
         if not isinstance(env.unwrapped, SweEnv):
-            raise UsageError(f"Budget ends episodes of SweEnv, not of {type(env.unwrapped).__name__}")
+            raise UsageError(f"Budget needs a SweEnv, not {type(env.unwrapped).__name__}")
         if not isinstance(env.observation_space, Text) or not isinstance(env.action_space, Text):
-            raise UsageError(
-                "Budget counts texts: put it around the environment, below wrappers that make them numbers"
-            )
+            raise UsageError("Budget needs texts: put it around the environment, below wrappers that return numbers")
         given = [amount for amount in (tokens, turns, seconds) if amount is not None]
         if not given or min(given) <= 0:
             raise UsageError(
@@ -67,16 +65,16 @@ class Budget(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
         self._used_tokens = self._used_turns = 0
         self._started = 0.0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode with its whole budget."""
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[str]:
+        """Start an episode with a full budget."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._used_tokens = self._used_turns = 0
         self._started = time.monotonic()
         self._use(observation)
         return observation, self._noted(info)
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take a step, and end the episode where it went over the budget."""
+    def step(self, action: str) -> StepResult[str]:
+        """Take a step. End the episode if the budget is used up."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._used_turns += 1
         self._use(action + observation)
@@ -99,7 +97,7 @@ class Budget(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
             return "seconds"
         return ""
 
-    def _noted(self, info: dict[str, Any]) -> dict[str, Any]:
+    def _noted(self, info: Info) -> Info:
         left = {}
         if self._tokens is not None:
             left["tokens_left"] = max(0, self._tokens - self._used_tokens)

@@ -1,4 +1,4 @@
-"""`ChatMessages`: the whole conversation as observation."""
+"""`ChatMessages`: the whole conversation as the observation."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from gymnasium.spaces import Dict, Sequence, Text
 from gymnasium.utils import RecordConstructorArgs
 
 from ..errors import UsageError
-from ..spaces import Unicode
+from ..spaces import Info, ResetResult, StepResult, Unicode
 
 Messages = tuple[dict[str, str], ...]
 
 
 class ChatMessages(gymnasium.Wrapper[Any, str, str, str], RecordConstructorArgs):
-    """Observations are the conversation so far, in the form that chat APIs take.
+    """Observations are the conversation so far, as the messages of a chat API.
 
-    Each is a tuple of `{"role": ..., "content": ...}`: the system prompt where there is one, then the issue text from
-    "user", then in turn each action from "assistant" and what came of it.
+    Each is a tuple of `{"role": ..., "content": ...}`: the system prompt if there is one, the issue text from "user",
+    then every action from "assistant" followed by its observation.
 
     Args:
         env: An environment of texts, such as `SweEnv`.
-        system: The system prompt; None is none.
-        role: Whom observations come from, as in "user" or "tool".
+        system: System prompt; None for none.
+        role: Role of observations, such as "user" or "tool".
 
     Raises:
-        UsageError: The environment's observations or actions are no texts.
+        UsageError: The environment's observations or actions are not texts.
 
     Change logs:
         * v0: Initial version.
@@ -44,16 +44,14 @@ class ChatMessages(gymnasium.Wrapper[Any, str, str, str], RecordConstructorArgs)
         self._system = [("system", system)] if system is not None else []
         self._said: list[tuple[str, str]] = []
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Messages, dict[str, Any]]:
-        """Begin a conversation."""
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Messages]:
+        """Start a conversation."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._said = [*self._system, ("user", observation)]
         return self._messages(), info
 
-    def step(self, action: str) -> tuple[Messages, float, bool, bool, dict[str, Any]]:
-        """Go on with the conversation."""
+    def step(self, action: str) -> StepResult[Messages]:
+        """Take a step and extend the conversation."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._said += [("assistant", action[: self._longest]), (self._role, observation)]
         return self._messages(), float(reward), terminated, truncated, info

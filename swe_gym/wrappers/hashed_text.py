@@ -1,4 +1,4 @@
-"""`HashedText`: texts as vectors of numbers of a fixed size, for algorithms that know nothing of text."""
+"""`HashedText`: texts as vectors of a fixed size, for algorithms that cannot read text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium.spaces import Box, Text
 from gymnasium.utils import RecordConstructorArgs
 
 from ..errors import UsageError
 
-Vector = np.ndarray[Any, np.dtype[np.float32]]
+Vector = npt.NDArray[np.float32]
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -22,16 +23,16 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 class HashedText(gymnasium.ObservationWrapper[Vector, Any, str], RecordConstructorArgs):
     """Observations are float32 vectors of length 1 (or 0, for an empty text) in [-1, 1].
 
-    Every word, and every pair of neighbouring words, adds 1 to or takes 1 from one of `size` numbers; which one, and
-    which of both, is its CRC-32. Logarithms and the length of 1 keep long texts from drowning everything. The same
-    text is the same vector on every machine.
+    Every word and every pair of adjacent words adds 1 or -1 to one of `size` numbers; its CRC-32 decides the place and
+    the sign. Logarithms and the unit length limit the weight of long texts. A text gives the same vector on every
+    machine.
 
     Args:
         env: An environment whose observations are texts.
-        size: How many numbers.
+        size: Length of the vector.
 
     Raises:
-        UsageError: `size` is not positive, or the observations are no texts.
+        UsageError: `size` is not positive, or the observations are not texts.
 
     Change logs:
         * v0: Initial version.
@@ -46,7 +47,7 @@ class HashedText(gymnasium.ObservationWrapper[Vector, Any, str], RecordConstruct
         self._size = size
 
     def observation(self, observation: str) -> Vector:
-        """The text as a vector."""
+        """Return the text as a vector."""
         words = _WORD.findall(observation.lower())
         pairs = [f"{one} {other}" for one, other in itertools.pairwise(words)]
         hashes = np.array(

@@ -1,28 +1,31 @@
-"""`RecordTrajectory`: write down every episode that is played through it."""
+"""`RecordTrajectory`: a file of all episodes."""
 
 from __future__ import annotations
 
 import copy
 import os
 import time
-from typing import Any
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError
+from ..spaces import Info, ResetResult, StepResult
 from ..trajectories.trajectory import MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory, Turn, shortened, why_ended
 
 
 class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
-    """Records each episode, and appends it to a file when it ends, is left by `reset`, or at `close`.
+    """Records each episode and appends it to a file when it ends, or at `reset` or `close` before its end.
 
-    In the vector version all environments write to one file, and keep their last episodes each.
+    In the vector version all environments write to one file.
 
     Args:
         env: A `SweEnv`, wrapped or not.
-        path: The JSONL file; None keeps the last episode in `trajectory` only.
+        path: JSONL file. With None, only `trajectory` holds the last episode.
+
+    Raises:
+        UsageError: The environment is not a `SweEnv`.
 
     Change logs:
         * v0: Initial version.
@@ -30,7 +33,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
 
     def __init__(self, env: gymnasium.Env[str, str], path: str | None = None) -> None:
         if not isinstance(env.unwrapped, SweEnv):
-            raise UsageError(f"RecordTrajectory records SweEnv, not {type(env.unwrapped).__name__}")
+            raise UsageError(f"RecordTrajectory needs a SweEnv, not {type(env.unwrapped).__name__}")
         path = None if path is None else os.fspath(path)
         RecordConstructorArgs.__init__(self, path=path)
         gymnasium.Wrapper.__init__(self, env)
@@ -39,13 +42,13 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
         self._forget()
 
     def _forget(self) -> None:
-        self._start: tuple[int | None, str, dict[str, Any]] | None = None
+        self._start: tuple[int | None, str, Info] | None = None
         self._turns: list[Turn] = []
-        self._bytes = 0  # of the turns' texts
+        self._bytes = 0  # size of the turns' texts
         self._written = True
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Reset the environment and start a new record."""
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[str]:
+        """Reset the environment and start a record."""
         self._write()
         self._forget()
         observation, info = self.env.reset(seed=seed, options=options)
@@ -53,7 +56,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
         self._written = False
         return observation, info
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> StepResult[str]:
         """Step the environment and record the turn."""
         started = time.monotonic()
         observation, reward, terminated, truncated, info = self.env.step(action)
@@ -81,7 +84,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
         return observation, float(reward), terminated, truncated, info
 
     def close(self) -> None:
-        """Write down an episode that was not finished, then close the environment."""
+        """Write an unfinished episode, then close the environment."""
         self._write()
         super().close()
 
@@ -92,10 +95,10 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
 
     @property
     def trajectory(self) -> Trajectory:
-        """The record of the current or last episode, as far as it got.
+        """The record of the current or last episode.
 
         Raises:
-            UsageError: There was none yet.
+            UsageError: There is no episode yet.
         """
         if self._start is None:
             raise UsageError("no episode was recorded yet: call reset() first")

@@ -1,4 +1,4 @@
-"""`ShapeReward`: small rewards along the way."""
+"""`ShapeReward`: small rewards at every step."""
 
 from __future__ import annotations
 
@@ -10,47 +10,46 @@ from gymnasium.utils import RecordConstructorArgs
 
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError
+from ..spaces import AnyEnv, AnyWrapper, Info, ResetResult, StepResult
 
 
-class ShapeReward(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Scales the environment's reward, and adds a small one for each step.
+class ShapeReward(AnyWrapper, RecordConstructorArgs):
+    """Scales the environment's reward and adds a small one at each step.
 
-    What was added is `info["reward_components"]["shaping"]`, so that the true reward can still be read. Where the
-    infrastructure failed nothing is added: such an episode has no reward.
+    `info["reward_components"]["shaping"]` holds what was added. After an infrastructure failure nothing is added: such
+    an episode has no reward.
 
     Args:
         env: A `SweEnv`, wrapped or not.
-        per_turn: Added at every step, as in -0.01.
-        per_invalid: Added where an action did nothing, as in -0.05.
-        scale: What the environment's own reward is multiplied by.
+        per_turn: Reward of every step, such as -0.01.
+        per_invalid: Reward of an invalid action, such as -0.05.
+        scale: Factor of the environment's own reward.
 
     Raises:
-        UsageError: A number is not finite, or the environment is no `SweEnv`.
+        UsageError: A number is not finite, or the environment is not a `SweEnv`.
 
     Change logs:
         * v0: Initial version.
     """
 
-    def __init__(
-        self, env: gymnasium.Env[Any, Any], *, per_turn: float = 0.0, per_invalid: float = 0.0, scale: float = 1.0
-    ) -> None:
+    def __init__(self, env: AnyEnv, *, per_turn: float = 0.0, per_invalid: float = 0.0, scale: float = 1.0) -> None:
         RecordConstructorArgs.__init__(self, per_turn=per_turn, per_invalid=per_invalid, scale=scale)
         gymnasium.Wrapper.__init__(self, env)
         if not isinstance(env.unwrapped, SweEnv):
-            raise UsageError(f"ShapeReward reads the info of SweEnv, which {type(env.unwrapped).__name__} is not")
+            raise UsageError(f"ShapeReward needs a SweEnv, not {type(env.unwrapped).__name__}")
         if not all(map(math.isfinite, (per_turn, per_invalid, scale))):
             raise UsageError(f"rewards must be finite numbers: {per_turn=}, {per_invalid=}, {scale=}")
         self._per_turn, self._per_invalid, self._scale = per_turn, per_invalid, scale
         self._invalid = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Any]:
+        """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._invalid = 0
         return observation, self._noted(info, 0.0)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take a step, and add to its reward."""
+    def step(self, action: object) -> StepResult[Any]:
+        """Take a step and add to its reward."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if info["outcome"] == "infra_failed":
             return observation, 0.0, terminated, truncated, self._noted(info, 0.0)
@@ -58,6 +57,6 @@ class ShapeReward(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         added = self._per_turn + invalid * self._per_invalid
         return observation, self._scale * float(reward) + added, terminated, truncated, self._noted(info, added)
 
-    def _noted(self, info: dict[str, Any], added: float) -> dict[str, Any]:
+    def _noted(self, info: Info, added: float) -> Info:
         components = {name: self._scale * value for name, value in info["reward_components"].items()}
         return {**info, "reward_components": {**components, "shaping": added}}

@@ -1,4 +1,4 @@
-"""`TaskCurriculum`: which task comes next."""
+"""`TaskCurriculum`: the choice of the next task."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gymnasium.utils import RecordConstructorArgs
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError, unknown_name
 from ..sandboxes.pool import WarmPool
+from ..spaces import AnyEnv, AnyWrapper, Info, ResetResult, StepResult
 
 
 class Curriculum:
-    """Chooses tasks, and remembers how they went. Environments may share one, from any thread.
+    """Chooses tasks and records their results. Environments may share one; it is thread-safe.
 
     Args:
-        task_ids: The tasks to choose from.
-        order: "uniform" draws each with the same chance. "round_robin" takes one after the other, so that none is
-            played twice before all were played once. "pass_rate" prefers tasks that are sometimes solved: a task of
-            which the share p was solved has a weight of 4p(1-p) and never less than 0.05, and one that was not
-            played yet counts as solved half the time.
+        task_ids: Tasks to choose from.
+        order: "uniform" draws tasks with equal probability. "round_robin" plays every task once before any twice.
+            "pass_rate" prefers tasks that are sometimes solved: a task with pass rate p has the weight 4p(1-p), at
+            least 0.05, and a new task counts as solved half the time.
 
     Raises:
-        UsageError: There are no tasks, or no such order.
+        UsageError: There are no tasks, or the order is unknown.
     """
 
     def __init__(self, task_ids: Sequence[str], order: str = "uniform") -> None:
         if order not in ORDERS:
-            raise unknown_name("order", order, ORDERS)
+            raise unknown_name("curriculum order", order, ORDERS)
         if not task_ids:
             raise UsageError("a curriculum needs at least one task")
         self._task_ids = tuple(task_ids)
@@ -41,26 +41,26 @@ class Curriculum:
         self._played = dict.fromkeys(self._task_ids, 0)
         self._chosen = 0
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Curriculum:
-        """It is shared: Gymnasium copies the arguments of wrappers to record them."""
+    def __deepcopy__(self, memo: object) -> Curriculum:
+        """Return itself: Gymnasium copies the arguments of wrappers to record them."""
         return self
 
     def next(self, rng: np.random.Generator) -> str:
-        """The task to play now; `rng` decides where chance does."""
+        """Return the next task, drawn with `rng`."""
         with self._lock:
             task_id = self._choose(self, rng)
             self._chosen += 1
             return task_id
 
     def played(self, task_id: str, *, resolved: bool) -> None:
-        """An episode has ended, and was judged. Tasks that are not of the curriculum are ignored."""
+        """Record the result of a graded episode. Tasks outside the curriculum are ignored."""
         with self._lock:
             if task_id in self._played:
                 self._played[task_id] += 1
                 self._solved[task_id] += resolved
 
     def pass_rates(self) -> dict[str, float]:
-        """The share of judged episodes that solved their task, for tasks that were played."""
+        """Return the share of resolved episodes of each task played so far."""
         with self._lock:
             return {task: self._solved[task] / played for task, played in self._played.items() if played}
 
@@ -73,7 +73,7 @@ class Curriculum:
     def _pass_rate(self, rng: np.random.Generator) -> str:
         solved = np.array([self._solved[task] for task in self._task_ids], dtype=float)
         played = np.array([self._played[task] for task in self._task_ids], dtype=float)
-        share = (solved + 1) / (played + 2)  # as if each was solved once and failed once: few episodes say little
+        share = (solved + 1) / (played + 2)  # a prior of one success and one failure
         weights = np.maximum(4 * share * (1 - share), 0.05)
         return self._task_ids[int(rng.choice(len(self._task_ids), p=weights / weights.sum()))]
 
@@ -83,26 +83,26 @@ ORDERS: dict[str, Callable[[Curriculum, np.random.Generator], str]] = {
     "round_robin": Curriculum._round_robin,
     "pass_rate": Curriculum._pass_rate,
 }
-"""Ways to choose the next task."""
+"""Functions that choose the next task."""
 
 
-class TaskCurriculum(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Chooses the task of every episode that is not asked for by name.
+class TaskCurriculum(AnyWrapper, RecordConstructorArgs):
+    """Chooses the task of every episode for which `reset` names none.
 
-    `reset(seed=...)` seeds the choice. The vector version has one curriculum for all its environments; which of them
-    gets the next task of "round_robin", and what "pass_rate" has seen by then, depends on which is ready first.
+    `reset(seed=...)` seeds the choice. In the vector version all environments share one curriculum, and the order in
+    which they reset decides who gets the next task.
 
     Args:
         env: A `SweEnv`, wrapped or not.
         order: "uniform", "round_robin" or "pass_rate"; see `Curriculum`.
-        task_ids: The tasks to choose from; None is all of the source.
-        curriculum: One that is shared with other environments; it takes the place of `order` and `task_ids`.
+        task_ids: Tasks to choose from; None for all tasks of the source.
+        curriculum: A shared curriculum, instead of `order` and `task_ids`.
 
     Raises:
-        UsageError: There are no tasks, or no such order; or the environment is no `SweEnv`.
+        UsageError: There are no tasks, the order is unknown, or the environment is not a `SweEnv`.
 
     Attributes:
-        curriculum: What chooses.
+        curriculum: The curriculum in use.
 
     Change logs:
         * v0: Initial version.
@@ -110,7 +110,7 @@ class TaskCurriculum(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
 
     def __init__(
         self,
-        env: gymnasium.Env[Any, Any],
+        env: AnyEnv,
         order: str = "uniform",
         task_ids: Sequence[str] | None = None,
         curriculum: Curriculum | None = None,
@@ -121,8 +121,8 @@ class TaskCurriculum(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         self._rng = np.random.default_rng()
         self._next: str | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode with the next task, or with the one that `options` names."""
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Any]:
+        """Start an episode with the next task, or with `options["task_id"]`."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
             self._next = None
@@ -131,15 +131,15 @@ class TaskCurriculum(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
             self._next = None
         return self.env.reset(seed=seed, options=options)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take a step, and note how the task went at the end."""
+    def step(self, action: object) -> StepResult[Any]:
+        """Take a step. At the end of the episode, record the result."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if (terminated or truncated) and info["reward_valid"]:
             self.curriculum.played(info["task_id"], resolved=info["resolved"])
         return observation, float(reward), terminated, truncated, info
 
     def prepare_next(self, pool: WarmPool) -> None:
-        """Choose the next task now, and have `pool` start its sandbox; see `SweEnv.prepare_next`."""
+        """Choose the next task and let `pool` start its sandbox; see `SweEnv.prepare_next`."""
         self.env.get_wrapper_attr("prepare_next")(pool, self._choose())
 
     def _choose(self) -> str:
@@ -148,8 +148,8 @@ class TaskCurriculum(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         return self._next
 
 
-def make_curriculum(env: gymnasium.Env[Any, Any], order: str, task_ids: Sequence[str] | None) -> Curriculum:
-    """A curriculum of these tasks, or of all that the environment's source holds."""
+def make_curriculum(env: AnyEnv, order: str, task_ids: Sequence[str] | None) -> Curriculum:
+    """Return a curriculum of these tasks, by default all tasks of the environment's source."""
     if not isinstance(env.unwrapped, SweEnv):
-        raise UsageError(f"TaskCurriculum chooses tasks of SweEnv, which {type(env.unwrapped).__name__} is not")
+        raise UsageError(f"TaskCurriculum needs a SweEnv, not {type(env.unwrapped).__name__}")
     return Curriculum(env.unwrapped.source.ids() if task_ids is None else task_ids, order)

@@ -1,10 +1,10 @@
-"""`ToolMenu`: a few tool calls to choose from by number, for algorithms that know nothing of text."""
+"""`ToolMenu`: a few tool calls, chosen by number, for algorithms that cannot write text."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsInt
 
 import gymnasium
 import numpy as np
@@ -14,15 +14,14 @@ from gymnasium.utils import RecordConstructorArgs
 from ..actions import parse_action, render_call
 from ..envs.swe_env import SweEnv
 from ..errors import ActionError, UsageError
+from ..spaces import Array, Info, ResetResult, StepResult
 from ..types import ToolCall
-
-Mask = np.ndarray[Any, np.dtype[Any]]
 
 
 class ToolMenu(gymnasium.Wrapper[str, Any, str, str], RecordConstructorArgs):
-    """Actions are numbers, each of which stands for one tool call.
+    """Actions are numbers; each stands for one tool call.
 
-    A template is a call whose texts may hold `{name}`; it becomes one action for each value of that name. So this menu
+    A template is a call whose strings may hold `{name}`; it becomes one action for each value of that name. This menu
     has four actions:
 
     ```python
@@ -34,20 +33,19 @@ class ToolMenu(gymnasium.Wrapper[str, Any, str, str], RecordConstructorArgs):
     env = ToolMenu(env, menu, {"file": ["calc.py", "test_calc.py"]})
     ```
 
-    `action_masks()` (bool, the name that MaskablePPO asks for) and `info["action_mask"]` (int8, what `Discrete.sample`
-    takes) say which actions are of use: all, but for those with "once" that were taken in this episode. A mask is
-    advice; an action that is masked runs like any other.
+    `action_masks()` (bool, for MaskablePPO) and `info["action_mask"]` (int8, for `Discrete.sample`) mask the actions
+    with "once" that were taken in this episode. The mask is advice: a masked action runs like any other.
 
     Args:
         env: A `SweEnv`, wrapped or not.
-        menu: The templates. None is the tools' own harmless examples, and `submit`.
-        values: What the names in templates stand for.
+        menu: Templates. By default the tools' own harmless examples, and `submit`.
+        values: Values of the names in templates.
 
     Raises:
-        UsageError: A call of the menu is none that the environment takes, or the menu is empty.
+        UsageError: A call of the menu is invalid in the environment, or the menu is empty.
 
     Attributes:
-        calls: The action texts, by number.
+        calls: Action texts by number.
 
     Change logs:
         * v0: Initial version.
@@ -62,7 +60,7 @@ class ToolMenu(gymnasium.Wrapper[str, Any, str, str], RecordConstructorArgs):
         RecordConstructorArgs.__init__(self, menu=menu, values=values)
         gymnasium.Wrapper.__init__(self, env)
         if not isinstance(env.unwrapped, SweEnv):
-            raise UsageError(f"ToolMenu needs the tools of a SweEnv, which {type(env.unwrapped).__name__} has not")
+            raise UsageError(f"ToolMenu needs a SweEnv, not {type(env.unwrapped).__name__}")
         entries = _examples(env.unwrapped) if menu is None else list(_expand(env.unwrapped, menu, values or {}))
         if not entries:
             raise UsageError("a ToolMenu needs at least one call")
@@ -71,23 +69,23 @@ class ToolMenu(gymnasium.Wrapper[str, Any, str, str], RecordConstructorArgs):
         self._taken = np.zeros(len(entries), dtype=np.bool_)
         self.action_space = Discrete(len(entries))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode, with the whole menu."""
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[str]:
+        """Start an episode with the whole menu."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._taken[:] = False
         return observation, self._noted(info)
 
-    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Run the call of that number."""
+    def step(self, action: SupportsInt) -> StepResult[str]:
+        """Run the call with this number."""
         observation, reward, terminated, truncated, info = self.env.step(self.calls[int(action)])
         self._taken[int(action)] = True
         return observation, float(reward), terminated, truncated, self._noted(info)
 
-    def action_masks(self) -> Mask:
-        """Which actions are of use now: bool, shape (number of calls,)."""
+    def action_masks(self) -> Array:
+        """Return the mask of valid actions: bool, shape (number of calls,)."""
         return ~(self._once & self._taken)
 
-    def _noted(self, info: dict[str, Any]) -> dict[str, Any]:
+    def _noted(self, info: Info) -> Info:
         return {**info, "action_mask": self.action_masks().astype(np.int8)}
 
 
@@ -100,11 +98,11 @@ def _examples(env: SweEnv) -> list[tuple[str, bool]]:
 def _expand(
     env: SweEnv, menu: Sequence[Mapping[str, Any]], values: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, bool]]:
-    """Every call that the templates stand for, as text, and whether it is to be taken once."""
+    """Yield every call of the templates as text, and whether it is to be taken once."""
     for template in menu:
         wrong = set(template) - {"name", "arguments", "once"}
         if wrong or "name" not in template:
-            raise UsageError(f"a template of a ToolMenu has name, arguments and once: {dict(template)}")
+            raise UsageError(f"invalid template of a ToolMenu: {dict(template)}: its keys are name, arguments and once")
         arguments = dict(template.get("arguments", {}))
         used = [name for name in values if any(f"{{{name}}}" in str(value) for value in arguments.values())]
         for chosen in itertools.product(*(values[name] for name in used)):
@@ -112,7 +110,7 @@ def _expand(
             yield _checked(env, ToolCall(name=template["name"], arguments=filled)), bool(template.get("once", False))
 
 
-def _fill(value: Any, chosen: Mapping[str, str]) -> Any:
+def _fill(value: object, chosen: Mapping[str, str]) -> object:
     if not isinstance(value, str):
         return value
     for name, text in chosen.items():
@@ -121,10 +119,10 @@ def _fill(value: Any, chosen: Mapping[str, str]) -> Any:
 
 
 def _checked(env: SweEnv, call: ToolCall) -> str:
-    """The call as the environment's policies write it."""
+    """Return the call in the environment's action format."""
     text = render_call(call, env.config["action_format"])
     try:
         parse_action(text, env.tools, format=env.config["action_format"])
     except ActionError as error:
-        raise UsageError(f"the menu's call {call.name}({call.arguments}) is none: {error}") from error
+        raise UsageError(f"invalid call in the menu: {call.name}({call.arguments}): {error}") from error
     return text

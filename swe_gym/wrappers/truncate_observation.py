@@ -1,4 +1,4 @@
-"""`TruncateObservation`: observations of fewer characters."""
+"""`TruncateObservation`: shorter observations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..tools.text import bound
 
 
 class TruncateObservation(gymnasium.ObservationWrapper[str, str, str], RecordConstructorArgs):
-    """Cuts the middle out of long observations; a line in its place says how much is missing.
+    """Cuts the middle out of long observations; a line in its place counts what is missing.
 
-    `SweEnv(max_observation=...)` bounds what tools say. This bounds the issue text too, and any environment of texts.
+    It works on any environment of texts. For a `SweEnv` alone, `max_observation` does the same.
 
     Args:
         env: An environment whose observations are texts.
-        max_length: Characters at most.
+        max_length: Maximum number of characters.
 
     Raises:
-        UsageError: `max_length` is not positive, or the observations are no texts.
+        UsageError: `max_length` is not positive, or the observations are not texts.
 
     Change logs:
         * v0: Initial version.
@@ -36,5 +36,5 @@ class TruncateObservation(gymnasium.ObservationWrapper[str, str, str], RecordCon
         self._max_length = max_length
 
     def observation(self, observation: str) -> str:
-        """The text, cut where it is too long."""
+        """Return the text, cut if it is too long."""
         return bound(observation, self._max_length)

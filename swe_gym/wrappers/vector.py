@@ -1,22 +1,21 @@
-"""The wrappers for `SweVectorEnv`: each puts the wrapper of the same name around every environment.
+"""Wrappers for `SweVectorEnv`: each puts the wrapper of the same name around every environment.
 
-So they mean the same in every autoreset mode, for steps and for `send` and `recv`, and what is stateful in them is
-each environment's own. They go on before the first `reset`. For other vector environments, wrap each environment:
+They work in every autoreset mode, with `step` and with `send` and `recv`; each environment has its own state. Apply
+them before the first `reset`. For other vector environments, wrap each environment:
 `gymnasium.make_vec(..., vectorization_mode="sync", wrappers=[...])`.
 """
 
 from __future__ import annotations
 
 import inspect
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
-import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ..errors import UsageError
+from ..spaces import AnyWrapper, Array
 from ..vector import SweVectorEnv
 from . import budget, chat_messages, hashed_text, record_trajectory, shape_reward, tool_menu, truncate_observation
 from . import task_curriculum as curriculum_
@@ -34,13 +33,13 @@ __all__ = [
 
 
 class WrapEach(VectorWrapper, RecordConstructorArgs):  # old Gymnasiums take no parameters here
-    """Puts `wrapper` around every environment. The arguments are the wrapper's.
+    """Puts `wrapper` around every environment. It takes the wrapper's arguments.
 
     Raises:
-        UsageError: The vector environment is no `SweVectorEnv`, or an episode has begun.
+        UsageError: The vector environment is not a `SweVectorEnv`, or an episode has started.
     """
 
-    wrapper: ClassVar[type[gymnasium.Wrapper[Any, Any, Any, Any]]]
+    wrapper: ClassVar[type[AnyWrapper]]
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *args: Any, **kwargs: Any) -> None:
         given = inspect.signature(self.wrapper).bind(None, *args, **kwargs)
@@ -49,7 +48,7 @@ class WrapEach(VectorWrapper, RecordConstructorArgs):  # old Gymnasiums take no 
         RecordConstructorArgs.__init__(self, **arguments)
         if not isinstance(env.unwrapped, SweVectorEnv):
             raise UsageError(
-                f"this {type(self).__name__} is for SweVectorEnv, not for {type(env.unwrapped).__name__}: "
+                f"this {type(self).__name__} is for SweVectorEnv, not {type(env.unwrapped).__name__}: "
                 "wrap each environment, as with make_vec(..., wrappers=[...])"
             )
         self._wrap(env.unwrapped, arguments)
@@ -58,9 +57,7 @@ class WrapEach(VectorWrapper, RecordConstructorArgs):  # old Gymnasiums take no 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _wrap(self, envs: SweVectorEnv, arguments: dict[str, Any]) -> None:
@@ -68,57 +65,57 @@ class WrapEach(VectorWrapper, RecordConstructorArgs):  # old Gymnasiums take no 
 
 
 class ChatMessages(WrapEach):
-    """Observations are conversations: `swe_gym.wrappers.ChatMessages` for each environment."""
+    """Applies `swe_gym.wrappers.ChatMessages` to each environment."""
 
     wrapper = chat_messages.ChatMessages
 
 
 class Budget(WrapEach):
-    """Tokens, turns and seconds of each episode: `swe_gym.wrappers.Budget` for each environment."""
+    """Applies `swe_gym.wrappers.Budget` to each environment."""
 
     wrapper = budget.Budget
 
 
 class TruncateObservation(WrapEach):
-    """Observations of fewer characters: `swe_gym.wrappers.TruncateObservation` for each environment."""
+    """Applies `swe_gym.wrappers.TruncateObservation` to each environment."""
 
     wrapper = truncate_observation.TruncateObservation
 
 
 class RecordTrajectory(WrapEach):
-    """All episodes in one file: `swe_gym.wrappers.RecordTrajectory` for each environment."""
+    """Applies `swe_gym.wrappers.RecordTrajectory` to each environment, with one file for all."""
 
     wrapper = record_trajectory.RecordTrajectory
 
 
 class ShapeReward(WrapEach):
-    """Small rewards along the way: `swe_gym.wrappers.ShapeReward` for each environment."""
+    """Applies `swe_gym.wrappers.ShapeReward` to each environment."""
 
     wrapper = shape_reward.ShapeReward
 
 
 class ToolMenu(WrapEach):
-    """Actions by number: `swe_gym.wrappers.ToolMenu` for each environment."""
+    """Applies `swe_gym.wrappers.ToolMenu` to each environment."""
 
     wrapper = tool_menu.ToolMenu
 
-    def action_masks(self) -> tool_menu.Mask:
-        """Which actions are of use now: bool, shape (num_envs, number of calls)."""
-        masks: tool_menu.Mask = np.stack(self.env.unwrapped.call("action_masks"))  # type: ignore[attr-defined]
+    def action_masks(self) -> Array:
+        """Return the masks of valid actions: bool, shape (num_envs, number of calls)."""
+        masks: Array = np.stack(self.env.unwrapped.call("action_masks"))  # type: ignore[attr-defined]
         return masks
 
 
 class HashedText(WrapEach):
-    """Observations are vectors of numbers: `swe_gym.wrappers.HashedText` for each environment."""
+    """Applies `swe_gym.wrappers.HashedText` to each environment."""
 
     wrapper = hashed_text.HashedText
 
 
 class TaskCurriculum(WrapEach):
-    """Which task comes next: one `swe_gym.wrappers.Curriculum` for all environments.
+    """Applies `swe_gym.wrappers.TaskCurriculum` to each environment, with one `Curriculum` for all.
 
     Attributes:
-        curriculum: It.
+        curriculum: The shared curriculum.
     """
 
     wrapper = curriculum_.TaskCurriculum

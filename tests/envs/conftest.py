@@ -1,4 +1,4 @@
-"""Environments that are closed after the test, and what they run on."""
+"""Environments that are closed after the test, and their sandboxes."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def make_env() -> Iterator[Callable[..., gym.Env[str, str]]]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> dict[str, str]:
-    """A folder with one bug and a test that sees it: the arguments of `SWE/Local-v0`."""
+    """A folder with one bug and a test for it: the arguments of `SWE/Local-v0`."""
     folder = tmp_path / "adder"
     folder.mkdir()
     (folder / "calc.py").write_text("def add(a, b):\n    return a - b\n")
@@ -49,7 +49,7 @@ def local_env(make_env: Callable[..., gym.Env[str, str]], project: dict[str, str
 
 @pytest.fixture
 def fake_env() -> Iterator[Callable[..., SweEnv]]:
-    """An environment on scripted sandboxes. `options` are those of `FakeSandbox`, and `strikes`."""
+    """Return a function that makes an environment on `CountedSandbox`es with the given options."""
     env_parts.CountedSandbox.started.clear()
     made: list[SweEnv] = []
 

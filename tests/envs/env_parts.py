@@ -1,4 +1,4 @@
-"""What tests of the environment share: actions, and a task source and a backend to name by dotted path."""
+"""Parts of tests of the environment: actions, a task source and a backend, named by dotted path."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from swe_gym.types import Oracle, Reward, Task, ToolResult, Verdict
 
 
 def call(tool: str, **arguments: Any) -> str:
-    """An action."""
+    """Return an action."""
     return json.dumps({"name": tool, "arguments": arguments})
 
 
@@ -38,7 +38,7 @@ class ManySource:
 
 
 class CountedSandbox(FakeSandbox):
-    """A fake that is remembered, and whose faults strike only the `strikes`-th one: 2 is the first grader's."""
+    """A fake that records its instances. Only the `strikes`-th one has faults: 2 is the first grader's."""
 
     started: ClassVar[list["CountedSandbox"]] = []
 
@@ -55,34 +55,25 @@ class CountedSandbox(FakeSandbox):
 
 
 class Careless(Tool):
-    """A tool that reads a file and thinks of no error."""
-
-    name = "careless"
-    description = "Read a file."
-    parameters: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {"path": {"type": "string"}},
-        "required": ["path"],
-    }
+    """A tool that reads a file and handles no error."""
 
     def run(self, context: ToolContext, path: str) -> ToolResult:
+        """Read a file."""
         return ToolResult(text=context.sandbox.read_file(path).decode())
 
 
 def not_a_number(_: Verdict) -> Reward:
-    """A reward function of a user's with a mistake in it."""
+    """A custom reward function that returns NaN."""
     return Reward(value=float("nan"), components={})
 
 
 def only_a_number(verdict: Verdict) -> float:
-    """A reward function with another one."""
+    """A custom reward function that returns a float."""
     return float(verdict.resolved)
 
 
 class OnlyText(Careless):
-    """Returns text in the place of a result."""
-
-    name = "only_text"
+    """Returns text instead of a result."""
 
     def run(self, context: ToolContext, path: str) -> ToolResult:
         return super().run(context, path).text  # type: ignore[return-value]  # as users do

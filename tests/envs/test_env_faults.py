@@ -1,4 +1,4 @@
-"""What happens when the world fails: never an observation, never a reward, never an exception out of `step`."""
+"""Infrastructure failures: never an observation, never a reward, never an exception from `step`."""
 
 import threading
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_a_fault_in_a_tool_ends_the_episode_without_a_reward(fake_env: Make, at:
 
 
 @pytest.mark.parametrize("at", ["manifest", "close"])
-def test_a_fault_while_the_work_is_taken_gives_no_reward(fake_env: Make, at: str) -> None:
+def test_a_fault_while_taking_the_work_gives_no_reward(fake_env: Make, at: str) -> None:
     env = fake_env(faults=[fault(at)])
     env.reset()
     assert_no_reward(env.step(SUBMIT), "SandboxLost")
@@ -75,7 +75,7 @@ def test_without_a_fault_the_same_episode_has_a_reward(fake_env: Make) -> None:
     assert all_closed()
 
 
-def test_a_failure_is_short_and_names_no_place_of_the_host(fake_env: Make) -> None:
+def test_a_failure_is_short_and_names_no_host_path(fake_env: Make) -> None:
     env = fake_env(faults=[fault("exec", message="no answer from /run/user/0/x.sock for /testbed/a.py\nlog " * 99)])
     env.reset()
     info = env.step(call("bash", command="true"))[4]
@@ -83,7 +83,7 @@ def test_a_failure_is_short_and_names_no_place_of_the_host(fake_env: Make) -> No
     assert "/run/user" in env.stats["failure"]
 
 
-def test_reset_raises_what_keeps_the_sandbox_from_starting(fake_env: Make) -> None:
+def test_reset_raises_start_errors(fake_env: Make) -> None:
     env = fake_env(faults=[fault("start", error="SandboxStartError", reason="image")])
     with pytest.raises(SandboxStartError, match="scripted"):
         env.reset()
@@ -93,14 +93,14 @@ def test_reset_raises_what_keeps_the_sandbox_from_starting(fake_env: Make) -> No
         env.step(SUBMIT)
 
 
-def test_a_start_that_may_work_later_is_tried_once_more(fake_env: Make) -> None:
+def test_a_retryable_start_is_retried_once(fake_env: Make) -> None:
     env = fake_env(faults=[fault("start", error="SandboxStartError", retryable=True)])
     assert env.reset()[1]["outcome"] == "running"  # the fault strikes only the first sandbox
     assert len(CountedSandbox.started) == 2
     assert CountedSandbox.started[0].closed
 
 
-def test_the_second_try_is_the_last(fake_env: Make) -> None:
+def test_a_start_is_retried_only_once(fake_env: Make) -> None:
     env = fake_env({"backend": "fake"}, faults=[fault("start", retryable=True)])
     with pytest.raises(SandboxLost):
         env.reset()
@@ -115,7 +115,7 @@ def test_an_episode_after_a_failed_one_is_a_normal_one(fake_env: Make) -> None:
 
 
 @pytest.mark.parametrize("at", ["start", "exec"])
-def test_close_unblocks_what_hangs(fake_env: Make, at: str) -> None:
+def test_close_unblocks_hanging_calls(fake_env: Make, at: str) -> None:
     env = fake_env(faults=[{"at": at, "stall": True}])
     results: list[Any] = []
 
@@ -170,7 +170,7 @@ def test_a_refused_reset_leaves_the_episode_as_it_was(fake_env: Make) -> None:
     assert env.step(SUBMIT)[1] == 1.0
 
 
-def test_no_oracle_in_anything_that_a_policy_or_a_log_sees(fake_env: Make) -> None:
+def test_the_oracle_is_never_shown(fake_env: Make) -> None:
     env = fake_env({"render_mode": "ansi"})
     seen = [repr(env), str(env.reset()), repr(env.task), str(env.config)]
     for action in (*env.action_space.examples, "hm", SUBMIT):
@@ -212,7 +212,7 @@ def test_a_thousand_environments_start_nothing(fake_env: Make) -> None:
         ({"source": "toy", "task_id": 3}, "task_id must be text or None, not 3"),
         ({"source": "toy", "backend": None}, "backend must be text, not None"),
         ({"source": "toy", "tools": 3}, "tools must be text or a list, not 3"),
-        ({"source": "toy", "tools": [3]}, "a tool is given by its name, and 3 is none"),
+        ({"source": "toy", "tools": [3]}, "invalid tool 3: give its name"),
         ({"source": "toy", "sandbox_options": ["memory_mb"]}, "sandbox_options must be a dictionary"),
         ({"source": "toy", "record": "/nowhere/r.jsonl"}, "no record file /nowhere/r.jsonl: `swe-gym validate"),
     ],

@@ -74,7 +74,7 @@ def malformed() -> list[str]:
 
 
 @pytest.mark.parametrize("action", malformed(), ids=range(len(malformed())))
-def test_what_models_get_wrong_is_answered(env: SweEnv, action: str) -> None:
+def test_common_mistakes_of_models_are_explained(env: SweEnv, action: str) -> None:
     observation, _, terminated, truncated, _ = env.step(action)
     assert observation
     assert not terminated

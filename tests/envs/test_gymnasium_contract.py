@@ -1,4 +1,4 @@
-"""What Gymnasium asks of an environment, for every family and on the real local sandbox."""
+"""Gymnasium's requirements, for every family and on the real local sandbox."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ Make = Callable[..., gym.Env[str, str]]
 
 @pytest.fixture(params=sorted(FAMILIES))
 def family(request: pytest.FixtureRequest, project: dict[str, str], tmp_path: Path) -> tuple[str, dict[str, Any]]:
-    """Every family id, and what `gym.make` needs to know for it."""
+    """Every family id and the arguments of `gym.make`."""
     if request.param == "SWE/Local-v0":
         return request.param, dict(project)
     toys = load_source("toy")
@@ -69,7 +69,7 @@ print(json.dumps(results))
 """
 
 
-def test_two_processes_see_the_same_bytes() -> None:
+def test_two_processes_give_the_same_bytes() -> None:
     commands = ["ls -lR", "python -c 'print(set(\"abcdef\"))'", "git log --stat | cat", "env | sort"]
     actions = [*(call("bash", command=command) for command in commands), call("listdir"), SUBMIT]
     play = [sys.executable, "-c", PLAY, json.dumps([{"max_turns": 20}, actions])]
@@ -108,7 +108,9 @@ def test_arguments_hold_no_live_objects(make_env: Make, family: tuple[str, dict[
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_stock_vector_environments_return_the_truth(make_env: Make, project: dict[str, str], mode: str) -> None:
+def test_gymnasiums_vector_environments_return_the_observations(
+    make_env: Make, project: dict[str, str], mode: str
+) -> None:
     actions = [call("bash", command=f"echo '{text}'") for text in ("první", "第二")]
     single = make_env("SWE/Local-v0", **project)
     first = single.reset(seed=0)[0]
@@ -161,7 +163,7 @@ def test_human_prints_each_turn_as_it_comes(
     assert env.render() is None
 
 
-def test_rgb_array_is_a_picture_that_changes(make_env: Make, project: dict[str, str]) -> None:
+def test_rgb_array_is_an_image_that_changes(make_env: Make, project: dict[str, str]) -> None:
     env = RenderCollection(make_env("SWE/Local-v0", render_mode="rgb_array", **project))
     env.reset()
     env.step(call("bash", command="echo 'žluť 第二'"))

@@ -66,7 +66,7 @@ def test_info_names_a_hidden_test_only_if_the_policy_wrote_it(script: str, named
     assert info["set_back"] == ([hidden] if named else [])
 
 
-def test_a_right_solution_is_worth_one(local_env: Make) -> None:
+def test_a_correct_solution_earns_one(local_env: Make) -> None:
     env = local_env()
     observation, info = env.reset(seed=0)
     assert "python -m unittest" in observation
@@ -82,7 +82,7 @@ def test_a_right_solution_is_worth_one(local_env: Make) -> None:
     assert "+    return a + b" in env.judged_diff
 
 
-def test_nothing_done_is_worth_nothing(local_env: Make) -> None:
+def test_unchanged_work_earns_zero(local_env: Make) -> None:
     env = local_env()
     env.reset()
     _, reward, terminated, _, info = env.step(SUBMIT)
@@ -118,7 +118,7 @@ def test_info_is_new_every_time(local_env: Make) -> None:
         ({"max_invalid": 2}, [FIX, "nonsense", "nonsense"], "invalid"),
     ],
 )
-def test_what_was_done_until_a_limit_is_graded(
+def test_a_limit_grades_the_work_so_far(
     local_env: Make, limits: dict[str, Any], actions: list[str], limit: str
 ) -> None:
     env = local_env(**limits)
@@ -133,7 +133,7 @@ def test_what_was_done_until_a_limit_is_graded(
         assert reward == 1.0
 
 
-def test_a_caller_may_end_an_episode_by_a_limit_of_its_own(local_env: Make) -> None:
+def test_a_caller_may_end_an_episode_at_its_own_limit(local_env: Make) -> None:
     env = local_env()
     env.reset()
     env.step(FIX)
@@ -147,7 +147,7 @@ def test_a_caller_may_end_an_episode_by_a_limit_of_its_own(local_env: Make) -> N
         env.end("")
 
 
-def test_valid_actions_start_the_count_of_invalid_ones_anew(local_env: Make) -> None:
+def test_valid_actions_reset_the_count_of_invalid_ones(local_env: Make) -> None:
     env = local_env(max_invalid=2)
     env.reset()
     for _ in range(3):
@@ -155,7 +155,7 @@ def test_valid_actions_start_the_count_of_invalid_ones_anew(local_env: Make) -> 
         assert not env.step(call("bash", command="true"))[3]
 
 
-def test_there_is_no_limit_of_invalid_actions_where_none_is_asked_for(local_env: Make) -> None:
+def test_max_invalid_none_means_no_limit(local_env: Make) -> None:
     env = local_env(max_invalid=None)
     env.reset()
     assert not any(env.step("nonsense")[3] for _ in range(30))
@@ -171,7 +171,7 @@ def test_observations_are_bounded_and_in_the_space(local_env: Make) -> None:
     assert len(env.step(call("nothing" * 1000))[0]) <= 500
 
 
-def test_an_action_may_not_be_longer_than_the_space_says(local_env: Make) -> None:
+def test_an_action_longer_than_the_space_is_invalid(local_env: Make) -> None:
     env = local_env()
     env.reset()
     observation, _, _, _, info = env.step("x" * 1_000_001)
@@ -182,7 +182,7 @@ def test_an_action_may_not_be_longer_than_the_space_says(local_env: Make) -> Non
 def test_an_action_is_text(local_env: Make) -> None:
     env = local_env()
     env.reset()
-    for wrong, message in ((3, "text, not int"), ({"role": "assistant"}, r"text, not dict; .* json\.dumps")):
+    for wrong, message in ((3, "text, not int"), ({"role": "assistant"}, r"text, not dict: .* json\.dumps")):
         with pytest.raises(UsageError, match=message):
             env.step(wrong)  # type: ignore[arg-type]  # that is the point
 
@@ -201,7 +201,7 @@ def test_a_step_needs_a_running_episode(local_env: Make) -> None:
         env.step(SUBMIT)
 
 
-def test_the_sandbox_is_gone_as_soon_as_the_episode_ends(local_env: Make) -> None:
+def test_the_end_of_an_episode_closes_its_sandbox(local_env: Make) -> None:
     env = local_env()
     env.reset()
     first = env.sandbox
@@ -233,7 +233,7 @@ def test_grading_needs_an_episode(local_env: Make) -> None:
             ask()
 
 
-def test_stats_say_what_differs_from_run_to_run(local_env: Make) -> None:
+def test_stats_hold_what_varies_between_runs(local_env: Make) -> None:
     env = local_env()
     env.reset()
     env.step(SUBMIT)
@@ -244,7 +244,7 @@ def test_stats_say_what_differs_from_run_to_run(local_env: Make) -> None:
     assert stats["failure"] == ""
 
 
-def test_close_is_idempotent_and_comes_before_reset_too(local_env: Make) -> None:
+def test_close_is_idempotent_and_works_before_reset(local_env: Make) -> None:
     env = local_env()
     env.close()
     env.close()
@@ -304,7 +304,7 @@ def test_config_is_plain_and_makes_the_same_environment(local_env: Make) -> None
     assert [spec.name for spec in twin.tools] == ["bash", "submit"]
 
 
-def test_the_last_action_is_what_was_understood(local_env: Make) -> None:
+def test_last_action_is_the_parsed_action(local_env: Make) -> None:
     env = local_env()
     env.reset()
     env.step("I look around.\n" + call("bash", command="ls"))
@@ -315,7 +315,7 @@ def test_the_last_action_is_what_was_understood(local_env: Make) -> None:
     assert env.last_action is None
 
 
-def test_a_policy_is_told_of_calls_that_were_not_run(local_env: Make) -> None:
+def test_ignored_calls_are_noted(local_env: Make) -> None:
     env = local_env()
     env.reset()
     observation = env.step(call("bash", command="echo one") + "\n" + call("bash", command="echo two"))[0]
@@ -332,7 +332,7 @@ def test_sandbox_options_reach_the_sandbox_and_add_to_the_tasks_environment(loca
     assert observation.startswith("12\n")
 
 
-def test_what_the_file_system_says_to_a_careless_tool_is_told_to_the_policy(local_env: Make) -> None:
+def test_a_file_error_that_a_tool_does_not_handle_is_an_observation(local_env: Make) -> None:
     env = local_env(tools=["submit", "env_parts:Careless"])
     env.reset()
     observation, _, terminated, truncated, info = env.step(call("careless", path="nowhere.py"))
@@ -341,7 +341,7 @@ def test_what_the_file_system_says_to_a_careless_tool_is_told_to_the_policy(loca
     assert "def add" in env.step(call("careless", path="calc.py"))[0]
 
 
-def test_a_tool_that_returns_something_else_is_named(local_env: Make) -> None:
+def test_a_tool_that_returns_text_raises_an_error_with_its_name(local_env: Make) -> None:
     env = local_env(tools=["submit", "env_parts:OnlyText"])
     env.reset()
     with pytest.raises(UsageError, match="the tool 'only_text' must return a ToolResult, not str"):
@@ -353,7 +353,7 @@ def test_a_tool_that_returns_something_else_is_named(local_env: Make) -> None:
     ("function", "message"),
     [("not_a_number", "must be a finite number"), ("only_a_number", "must return a Reward, not float")],
 )
-def test_a_reward_function_with_a_mistake_is_heard_of_and_leaves_nothing_half_done(
+def test_an_error_in_a_reward_function_is_raised_and_ends_the_episode(
     local_env: Make, function: str, message: str
 ) -> None:
     env = local_env(reward=f"env_parts:{function}")
@@ -365,6 +365,6 @@ def test_a_reward_function_with_a_mistake_is_heard_of_and_leaves_nothing_half_do
         env.step(SUBMIT)
 
 
-def test_a_limit_on_cpus_is_refused_where_it_cannot_be_kept(local_env: Make) -> None:
+def test_an_unsupported_cpu_limit_is_an_error(local_env: Make) -> None:
     with pytest.raises(Unsupported, match="CPU"):
         local_env(sandbox_options={"cpus": 2})

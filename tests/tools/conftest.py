@@ -1,4 +1,4 @@
-"""What the tests of tools share."""
+"""Fixtures of the tests of tools."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from swe_gym.tools import ToolContext
 
 @pytest.fixture
 def context_for(sandbox_factory: Callable[..., Sandbox]) -> Callable[..., ToolContext]:
-    """Makes the context of tools in a real sandbox over `files` (path -> text or bytes)."""
+    """Return a function that makes a tool context in a real sandbox with `files` (path -> text or bytes)."""
 
     def make(files: dict[str, str | bytes] | None = None, **fields: object) -> ToolContext:
         return ToolContext(sandbox_factory(files), **fields)

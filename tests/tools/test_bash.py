@@ -5,24 +5,24 @@ import pytest
 
 from swe_gym.errors import SandboxClosed, ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.bash import Bash
-from swe_gym.tools.eval import Eval
-from swe_gym.tools.submit import Submit
+from swe_gym.tools.bash import bash as bash_tool
+from swe_gym.tools.eval import run_eval
+from swe_gym.tools.submit import submit
 
 
 def bash(context: ToolContext, command: str, **more: float) -> str:
-    return Bash().run(context, command, **more).text
+    return bash_tool.run(context, command, **more).text
 
 
 def test_both_streams_come_in_order_and_the_exit_code_last(context_for: Callable[..., ToolContext]) -> None:
-    result = Bash().run(context_for(), "echo one; echo two >&2; echo three; exit 3")
+    result = bash_tool.run(context_for(), "echo one; echo two >&2; echo three; exit 3")
 
     assert result.text == "one\ntwo\nthree\n[exit code 3]"
     assert (result.ok, result.exit_code, result.submitted) == (False, 3, False)
 
 
 def test_a_command_without_output_tells_its_exit_code(context_for: Callable[..., ToolContext]) -> None:
-    result = Bash().run(context_for(), "true")
+    result = bash_tool.run(context_for(), "true")
 
     assert (result.text, result.ok, result.exit_code) == ("[exit code 0]", True, 0)
 
@@ -35,7 +35,7 @@ def test_each_command_starts_in_the_workdir_by_a_new_shell(context_for: Callable
 
 
 def test_a_timeout_keeps_the_output_and_says_so(context_for: Callable[..., ToolContext]) -> None:
-    result = Bash().run(context_for(), "echo started; sleep 60", timeout=0.5)
+    result = bash_tool.run(context_for(), "echo started; sleep 60", timeout=0.5)
 
     assert result.text == "started\n[timed out after 0.5 s; it was stopped, with everything it started]"
     assert (result.ok, result.exit_code) == (False, None)
@@ -49,12 +49,12 @@ def test_the_time_of_the_episode_ends_a_command_early(context_for: Callable[...,
 
 
 def test_a_signal_is_named(context_for: Callable[..., ToolContext]) -> None:
-    result = Bash().run(context_for(), "kill -SEGV $$")
+    result = bash_tool.run(context_for(), "kill -SEGV $$")
 
     assert (result.text, result.exit_code) == ("[killed by signal 11 (SIGSEGV)]", 139)
 
 
-def test_a_flood_is_bounded_and_its_last_line_is_there(context_for: Callable[..., ToolContext]) -> None:
+def test_a_flood_is_bounded_and_keeps_its_last_line(context_for: Callable[..., ToolContext]) -> None:
     context = context_for(max_output=2000)
 
     text = bash(context, "seq 1000000; echo the end")
@@ -74,18 +74,18 @@ def test_binary_output_and_terminal_control_are_harmless(context_for: Callable[.
 
 
 @pytest.mark.parametrize("command", ["", "  \n", "echo \0", "echo \ud800"])
-def test_what_no_command_line_can_hold_is_refused(context_for: Callable[..., ToolContext], command: str) -> None:
+def test_a_command_with_nul_or_surrogates_is_an_error(context_for: Callable[..., ToolContext], command: str) -> None:
     with pytest.raises(ToolError):
         bash(context_for(), command)
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
-def test_a_timeout_that_makes_no_sense_is_refused(context_for: Callable[..., ToolContext], timeout: float) -> None:
+def test_a_timeout_that_is_not_positive_is_an_error(context_for: Callable[..., ToolContext], timeout: float) -> None:
     with pytest.raises(ToolError, match="more than 0 seconds"):
         bash(context_for(), "true", timeout=timeout)
 
 
-def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., ToolContext]) -> None:
+def test_a_closed_sandbox_raises_sandbox_closed(context_for: Callable[..., ToolContext]) -> None:
     context = context_for()
     context.sandbox.close()
 
@@ -93,14 +93,14 @@ def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., To
         bash(context, "true")
 
 
-def test_eval_runs_the_visible_entry_point_for_its_time(context_for: Callable[..., ToolContext]) -> None:
+def test_eval_runs_the_visible_test_command_with_its_timeout(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"check.sh": "echo checked; exit 1\n"}, eval_cmd="sh check.sh", eval_timeout=30.0)
 
-    result = Eval().run(context)
+    result = run_eval.run(context)
 
     assert (result.text, result.ok, result.exit_code) == ("checked\n[exit code 1]", False, 1)
     context.eval_cmd, context.eval_timeout = "sleep 60", 0.3
-    assert "timed out after 0.3 s" in Eval().run(context).text
+    assert "timed out after 0.3 s" in run_eval.run(context).text
 
 
 @pytest.mark.parametrize(
@@ -117,21 +117,21 @@ def test_eval_runs_the_visible_entry_point_for_its_time(context_for: Callable[..
         ("assert 3 == 4 in 5s", "assert 3 == 4 in 5s"),
     ],
 )
-def test_eval_leaves_out_how_long_the_tests_took(
+def test_eval_removes_the_duration_of_the_tests(
     context_for: Callable[..., ToolContext], printed: str, shown: str
 ) -> None:
     context = context_for({"out.txt": f"first\n{printed}\nlast\n"}, eval_cmd="cat out.txt")
 
-    assert Eval().run(context).text == f"first\n{shown}\nlast\n[exit code 0]"
+    assert run_eval.run(context).text == f"first\n{shown}\nlast\n[exit code 0]"
 
 
-def test_eval_says_where_there_is_nothing_to_run(context_for: Callable[..., ToolContext]) -> None:
+def test_eval_without_a_test_command_is_an_error(context_for: Callable[..., ToolContext]) -> None:
     with pytest.raises(ToolError, match="nothing to run"):
-        Eval().run(context_for())
+        run_eval.run(context_for())
 
 
 def test_submit_ends_the_episode(context_for: Callable[..., ToolContext]) -> None:
     context = context_for()
 
-    assert Submit().run(context).submitted
-    assert Submit().run(context, message="All done.").submitted
+    assert submit.run(context).submitted
+    assert submit.run(context, message="All done.").submitted

@@ -19,7 +19,7 @@ some_bytes = st.one_of(
 
 
 @given(some_bytes, st.data(), st.text("ab\n\t", max_size=10))
-def test_a_splice_keeps_every_byte_outside_of_what_it_replaces(data: bytes, draw: st.DataObject, new: str) -> None:
+def test_a_splice_keeps_every_byte_outside_of_the_replaced_part(data: bytes, draw: st.DataObject, new: str) -> None:
     document = Document.of(data)
     start = draw.draw(st.integers(0, len(document.text)))
     end = draw.draw(st.integers(start, len(document.text)))
@@ -34,7 +34,7 @@ def test_a_splice_keeps_every_byte_outside_of_what_it_replaces(data: bytes, draw
 
 
 @given(some_bytes)
-def test_every_content_has_a_text_that_gives_the_same_bytes_again(data: bytes) -> None:
+def test_every_content_round_trips_through_its_text(data: bytes) -> None:
     document = Document.of(data)
 
     assert document.bom + document.text.encode(document.encoding) == data
@@ -68,11 +68,11 @@ def test_lines_are_those_between_line_feeds(data: bytes) -> None:
         (codecs.BOM_UTF16_LE + b"odd", "latin-1"),
     ],
 )
-def test_the_encoding_is_the_declared_one_where_it_fits(data: bytes, encoding: str) -> None:
+def test_the_encoding_is_the_declared_one_if_it_fits(data: bytes, encoding: str) -> None:
     assert Document.of(data).encoding == encoding
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
+def test_a_byte_order_mark_is_not_part_of_the_text() -> None:
     document = Document.of(codecs.BOM_UTF8 + b"first\n")
 
     assert document.text == "first\n"
@@ -97,11 +97,11 @@ def test_a_file_with_nul_bytes_is_binary_unless_its_encoding_has_them(data: byte
     ("data", "newline"),
     [(b"a\r\nb\r\n", "\r\n"), (b"a\r\nb", "\r\n"), (b"a\r\nb\n", "\n"), (b"a\n", "\n"), (b"a", "\n"), (b"", "\n")],
 )
-def test_line_ends_are_crlf_only_where_all_are(data: bytes, newline: str) -> None:
+def test_line_ends_are_crlf_only_if_all_are(data: bytes, newline: str) -> None:
     assert Document.of(data).newline == newline
 
 
-def test_a_character_that_the_encoding_has_not_is_refused_by_name() -> None:
+def test_a_character_missing_in_the_encoding_is_named_in_the_error() -> None:
     with pytest.raises(ToolError, match=r"latin-1 text, which has no '→' \(U\+2192\)"):
         Document.of(b"caf\xe9").splice(0, 0, "→")
     with pytest.raises(ToolError, match=r"a lone surrogate \(U\+D800\)"):

@@ -41,7 +41,7 @@ def test_lines_are_inserted(context_for: Callable[..., ToolContext]) -> None:
     assert context.sandbox.read_file("f.py") == CODE + b"\r\na\r\nb"
 
 
-def test_a_file_is_created_but_none_is_overwritten(context_for: Callable[..., ToolContext]) -> None:
+def test_create_does_not_overwrite_a_file(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"old.py": "x = 1\n"})
     edit = Edit()
 
@@ -75,7 +75,7 @@ def test_changes_are_undone_one_by_one_for_each_file(context_for: Callable[..., 
         edit.run(context, "undo", "f.py")
 
 
-def test_undo_does_not_lose_what_something_else_changed(context_for: Callable[..., ToolContext]) -> None:
+def test_undo_refuses_if_something_else_changed_the_file(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"f": "one\n"})
     edit = Edit()
     edit.run(context, "str_replace", "f", old_str="one", new_str="two")
@@ -89,7 +89,7 @@ def test_undo_does_not_lose_what_something_else_changed(context_for: Callable[..
         edit.run(context, "undo", "f")
 
 
-def test_the_next_episode_begins_without_a_history(context_for: Callable[..., ToolContext]) -> None:
+def test_reset_clears_the_history(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"f": "one\n"})
     edit = Edit()
     edit.run(context, "str_replace", "f", old_str="one", new_str="two")
@@ -112,7 +112,7 @@ def test_the_next_episode_begins_without_a_history(context_for: Callable[..., To
         ({"command": "str_replace", "old_str": "o", "new_str": "\ud800"}, "lone surrogate"),
     ],
 )
-def test_a_call_that_makes_no_sense_is_refused_and_nothing_changes(
+def test_an_invalid_call_changes_nothing(
     context_for: Callable[..., ToolContext], arguments: dict[str, object], message: str
 ) -> None:
     context = context_for({"f": "one\n"})
@@ -122,7 +122,7 @@ def test_a_call_that_makes_no_sense_is_refused_and_nothing_changes(
     assert context.sandbox.read_file("f") == b"one\n"
 
 
-def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., ToolContext]) -> None:
+def test_a_closed_sandbox_raises_sandbox_closed(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"f": "one\n"})
     context.sandbox.close()
 
@@ -131,7 +131,7 @@ def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., To
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=6))
-def test_any_series_of_contents_can_be_taken_back(contents: list[bytes]) -> None:
+def test_any_series_of_contents_can_be_undone(contents: list[bytes]) -> None:
     history = History()
     states: list[bytes | None] = [None, *contents]
     for before, after in itertools.pairwise(states):

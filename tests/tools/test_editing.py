@@ -80,12 +80,12 @@ def edit(data: bytes, old: str, new: str) -> bytes:
     return replace_once(Document.of(data), old, new).after.data
 
 
-def test_line_ends_that_a_view_does_not_show_need_not_be_written() -> None:
+def test_old_text_may_leave_out_carriage_returns() -> None:
     assert edit(b"one\r\ntwo\r\nthree\r\n", "one\ntwo", "1\n2") == b"1\r\n2\r\nthree\r\n"
     assert edit(b"one\r\ntwo\r\n", "two", "2\n3") == b"one\r\n2\r\n3\r\n"
 
 
-def test_in_a_file_of_mixed_line_ends_the_part_decides() -> None:
+def test_mixed_line_ends_match_the_replaced_part() -> None:
     mixed = b"one\r\ntwo\r\nthree\nfour\n"
 
     assert edit(mixed, "one\ntwo", "1\n2") == b"1\r\n2\r\nthree\nfour\n"
@@ -104,7 +104,7 @@ def test_in_a_file_of_mixed_line_ends_the_part_decides() -> None:
         (b"a\x0cb\x0bc\r", "b", "", b"a\x0c\x0bc\r"),
     ],
 )
-def test_bytes_that_are_not_replaced_are_kept(data: bytes, old: str, new: str, expected: bytes | None) -> None:
+def test_unreplaced_bytes_are_kept(data: bytes, old: str, new: str, expected: bytes | None) -> None:
     expected = expected or "# -*- coding: euc-jp -*-\nx = '月本'\n".encode("euc-jp")
 
     assert edit(data, old, new) == expected
@@ -177,17 +177,17 @@ def test_lines_are_replaced_whole(data: bytes, first: int, last: int, text: str,
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 1), (-1, 1), (4, 4), (2, 1)])
-def test_lines_that_the_file_has_not_are_refused(first: int, last: int) -> None:
+def test_missing_lines_are_an_error(first: int, last: int) -> None:
     with pytest.raises(ToolError, match="start"):
         replace_lines(Document.of(b"a\nb\n"), first, last, "x")
 
 
-def test_a_line_to_insert_after_that_the_file_has_not_is_refused() -> None:
+def test_inserting_after_a_missing_line_is_an_error() -> None:
     with pytest.raises(ToolError, match="must be from 0 to 2"):
         insert_after(Document.of(b"a\nb\n"), 3, "x")
 
 
-def test_a_whole_file_keeps_its_mark_its_encoding_and_its_kind_of_line_ends() -> None:
+def test_a_replaced_file_keeps_mark_encoding_and_line_ends() -> None:
     utf16 = codecs.BOM_UTF16_LE + "old\r\n".encode("utf-16-le")
 
     assert replace_all(Document.of(utf16), "é\nb\n").after.data == codecs.BOM_UTF16_LE + "é\r\nb\r\n".encode(
@@ -213,9 +213,7 @@ lines_of_text = st.lists(st.sampled_from(["a", "b", "c", "", "  d"]), max_size=3
 
 
 @given(before=lines_of_text, after=lines_of_text)
-def test_a_diff_is_what_patch_needs_to_make_the_new_text(
-    before: str, after: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_patch_applies_the_diff(before: str, after: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     assume(before and after and before != after)
     folder: Path = tmp_path_factory.mktemp("patched")
     (folder / "f.txt").write_bytes(before.encode())
@@ -229,7 +227,7 @@ def test_a_diff_is_what_patch_needs_to_make_the_new_text(
     assert (folder / "f.txt").read_bytes() == after.encode()
 
 
-def test_a_small_diff_reads_as_the_usual_one() -> None:
+def test_a_small_diff_equals_difflibs() -> None:
     before = "".join(f"line {n}\n" for n in range(1, 100))
     after = before.replace("line 50\n", "changed\n")
 
@@ -245,7 +243,7 @@ def test_a_diff_of_a_file_with_crlf_shows_no_carriage_returns() -> None:
     assert diff == "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n a\n-b\n+x\n"
 
 
-def test_a_diff_of_very_many_changed_lines_is_made_at_once() -> None:
+def test_a_diff_of_many_changed_lines_is_fast() -> None:
     before = "".join(f"{n % 7}\n" for n in range(40_000))
     after = "".join(f"{n % 11}\n" for n in range(40_000))
 

@@ -6,7 +6,8 @@ import pytest
 from swe_gym.errors import SandboxClosed, ToolError
 from swe_gym.sandboxes.fake import FakeSandbox, Reply
 from swe_gym.tools import ToolContext
-from swe_gym.tools.grep import Grep, as_extended
+from swe_gym.tools.grep import as_extended
+from swe_gym.tools.grep import grep as grep_tool
 
 FILES: dict[str, str | bytes] = {
     "pkg/b.py": "import os\n\ndef second(x):\n    return x\n",
@@ -23,7 +24,7 @@ FILES: dict[str, str | bytes] = {
 
 
 def grep(context: ToolContext, pattern: str, path: str = ".", **more: object) -> str:
-    return Grep().run(context, pattern, path, **more).text
+    return grep_tool.run(context, pattern, path, **more).text
 
 
 def test_matching_lines_are_sorted_by_path_and_line(context_for: Callable[..., ToolContext]) -> None:
@@ -82,15 +83,13 @@ def test_the_search_is_narrowed_by_path_and_glob(
         (r"x = \D", False),
     ],
 )
-def test_patterns_are_read_as_policies_write_them(
-    context_for: Callable[..., ToolContext], pattern: str, matches: bool
-) -> None:
+def test_perl_style_patterns_work(context_for: Callable[..., ToolContext], pattern: str, matches: bool) -> None:
     found = grep(context_for({"f": "value x.y é\nx = 42\n"}), pattern)
 
     assert found.startswith("f:") is matches
 
 
-def test_what_has_another_name_in_the_extended_syntax_is_translated() -> None:
+def test_perl_classes_are_translated() -> None:
     assert as_extended(r"(?:a|b)\d[\w.]\\d[^]\d]") == r"(a|b)[0-9][[:alnum:]_.]\\d[^]0-9]"
 
 
@@ -101,15 +100,15 @@ def test_a_bad_pattern_is_refused_with_the_reason(context_for: Callable[..., Too
 
 
 @pytest.mark.parametrize("pattern", ["(?=x)", "a(?!x)", "(?P<n>x)"])
-def test_a_group_that_grep_would_take_for_a_text_is_refused(
-    context_for: Callable[..., ToolContext], pattern: str
-) -> None:
+def test_look_arounds_are_an_error(context_for: Callable[..., ToolContext], pattern: str) -> None:
     with pytest.raises(ToolError, match="which extended regular expressions have not"):
         grep(context_for({"f": "x\n"}), pattern)
 
 
 @pytest.mark.parametrize("pattern", ["", "a\nb", "a\0", "\ud800", "[" * 2001])
-def test_a_pattern_that_no_line_can_match_is_refused(context_for: Callable[..., ToolContext], pattern: str) -> None:
+def test_an_empty_or_long_or_multiline_pattern_is_an_error(
+    context_for: Callable[..., ToolContext], pattern: str
+) -> None:
     with pytest.raises(ToolError):
         grep(context_for({"f": "x\n"}), pattern)
 
@@ -120,7 +119,7 @@ def test_a_missing_path_is_refused(context_for: Callable[..., ToolContext], path
         grep(context_for({"f": "x\n"}), "x", path)
 
 
-def test_no_match_is_said_and_a_needless_backslash_pointed_out(context_for: Callable[..., ToolContext]) -> None:
+def test_no_match_gives_a_hint_on_needless_backslashes(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"f": "one\n"})
 
     assert grep(context, "two") == "No line of the repository matches `two`.\n"
@@ -162,7 +161,7 @@ def test_a_search_does_not_hang_on_a_pipe_or_a_loop_of_links(context_for: Callab
     assert grep(context, "x") == "f:1:x\n"
 
 
-def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., ToolContext]) -> None:
+def test_a_closed_sandbox_raises_sandbox_closed(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"f": ""})
     context.sandbox.close()
 
@@ -170,8 +169,8 @@ def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., To
         grep(context, "x")
 
 
-def test_what_is_no_output_of_grep_is_read_in_no_time() -> None:
-    """A policy may put a program of its own in the place of grep."""
+def test_unexpected_output_of_grep_is_parsed_fast() -> None:
+    """A policy may replace grep by its own program."""
     with FakeSandbox(replies=[Reply(match="^grep", stdout=b"a" * 1_000_000)]) as sandbox:
         started = time.process_time()
         assert grep(ToolContext(sandbox), "a").startswith("No line")

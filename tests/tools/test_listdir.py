@@ -4,11 +4,12 @@ import pytest
 
 from swe_gym.errors import ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.listdir import MAX_ENTRIES, ListDir
+from swe_gym.tools.listdir import MAX_ENTRIES
+from swe_gym.tools.listdir import listdir as listdir_tool
 
 
 def listdir(context: ToolContext, path: str = ".", depth: int = 1) -> str:
-    return ListDir().run(context, path, depth).text
+    return listdir_tool.run(context, path, depth).text
 
 
 def test_a_folder_is_listed_in_order_without_git(context_for: Callable[..., ToolContext]) -> None:
@@ -46,7 +47,7 @@ def test_upper_levels_are_shown_before_lower_ones_and_the_rest_is_counted(
     assert len(lines) == MAX_ENTRIES + 2
 
 
-def test_too_much_to_read_is_refused(context_for: Callable[..., ToolContext]) -> None:
+def test_a_folder_with_too_many_names_is_an_error(context_for: Callable[..., ToolContext]) -> None:
     context = context_for()
     context.sandbox.exec("mkdir many && cd many && seq -f %0200.0f 6000 | xargs touch")
 
@@ -58,13 +59,15 @@ def test_too_much_to_read_is_refused(context_for: Callable[..., ToolContext]) ->
     ("path", "message"),
     [("f", "not a folder"), ("nowhere", "There is no folder 'nowhere'"), ("a\0", "NUL"), ("\ud800", "surrogate")],
 )
-def test_what_is_no_folder_is_refused(context_for: Callable[..., ToolContext], path: str, message: str) -> None:
+def test_listing_a_file_or_a_missing_folder_is_an_error(
+    context_for: Callable[..., ToolContext], path: str, message: str
+) -> None:
     with pytest.raises(ToolError, match=message):
         listdir(context_for({"f": ""}), path)
 
 
 @pytest.mark.parametrize("depth", [0, -1, 11])
-def test_a_depth_that_makes_no_sense_is_refused(context_for: Callable[..., ToolContext], depth: int) -> None:
+def test_a_depth_out_of_range_is_an_error(context_for: Callable[..., ToolContext], depth: int) -> None:
     with pytest.raises(ToolError, match="must be from 1 to 10"):
         listdir(context_for(), depth=depth)
 

@@ -38,7 +38,7 @@ main()
 
 
 class Debugger:
-    """A tool and the context that it runs in."""
+    """A tool and its context."""
 
     def __init__(self, tool: Pdb, context: ToolContext) -> None:
         self.tool = tool
@@ -54,7 +54,7 @@ class Debugger:
 
 @pytest.fixture
 def debug(sandbox_factory: Callable[..., Sandbox]) -> Iterator[Callable[..., Debugger]]:
-    """Makes a debugger over `files`, of the entrypoint `eval_cmd`."""
+    """Return a function that makes a debugger for `files` with the entrypoint `eval_cmd`."""
     tools: list[Pdb] = []
 
     def make(files: dict[str, str], eval_cmd: str = "python prog.py", with_pytest: bool = False) -> Debugger:
@@ -68,7 +68,7 @@ def debug(sandbox_factory: Callable[..., Sandbox]) -> Iterator[Callable[..., Deb
 
 
 def stopped_at(text: str) -> str:
-    """The place that an observation names, such as "prog.py:6 in total"."""
+    """Return the place that an observation names, such as "prog.py:6 in total"."""
     places = [line for line in text.splitlines() if line.startswith("Stopped at ")]
     assert len(places) == 1, text
     return places[0].removeprefix("Stopped at ").split(", frame")[0].split(" (")[0]
@@ -102,7 +102,7 @@ def test_one_call_sets_a_breakpoint_runs_to_it_and_shows_everything(debug: Calla
     )
 
 
-def test_the_session_goes_on_from_call_to_call(debug: Callable[..., Debugger]) -> None:
+def test_the_session_persists_between_calls(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": PROGRAM})
 
     assert stopped_at(pdb("b total")).startswith("prog.py:1 in <module>")
@@ -158,7 +158,7 @@ def test_quit_ends_the_session_and_keeps_the_breakpoints(debug: Callable[..., De
     assert stopped_at(pdb("c")) == "prog.py:4 in total"
 
 
-def test_breakpoints_that_make_no_sense_are_refused(debug: Callable[..., Debugger]) -> None:
+def test_invalid_breakpoints_are_errors(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": PROGRAM})
 
     for command, message in (
@@ -174,7 +174,7 @@ def test_breakpoints_that_make_no_sense_are_refused(debug: Callable[..., Debugge
         assert result.text.endswith("No breakpoints.")
 
 
-def test_a_line_on_which_no_code_starts_is_pointed_out(debug: Callable[..., Debugger]) -> None:
+def test_a_breakpoint_on_a_line_without_code_gives_a_note(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": "if False:\n    pass\nelse:\n    x = 1\n"})
 
     assert "*** No code starts on line 3, so the program never stops there: the next line with code is 4." in pdb("b 3")
@@ -255,7 +255,7 @@ def test_an_edit_of_an_imported_module_is_noticed(debug: Callable[..., Debugger]
     assert pdb("c").startswith("Changed since the program was started: lib.py.\nStarted: python prog.py\n\n2\n")
 
 
-def test_a_file_that_goes_away_takes_its_breakpoints_with_it(debug: Callable[..., Debugger]) -> None:
+def test_a_deleted_file_drops_its_breakpoints(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": "import lib\n", "lib.py": "value = 1\n"})
     pdb("b lib.py:1")
 
@@ -294,7 +294,7 @@ def test_an_uncaught_exception_is_a_stop_where_it_was_raised(debug: Callable[...
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 139, "killed by signal 11"),
     ],
 )
-def test_every_end_is_told(debug: Callable[..., Debugger], code: str, exit_code: int, said: str) -> None:
+def test_every_end_is_reported(debug: Callable[..., Debugger], code: str, exit_code: int, said: str) -> None:
     pdb = debug({"prog.py": f"x = 1\n{code}\n"})
 
     result = pdb.result("b 1\nc\nc")
@@ -335,7 +335,7 @@ def test_a_program_that_does_not_reach_its_first_line_says_why(
         ({"command": "p " + "x" * 60_000}, "at most 50,000"),
     ],
 )
-def test_a_call_that_cannot_work_teaches_what_does(
+def test_an_invalid_call_explains_valid_ones(
     debug: Callable[..., Debugger], arguments: dict[str, object], message: str
 ) -> None:
     pdb = debug({"prog.py": PROGRAM})
@@ -346,7 +346,7 @@ def test_a_call_that_cannot_work_teaches_what_does(
     assert stopped_at(pdb("p 1", entrypoint="python prog.py")) == "prog.py:1 in <module>"
 
 
-def test_without_any_entrypoint_the_forms_are_taught(debug: Callable[..., Debugger]) -> None:
+def test_a_missing_entrypoint_lists_the_forms(debug: Callable[..., Debugger]) -> None:
     with pytest.raises(ToolError, match=r"nothing to run.*python -m MODULE"):
         debug({}, eval_cmd="")("c")
 
@@ -377,7 +377,7 @@ def test_breakpoints_set_in_the_call_that_ends_the_program_are_kept(debug: Calla
 # --- programs that do not play along ----------------------------------------------------------------------
 
 
-def test_nothing_that_a_program_prints_is_taken_for_the_debugger(debug: Callable[..., Debugger]) -> None:
+def test_printed_text_is_never_taken_for_a_reply(debug: Callable[..., Debugger]) -> None:
     lines = ["(Pdb) ", "<0123456789abcdef:{}:0123456789abcdef>", ":>", "--Return--", "Stop", "\x1b[31mred\x1b[0m"]
     pdb = debug({"prog.py": f"for line in {lines!r}:\n    print(line)\nx = 1\n"})
 
@@ -401,7 +401,7 @@ def test_a_program_that_forges_a_reply_loses_its_session_and_no_breakpoint(debug
     assert stopped_at(pdb("c")) == "prog.py:3 in <module>"
 
 
-def test_the_programs_input_is_empty_and_takes_no_command(debug: Callable[..., Debugger]) -> None:
+def test_the_programs_input_is_empty(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": "import sys\nprint(repr(sys.stdin.read()))\ninput('name? ')\n"})
 
     text = pdb("c\np 'next'")
@@ -438,7 +438,7 @@ def test_a_busy_program_is_interrupted_and_can_be_stepped(debug: Callable[..., D
     assert "True" in pdb("p i > 0")
 
 
-def test_a_program_that_ignores_ctrl_c_is_interrupted_all_the_same(debug: Callable[..., Debugger]) -> None:
+def test_a_program_that_ignores_ctrl_c_is_interrupted(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(1000)\n"})
 
     assert stopped_at(pdb("c", timeout=0.3)) == "prog.py:3 in <module>"
@@ -532,7 +532,7 @@ def test_forked_children_run_on_without_the_debugger(debug: Callable[..., Debugg
     assert "The program ended with exit code 0." in pdb("c")
 
 
-def test_what_the_program_started_ends_with_the_session(debug: Callable[..., Debugger]) -> None:
+def test_child_processes_end_with_the_session(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\nx = 1\n"})
     pdb("b 3\nc")
     assert "sleep 1000" in pdb.sandbox.exec("ps -eo args").text
@@ -560,7 +560,7 @@ def test_breakpoint_in_the_program_stops_there(debug: Callable[..., Debugger]) -
 # --- entrypoints ------------------------------------------------------------------------------------------
 
 
-def test_the_shell_around_the_program_does_its_part(debug: Callable[..., Debugger]) -> None:
+def test_the_shell_sets_variables_and_folder(debug: Callable[..., Debugger]) -> None:
     code = "import os, sys\nprint(os.getcwd(), os.environ['A'], sys.argv, __name__, sys.flags.optimize)\n"
     pdb = debug({"sub/run.py": code, "sub/a.txt": "", "sub/b.txt": ""})
 
@@ -700,7 +700,7 @@ def test_reset_forgets_everything(debug: Callable[..., Debugger]) -> None:
     assert text.endswith("No breakpoints.")
 
 
-def test_a_closed_sandbox_is_no_observation(debug: Callable[..., Debugger]) -> None:
+def test_a_closed_sandbox_raises(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": PROGRAM})
     pdb("p 1")
     pdb.sandbox.close()
@@ -717,7 +717,7 @@ def test_the_same_calls_give_the_same_text(debug: Callable[..., Debugger]) -> No
     assert [one(call) for call in calls] == [other(call) for call in calls]
 
 
-def test_the_episode_s_deadline_bounds_a_call(debug: Callable[..., Debugger]) -> None:
+def test_the_episodes_deadline_bounds_a_call(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": "import time\ntime.sleep(1000)\n"})
     pdb.context.deadline = time.monotonic() + 0.5
 

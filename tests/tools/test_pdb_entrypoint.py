@@ -58,14 +58,14 @@ def test_a_python_program_is_found_in_a_shell_command(text: str, before: str, py
         ("python 'x.py", "never closed"),
     ],
 )
-def test_what_cannot_be_debugged_is_refused_with_the_forms_that_can(text: str, reason: str) -> None:
+def test_an_unsupported_entrypoint_lists_the_forms(text: str, reason: str) -> None:
     with pytest.raises(ToolError, match=reason) as caught:
         parse_entrypoint(text)
 
     assert "python -m MODULE" in str(caught.value) or "pdb's own option" in str(caught.value)
 
 
-def test_the_shell_expands_what_it_would_have_expanded() -> None:
+def test_the_shell_expands_the_raw_text() -> None:
     entrypoint = parse_entrypoint('cd "$HOME" && A="$B" python *.py "$C"')
 
     assert entrypoint.shell_command(["-c", "it's"]) == ("""cd "$HOME" && A="$B" exec python -c 'it'"'"'s' *.py "$C\"""")

@@ -13,7 +13,7 @@ def test_an_unchanged_text_keeps_every_line() -> None:
     assert moved_lines(OLD, OLD) == {line: line for line in range(1, 7)}
 
 
-def test_lines_move_with_what_is_inserted_and_deleted_above() -> None:
+def test_lines_move_with_insertions_and_deletions_above() -> None:
     assert moved_lines(OLD, ["import os", "", *OLD])[3] == 5
     assert moved_lines(OLD, OLD[2:])[4] == 2
 
@@ -27,7 +27,7 @@ def test_a_rewritten_line_keeps_its_place() -> None:
     assert moved_lines(OLD, [*OLD[:2], "    z = y - 1", *OLD[3:]])[3] == 3
 
 
-def test_a_line_that_is_rewritten_among_new_ones_is_found_by_its_look() -> None:
+def test_a_rewritten_line_among_new_ones_is_found_by_similarity() -> None:
     moved = moved_lines(OLD, [*OLD[:2], "    if not y:", "        return 0", "    z = y + 2", "    w = 0", *OLD[3:]])
 
     assert moved[3] == 5
@@ -46,7 +46,7 @@ def test_a_line_that_is_replaced_by_something_else_is_gone() -> None:
     ],
     ids=["every line rewritten", "one line again and again"],
 )
-def test_a_large_file_takes_no_time(old: list[str], new: list[str]) -> None:
+def test_a_large_file_is_fast(old: list[str], new: list[str]) -> None:
     started = time.process_time()
     moved_lines([str(line) for line in old], new)
     assert time.process_time() - started < 5

@@ -1,4 +1,4 @@
-"""The guest program under every Python that is installed here: `pdb` itself differs from version to version."""
+"""The guest program under every installed Python: `pdb` itself differs between versions."""
 
 import os
 from collections.abc import Callable

@@ -53,7 +53,7 @@ def test_r2e_search_counts_by_file_and_shows_lines_of_one_file(context_for: Call
     assert search.run(context, search_term="nothing").text.endswith('No matches for "nothing" in .\n')
 
 
-def test_r2e_search_asks_to_narrow_what_is_in_too_many_files(context_for: Callable[..., ToolContext]) -> None:
+def test_r2e_search_in_too_many_files_asks_to_narrow(context_for: Callable[..., ToolContext]) -> None:
     context = context_for()
     context.sandbox.exec("for i in $(seq 101); do echo hit > f$i; done")
 
@@ -121,7 +121,7 @@ def test_r2e_shows_a_long_python_file_without_the_bodies_of_its_functions(
     assert "     5\t    return x\n" in editor.run(context, command="view", path="short.py").text
 
 
-def test_a_file_that_is_no_python_is_not_condensed() -> None:
+def test_only_python_is_condensed() -> None:
     assert condense(Document.of(b"def f(:\n   ((((\n")) == ""
     assert condense(Document.of(b"def f():\n        x\n    y\n")) == ""
 
@@ -137,7 +137,7 @@ def test_r2e_lists_a_folder_two_levels_deep(context_for: Callable[..., ToolConte
     assert "notes.txt" not in editor.run(context, command="view", path="a", python_only=True).text
 
 
-def test_r2e_checks_the_syntax_where_it_is_asked_to(context_for: Callable[..., ToolContext]) -> None:
+def test_r2e_checks_the_syntax_on_request(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"f.py": CODE})
     editor = tool("r2e", "file_editor")
     change = {"command": "str_replace", "path": "f.py"}
@@ -161,7 +161,7 @@ def test_r2e_checks_the_syntax_where_it_is_asked_to(context_for: Callable[..., T
         ("openhands", "str_replace_editor", ""),
     ],
 )
-def test_the_editor_views_creates_changes_and_takes_back(
+def test_the_editor_views_creates_changes_and_undoes(
     context_for: Callable[..., ToolContext], preset: str, name: str, header: str
 ) -> None:
     context = context_for({"tabs.py": "if x:\n\tpass\r\n"})

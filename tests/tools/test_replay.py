@@ -1,4 +1,4 @@
-"""Calls as models made them in other systems are valid calls of the presets."""
+"""Real calls of models in other systems are valid calls of the presets."""
 
 import json
 import lzma
@@ -30,7 +30,7 @@ def specs(preset: str) -> list[ToolSpec]:
 
 
 def refused(preset: str, actions: list[Any]) -> Counter[str]:
-    """Why which of the actions are no valid calls."""
+    """Return the errors of the invalid actions."""
     tools, reasons = specs(preset), Counter[str]()
     for action in actions:
         try:
@@ -41,7 +41,7 @@ def refused(preset: str, actions: list[Any]) -> Counter[str]:
 
 
 def calls_of(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Each tool call of a chat, as a message of its own."""
+    """Return each tool call of a chat as a separate message."""
     for message in messages:
         for call in message.get("tool_calls") or []:
             yield {"role": "assistant", "content": message["content"], "tool_calls": [call]}
@@ -141,9 +141,7 @@ SESSIONS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("preset", SESSIONS)
-def test_a_session_in_the_words_of_another_system_solves_the_task(
-    context_for: Callable[..., ToolContext], preset: str
-) -> None:
+def test_a_session_of_another_system_solves_the_task(context_for: Callable[..., ToolContext], preset: str) -> None:
     context = context_for({"calc.py": "def double(x):\n    return x + 2\n"}, eval_cmd="cat calc.py")
     tools = {tool.name: tool for tool in make_tools(preset)}
 

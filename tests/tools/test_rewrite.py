@@ -4,13 +4,13 @@ import pytest
 
 from swe_gym.errors import SandboxClosed, ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.rewrite import Rewrite
+from swe_gym.tools.rewrite import rewrite as rewrite_tool
 
 CODE = "import os\n\n\ndef f(x):\n    return x\n"
 
 
 def rewrite(context: ToolContext, path: str, new_code: str, **more: int) -> str:
-    return Rewrite().run(context, path, new_code, **more).text
+    return rewrite_tool.run(context, path, new_code=new_code, **more).text
 
 
 def test_lines_are_replaced_and_the_diff_is_shown(context_for: Callable[..., ToolContext]) -> None:
@@ -35,7 +35,7 @@ def test_a_range_is_replaced_and_may_be_deleted(context_for: Callable[..., ToolC
     assert context.sandbox.read_file("f") == b"4\n"
 
 
-def test_a_whole_file_is_replaced_or_made_exactly_as_given(context_for: Callable[..., ToolContext]) -> None:
+def test_a_whole_file_is_written_exactly(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"old.py": CODE})
 
     assert rewrite(context, "old.py", "x = 1").startswith("The file old.py was updated.")
@@ -66,7 +66,7 @@ def test_the_mode_of_a_file_stays(context_for: Callable[..., ToolContext]) -> No
         ({"end": 2}, "without start"),
     ],
 )
-def test_lines_that_make_no_sense_are_refused_and_nothing_changes(
+def test_invalid_lines_change_nothing(
     context_for: Callable[..., ToolContext], lines: dict[str, int], message: str
 ) -> None:
     context = context_for({"f.py": CODE})
@@ -99,7 +99,7 @@ def test_a_long_diff_is_bounded(context_for: Callable[..., ToolContext]) -> None
     assert context.sandbox.read_file("f") == b"new\n" * 5000
 
 
-def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., ToolContext]) -> None:
+def test_a_closed_sandbox_raises_sandbox_closed(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"f": ""})
     context.sandbox.close()
 

@@ -49,20 +49,20 @@ def test_the_end_gets_more_room_than_the_beginning() -> None:
     assert tail.count("b") == 750
 
 
-def test_what_the_sandbox_cut_is_counted_where_it_was_cut() -> None:
+def test_the_sandboxs_cut_is_counted_in_place() -> None:
     shown = bound_output(b"a" * 100 + b"z" * 300, dropped=1_234_567, kept=400, limit=1000)
 
     assert shown == "a" * 100 + "\n[... 1,234,567 bytes cut ...]\n" + "z" * 300
 
 
-def test_what_the_sandbox_cut_and_what_has_no_room_are_counted_together() -> None:
+def test_both_cuts_are_counted_together() -> None:
     shown = bound_output(b"a" * 1000 + b"z" * 3000, dropped=5_000, kept=4000, limit=500)
 
     assert "[... 3,600 characters and 5,000 bytes cut ...]" in shown
     assert len(shown) <= 500
 
 
-def test_bytes_that_are_no_text_are_shown_as_replacement_characters() -> None:
+def test_invalid_utf8_becomes_replacement_characters() -> None:
     assert bound_output(b"caf\xe9 \xff\x00.", dropped=0, kept=100, limit=100) == "caf\ufffd \ufffd\u2400."
 
 
@@ -89,7 +89,7 @@ def test_terminal_control_is_settled(printed: str, read: str) -> None:
 
 
 @given(any_text)
-def test_clean_text_is_stable_and_every_encoder_takes_it(text: str) -> None:
+def test_clean_text_is_stable_and_encodable(text: str) -> None:
     once = clean(text)
 
     assert clean(once) == once
@@ -99,7 +99,7 @@ def test_clean_text_is_stable_and_every_encoder_takes_it(text: str) -> None:
     assert "\x1b" not in once
 
 
-def test_half_a_terminal_sequence_swallows_no_text() -> None:
+def test_half_a_terminal_sequence_removes_no_text() -> None:
     assert "the rest of the line" in clean("\x1b]0;never closed\nthe rest of the line")
     assert "the rest of the line" in clean("\x1bPnever closed\nthe rest of the line")
 

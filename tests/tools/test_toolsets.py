@@ -1,24 +1,138 @@
 import json
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import pytest
+from pydantic import Field
 
 from swe_gym.actions import parse_action
 from swe_gym.errors import UsageError
-from swe_gym.tools import TOOLS, TOOLSETS, Tool, ToolContext, make_tools
-from swe_gym.tools.bash import Bash
+from swe_gym.tools import TOOLS, TOOLSETS, Tool, ToolContext, grep, listdir, make_tools, shell, tool
+from swe_gym.tools.edit import Edit
+from swe_gym.tools.presets import debug_gym, r2e
 from swe_gym.types import ToolResult
 
 
 class Shout(Tool):
-    name = "shout"
-    description = "Shout."
-    parameters = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-
-    def run(self, context: ToolContext, **_: Any) -> ToolResult:  # noqa: ARG002  it needs none
+    def run(self, context: ToolContext) -> ToolResult:  # noqa: ARG002  it needs none
+        """Shout."""
         return ToolResult(text="!")
+
+
+@tool(examples=({"path": "f"},))
+def cut_lines(
+    context: ToolContext,  # noqa: ARG001
+    path: Annotated[str, "The file."],
+    ends: Annotated[Sequence[int] | None, "First and last line."] = None,
+    *,
+    share: Annotated[float, Field(gt=0, description="Share to keep.")] = 0.5,
+    mode: Annotated[Literal["head", "tail"], "End to keep."],
+    value: Annotated[int | None, "May be null."],
+) -> ToolResult:
+    """Cut lines
+    of a file.
+
+    Blank lines count.
+
+    Raises:
+        ToolError: Never.
+    """
+    return ToolResult(text=f"{path} {ends} {share} {mode} {value}")
+
+
+def test_a_function_is_a_tool_by_its_signature_and_docstring() -> None:
+    spec = cut_lines.spec
+
+    assert (spec.name, spec.description) == ("cut_lines", "Cut lines of a file. Blank lines count.")
+    assert spec.parameters == {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "The file."},
+            "ends": {"type": "array", "items": {"type": "integer"}, "description": "First and last line."},
+            "share": {"type": "number", "description": "Share to keep.", "exclusiveMinimum": 0},
+            "mode": {"type": "string", "description": "End to keep.", "enum": ["head", "tail"]},
+            "value": {"description": "May be null.", "anyOf": [{"type": "integer"}, {"type": "null"}]},
+        },
+        "required": ["path", "mode", "value"],
+        "additionalProperties": False,
+    }
+    assert make_tools([f"{__name__}:cut_lines"]) == [cut_lines]
+
+
+def test_a_class_is_a_tool_by_its_method_and_may_set_name_and_description() -> None:
+    class LoudShout(Shout):
+        description = "Shout loudly."
+
+        def run(self, context: ToolContext, times: int = 1) -> ToolResult:
+            return ToolResult(text=super().run(context).text * times)
+
+    assert Shout().spec.model_dump() == {
+        "name": "shout",
+        "description": "Shout.",
+        "parameters": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+    }
+    assert LoudShout().spec.name == "loud_shout"
+    assert LoudShout().spec.description == "Shout loudly."
+    assert LoudShout().spec.parameters["properties"] == {"times": {"type": "integer"}}
+
+
+def test_a_tool_class_with_a_schema_of_its_own_is_told_what_to_write() -> None:
+    with pytest.raises(UsageError, match=r"tool class Old sets `parameters`.*annotate the parameters of `run`"):
+
+        class Old(Tool):
+            parameters = {"type": "object"}
+
+            def run(self, context: ToolContext, path: str) -> ToolResult:
+                """Run."""
+                raise NotImplementedError
+
+
+def test_a_tool_class_without_run_is_refused() -> None:
+    class Empty(Tool):
+        pass
+
+    with pytest.raises(UsageError, match="tool class Empty has no method `run`"):
+        make_tools([Empty()])
+
+
+def _untyped(context, path):  # type: ignore[no-untyped-def]
+    """Run."""
+
+
+def _open_ended(context: ToolContext, **more: int) -> ToolResult:
+    """Run."""
+    raise NotImplementedError
+
+
+def _sandbox(context: ToolContext, sandbox: ToolContext) -> ToolResult:
+    """Run."""
+    raise NotImplementedError
+
+
+def _callback(context: ToolContext, callback: Callable[[], int]) -> ToolResult:
+    """Run."""
+    raise NotImplementedError
+
+
+def _silent(context: ToolContext) -> ToolResult:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (_untyped, r'a parameter has no type: write path: Annotated\[str, "What it is."\]'),
+        (_open_ended, "name every parameter"),
+        (_sandbox, "no JSON schema for its parameters"),
+        (_callback, "no JSON schema for its parameters"),
+        (_silent, "'_silent' has no description: give its function, or its method `run`, a docstring"),
+    ],
+)
+def test_a_function_that_cannot_be_described_is_refused(function: Callable[..., ToolResult], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tool(function)
 
 
 def test_the_default_tools_are_the_documented_ones() -> None:
@@ -37,17 +151,17 @@ def test_the_default_tools_are_the_documented_ones() -> None:
         ("openhands", ["execute_bash", "str_replace_editor", "think", "finish"]),
     ],
 )
-def test_a_preset_has_the_names_of_the_other_system(preset: str, names: list[str]) -> None:
+def test_a_preset_has_the_other_systems_names(preset: str, names: list[str]) -> None:
     assert [tool.name for tool in make_tools(preset)] == names
 
 
 def test_presets_names_dotted_paths_and_tools_can_be_mixed() -> None:
-    mine = Bash()
+    mine = Edit()
 
     tools = make_tools([mine, "view", f"{__name__}:Shout", "str_replace.think"])
 
     assert tools[0] is mine
-    assert [tool.name for tool in tools] == ["bash", "view", "shout", "think"]
+    assert [tool.name for tool in tools] == ["edit", "view", "shout", "think"]
     assert len(make_tools(["default", Shout()])) == 10
 
 
@@ -61,9 +175,9 @@ def test_each_environment_gets_tools_of_its_own() -> None:
         ("defualt", "Did you mean 'default'"),
         ("bash", "unknown preset of tools 'bash'"),
         (["viw"], "Did you mean 'view'"),
-        (["bash", "debug_gym.bash"], "two tools of the name 'bash'"),
-        (["swe_gym.tools:TOOLSETS"], "no subclass of swe_gym.tools.Tool"),
-        (["swe_gym.types:ToolResult"], "no subclass of swe_gym.tools.Tool"),
+        (["bash", "debug_gym.bash"], "two tools are named 'bash'"),
+        (["swe_gym.tools:TOOLSETS"], "decorate a function with swe_gym.tools.tool"),
+        (["swe_gym.types:ToolResult"], "decorate a function with swe_gym.tools.tool"),
         (["no_such_module:Tool"], "cannot import"),
     ],
 )
@@ -89,14 +203,27 @@ def test_every_schema_is_in_the_small_part_that_any_api_takes(name: str) -> None
     assert 20 < len(spec.description) < 1000
 
 
+def test_descriptions_state_the_limits_of_the_code() -> None:
+    described = {name: make_tools([name])[0].spec.description for name in TOOLS}
+
+    limits = f"{shell.DEFAULT_TIMEOUT:g} by default, {shell.MAX_TIMEOUT:g} at most"
+    assert limits in described["bash"]
+    assert limits in described["str_replace.execute_bash"]
+    assert f"after {shell.DEFAULT_TIMEOUT:g} seconds" in described["r2e.execute_bash"]
+    assert f"{debug_gym.BASH_TIMEOUT:g} by default" in described["debug_gym.bash"]
+    assert f"At most {grep.MAX_RESULTS} lines" in described["grep"]
+    assert f"At most {listdir.MAX_ENTRIES} names" in described["listdir"]
+    assert f"more than {r2e.CONDENSE_FROM} lines" in described["r2e.file_editor"]
+
+
 @pytest.mark.parametrize("preset", TOOLSETS)
 def test_the_examples_of_every_tool_are_valid_calls(preset: str) -> None:
     tools = make_tools(preset)
     specs = [tool.spec for tool in tools]
 
-    for tool in tools:
-        for arguments in tool.examples:
-            action = parse_action(json.dumps({"name": tool.name, "arguments": arguments}), specs)
+    for one in tools:
+        for arguments in one.examples:
+            action = parse_action(json.dumps({"name": one.name, "arguments": arguments}), specs)
             assert action.call.arguments == arguments
     assert any(tool.examples for tool in tools)
 

@@ -5,11 +5,11 @@ import pytest
 
 from swe_gym.errors import SandboxClosed, ToolError
 from swe_gym.tools import ToolContext
-from swe_gym.tools.view import View
+from swe_gym.tools.view import view as view_tool
 
 
 def view(context: ToolContext, path: str, **more: int) -> str:
-    return View().run(context, path, **more).text
+    return view_tool.run(context, path, **more).text
 
 
 def test_a_file_is_shown_with_line_numbers(context_for: Callable[..., ToolContext]) -> None:
@@ -44,7 +44,7 @@ def test_lines_that_do_not_exist_are_refused(
     context = context_for({"f": "a\nb\nc\n"})
 
     with pytest.raises(ToolError, match=message):
-        View().run(context, "f", start, end)
+        view_tool.run(context, "f", start, end)
 
 
 def test_a_long_file_is_shown_in_windows_that_lead_through_all_of_it(context_for: Callable[..., ToolContext]) -> None:
@@ -90,7 +90,7 @@ def test_a_missing_file_is_found_elsewhere(context_for: Callable[..., ToolContex
 
 
 @pytest.mark.parametrize("path", ["a\0b", "\ud800", "f/below"])
-def test_a_path_that_cannot_be_is_refused(context_for: Callable[..., ToolContext], path: str) -> None:
+def test_an_invalid_path_is_an_error(context_for: Callable[..., ToolContext], path: str) -> None:
     with pytest.raises(ToolError):
         view(context_for({"f": ""}), path)
 
@@ -100,7 +100,7 @@ def test_a_binary_file_is_refused_with_its_size(context_for: Callable[..., ToolC
         view(context_for({"data.bin": b"\x7fE\0LF"}), "data.bin")
 
 
-def test_a_file_that_is_too_big_is_left_to_bash(context_for: Callable[..., ToolContext]) -> None:
+def test_a_file_that_is_too_big_is_an_error(context_for: Callable[..., ToolContext]) -> None:
     context = context_for()
     context.sandbox.exec("truncate -s 6M big.log")
 
@@ -132,7 +132,7 @@ def test_control_characters_in_a_file_are_visible(context_for: Callable[..., Too
     assert view(context, "f").endswith("     1\t\u241b[31mred\u240dx\x0cy\n")
 
 
-def test_a_closed_sandbox_is_not_the_policys_doing(context_for: Callable[..., ToolContext]) -> None:
+def test_a_closed_sandbox_raises_sandbox_closed(context_for: Callable[..., ToolContext]) -> None:
     context = context_for({"f": ""})
     context.sandbox.close()
 

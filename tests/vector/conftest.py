@@ -13,7 +13,7 @@ from swe_gym.vector import SweVectorEnv
 
 @pytest.fixture
 def gates() -> Iterator[dict[str, threading.Event]]:
-    """Gates that open at the end of the test, whatever happened in it."""
+    """Gates that open at the end of the test."""
     opened: dict[str, threading.Event] = defaultdict(threading.Event)
     yield opened
     for gate in opened.values():
@@ -22,7 +22,7 @@ def gates() -> Iterator[dict[str, threading.Event]]:
 
 @pytest.fixture
 def make_scripted(gates: dict[str, threading.Event]) -> Iterator[Callable[..., SweVectorEnv]]:
-    """A vector environment of scripted ones, named "a", "b" and so on."""
+    """Return a function that makes a vector environment of scripted ones, named "a", "b" and so on."""
     made: list[SweVectorEnv] = []
 
     def make(count: int = 3, **arguments: Any) -> SweVectorEnv:

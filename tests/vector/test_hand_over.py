@@ -1,4 +1,4 @@
-"""Requests to more slots than are woken at once."""
+"""Requests to more slots than wake at once."""
 
 import threading
 
@@ -13,11 +13,11 @@ Gates = dict[str, threading.Event]
 
 @pytest.fixture
 def many(gates: Gates) -> SweVectorEnv:
-    """A hundred slots; the gates are opened, and it is closed, by the tests."""
+    """A hundred slots. The tests open the gates and close it."""
     return SweVectorEnv([lambda: Scripted(gates)] * MANY)
 
 
-def test_all_slots_work_at_once_however_long_each_takes(many: SweVectorEnv, gates: Gates) -> None:
+def test_slots_work_in_parallel(many: SweVectorEnv, gates: Gates) -> None:
     with many as envs:
         envs.reset()
         envs.send(("wait gate",) * MANY)
@@ -36,7 +36,7 @@ def test_requests_in_many_small_parts_all_arrive(many: SweVectorEnv) -> None:
         assert envs.drain(TIMEOUT)[4]["steps"].tolist() == [1] * MANY
 
 
-def test_closing_answers_those_that_were_not_begun(many: SweVectorEnv, gates: Gates) -> None:
+def test_close_answers_requests_that_were_not_started(many: SweVectorEnv, gates: Gates) -> None:
     with many as envs:
         envs.reset()
         sent = envs.send(("wait gate",) * MANY)

@@ -1,4 +1,4 @@
-"""Infos of many environments as one: of Gymnasium's form, of one type for ever."""
+"""Batched infos: in Gymnasium's form and with stable types."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ anything = st.one_of(
 
 
 @given(st.lists(st.lists(st.dictionaries(st.sampled_from("ab"), anything), min_size=2, max_size=2), max_size=6))
-def test_any_values_come_out_as_they_went_in(steps: list[list[dict[str, Any]]]) -> None:
+def test_any_values_round_trip(steps: list[list[dict[str, Any]]]) -> None:
     batcher = InfoBatcher()
     kinds: dict[str, list[Any]] = {}
     for infos in steps:

@@ -20,7 +20,7 @@ Make = Callable[..., SweVectorEnv]
 Gates = dict[str, threading.Event]
 
 
-def test_what_is_ready_comes_and_the_rest_later(make_scripted: Make, gates: Gates) -> None:
+def test_recv_returns_what_is_ready(make_scripted: Make, gates: Gates) -> None:
     envs = make_scripted()
     envs.reset()
     tickets = envs.send(("wait slow", "1", "2"))
@@ -37,7 +37,7 @@ def test_what_is_ready_comes_and_the_rest_later(make_scripted: Make, gates: Gate
     assert envs.drain()[0] == ("a wait slow",)
 
 
-def test_the_oldest_come_first_whoever_was_ready_first(make_scripted: Make, gates: Gates) -> None:
+def test_the_oldest_results_come_first(make_scripted: Make, gates: Gates) -> None:
     envs = make_scripted(4)
     envs.reset()
     envs.send(("wait a", "wait b", "wait c", "wait d"))
@@ -58,7 +58,7 @@ def until_answered(envs: SweVectorEnv, slot: int) -> None:
         assert time.monotonic() < deadline
 
 
-def test_a_timeout_gives_what_is_there(make_scripted: Make, gates: Gates) -> None:
+def test_recv_returns_what_is_ready_at_the_timeout(make_scripted: Make, gates: Gates) -> None:
     envs = make_scripted()
     envs.reset()
     envs.send(("wait one", "wait two"), [0, 1])
@@ -76,7 +76,7 @@ def test_a_timeout_gives_what_is_there(make_scripted: Make, gates: Gates) -> Non
         envs.drain()
 
 
-def test_wrong_requests_do_nothing(make_scripted: Make, gates: Gates) -> None:
+def test_invalid_requests_do_nothing(make_scripted: Make, gates: Gates) -> None:
     envs = make_scripted(autoreset_mode="Disabled")
     envs.reset()
     envs.send(["wait gate"], [1])
@@ -107,7 +107,7 @@ def test_wrong_requests_do_nothing(make_scripted: Make, gates: Gates) -> None:
         envs.send(["x", "y"], [0, 1])
 
 
-def test_the_two_ways_do_not_mix(make_scripted: Make) -> None:
+def test_lockstep_and_asynchronous_calls_do_not_mix(make_scripted: Make) -> None:
     envs = make_scripted()
     envs.reset_async()
     with pytest.raises(AlreadyPendingCallError, match=r"reset_wait\(\)"):
@@ -117,7 +117,7 @@ def test_the_two_ways_do_not_mix(make_scripted: Make) -> None:
     envs.reset_wait()
 
 
-def test_episodes_begin_when_they_are_sent_for(make_scripted: Make) -> None:
+def test_send_reset_starts_episodes(make_scripted: Make) -> None:
     envs = make_scripted(autoreset_mode="Disabled")
     envs.send_reset([2, 0], seed=4, options={"task_ids": ["p", None]})
     observations, rewards, _, _, infos = envs.drain()
@@ -132,7 +132,7 @@ def test_episodes_begin_when_they_are_sent_for(make_scripted: Make) -> None:
     assert envs.drain()[4]["episode_id"].tolist() == [2]
 
 
-def test_a_mistake_is_raised_once_and_nothing_is_lost(make_scripted: Make) -> None:
+def test_an_error_is_raised_once_and_no_result_is_lost(make_scripted: Make) -> None:
     envs = make_scripted()
     envs.reset()
     envs.send(("x", "raise mistake", "raise lost"))
@@ -144,7 +144,7 @@ def test_a_mistake_is_raised_once_and_nothing_is_lost(make_scripted: Make) -> No
     assert infos["failure"].tolist() == [None, "KeyError", "SandboxLost (oom)"]
 
 
-def test_arrays_are_batched_whatever_their_number() -> None:
+def test_batches_of_any_size_hold_arrays() -> None:
     with SweVectorEnv([lambda: gym.make("CartPole-v1")] * 4) as envs:
         envs.reset(seed=0)
         envs.send(np.array([0, 1, 0]), np.array([3, 1, 0]))
@@ -154,8 +154,8 @@ def test_arrays_are_batched_whatever_their_number() -> None:
         assert rewards.shape == (3,)
 
 
-def test_both_ways_play_the_same_episodes() -> None:
-    """Whatever order results come in, each slot's own sequence is the same."""
+def test_lockstep_and_asynchronous_episodes_are_equal() -> None:
+    """Each slot's sequence is the same in any order of results."""
     makers = [lambda: gym.make("CartPole-v1", max_episode_steps=10)] * 4
     actions = np.random.default_rng(0).integers(2, size=(4, 60))
     with SweVectorEnv(makers) as one, SweVectorEnv(makers) as other:
@@ -208,7 +208,7 @@ class Troubled(Scripted):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_ticket_is_answered_exactly_once(seed: int) -> None:
-    """Sends with failures, mistakes, timeouts, interrupts of several threads and a close in the middle of it."""
+    """Send from several threads with failures, errors, timeouts, interrupts and a close."""
     chance = random.Random(seed)
     sent: list[int] = []
     received: list[int] = []

@@ -67,7 +67,9 @@ def test_a_hundred_steps_equal_those_of_sync(make_one: Callable[[], gym.Env[Any,
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_stock_vector_environments_tell_the_truth(kind: type[VectorEnv[Any, Any, Any]], tmp_path: Path) -> None:
+def test_gymnasiums_vector_environments_return_correct_observations(
+    kind: type[VectorEnv[Any, Any, Any]], tmp_path: Path
+) -> None:
     (tmp_path / "a.txt").write_text("é\n")
     makers = [lambda: gym.make("SWE/Local-v0", path=str(tmp_path), test_cmd="true")] * 2
     with SweVectorEnv(makers) as ours:
@@ -80,7 +82,7 @@ def test_stock_vector_environments_tell_the_truth(kind: type[VectorEnv[Any, Any,
         theirs.close()
 
 
-def test_make_vec_gives_it() -> None:
+def test_make_vec_returns_a_swe_vector_env() -> None:
     before = dict(VectorEnv.metadata), dict(swe_gym.SweEnv.metadata)
     envs = gym.make_vec("SWE/Toy-v0", num_envs=2, max_turns=3, autoreset_mode="SameStep", max_episode_steps=2)
     assert isinstance(envs, swe_gym.SweVectorEnv)
@@ -106,7 +108,7 @@ def test_make_vec_knows_every_family_and_task_id() -> None:
         gym.envs.registration.load_env_creator("swe_gym.vector.families:Settings")
 
 
-def test_wrong_actions_do_nothing(make_scripted: Make) -> None:
+def test_invalid_actions_do_nothing(make_scripted: Make) -> None:
     envs = make_scripted()
     envs.reset()
     for actions, error in [
@@ -122,7 +124,7 @@ def test_wrong_actions_do_nothing(make_scripted: Make) -> None:
     assert [env.actions for env in envs.envs] == [["1"], ["2"], ["3"]]
 
 
-def test_a_timeout_loses_nothing_and_shifts_nothing(make_scripted: Make, gates: dict[str, threading.Event]) -> None:
+def test_a_timeout_loses_no_result(make_scripted: Make, gates: dict[str, threading.Event]) -> None:
     envs = make_scripted()
     envs.reset()
     envs.step_async(("first", "wait gate", "first"))
@@ -138,7 +140,7 @@ def test_a_timeout_loses_nothing_and_shifts_nothing(make_scripted: Make, gates: 
         envs.step_wait()
 
 
-def test_infrastructure_that_fails_is_data(make_scripted: Make) -> None:
+def test_an_infrastructure_failure_is_a_row(make_scripted: Make) -> None:
     envs = make_scripted()
     envs.reset()
     observations, rewards, terminations, truncations, infos = envs.step(("x", "raise lost", "z"))
@@ -155,7 +157,7 @@ def test_infrastructure_that_fails_is_data(make_scripted: Make) -> None:
 
 
 @pytest.mark.parametrize(("what", "shown"), [("mistake", KeyError), ("two", Exception), ("exit", RuntimeError)])
-def test_a_mistake_is_raised_once_and_the_siblings_go_on(make_scripted: Make, what: str, shown: type) -> None:
+def test_an_error_is_raised_once_and_other_slots_continue(make_scripted: Make, what: str, shown: type) -> None:
     envs = make_scripted()
     envs.reset()
     with pytest.raises(shown) as caught:
@@ -167,7 +169,7 @@ def test_a_mistake_is_raised_once_and_the_siblings_go_on(make_scripted: Make, wh
     assert envs.step(("1", "2", "3"))[0] == ("a 1", "b reset 2", "c 3")
 
 
-def test_a_reset_that_fails_is_tried_at_the_next_step(make_scripted: Make) -> None:
+def test_a_failed_reset_is_retried_at_the_next_step(make_scripted: Make) -> None:
     envs = make_scripted()
     envs.envs[1].broken_resets = 2
     observations, infos = envs.reset()
@@ -181,7 +183,7 @@ def test_a_reset_that_fails_is_tried_at_the_next_step(make_scripted: Make) -> No
     assert not truncations.any()
 
 
-def test_a_reset_that_fails_in_the_same_step(make_scripted: Make) -> None:
+def test_a_failed_reset_in_same_step_mode(make_scripted: Make) -> None:
     envs = make_scripted(2, autoreset_mode="SameStep")
     envs.reset()
     envs.envs[0].broken_resets = 2
@@ -213,7 +215,7 @@ def test_without_autoreset_the_caller_resets(make_scripted: Make) -> None:
     assert "never" not in envs.envs[0].actions
 
 
-def test_without_autoreset_a_failed_reset_stays_data(make_scripted: Make) -> None:
+def test_without_autoreset_a_failed_reset_is_a_row(make_scripted: Make) -> None:
     envs = make_scripted(2, autoreset_mode="Disabled")
     envs.envs[0].broken_resets = 1
     envs.reset()
@@ -238,7 +240,7 @@ def test_calls_and_attributes(make_scripted: Make) -> None:
     assert envs.get_attr("name") == ("a", "b", "c")
     envs.set_attr("name", ["x", "y", "z"])
     assert envs.call("get_wrapper_attr", "name") == ("x", "y", "z")
-    with pytest.raises(UsageError, match="3 values"):
+    with pytest.raises(UsageError, match="expected 3 values"):
         envs.set_attr("name", ["x"])
     with pytest.raises(AttributeError):
         envs.get_attr("unheard_of")
@@ -255,7 +257,7 @@ def test_gymnasiums_wrappers_work_over_it(make_scripted: Make) -> None:
     assert "episode" not in infos[1]
 
 
-def test_environments_that_cannot_be_made_leave_none_behind() -> None:
+def test_a_failing_constructor_closes_the_other_environments() -> None:
     made: list[Scripted] = []
 
     def make() -> Scripted:
@@ -279,7 +281,7 @@ def make_closed() -> gym.Env[Any, Any]:
     return Scripted()
 
 
-def test_what_is_closed_says_so(make_scripted: Make) -> None:
+def test_a_closed_vector_environment_raises(make_scripted: Make) -> None:
     envs = make_scripted()
     envs.reset()
     envs.close()

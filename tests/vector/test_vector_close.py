@@ -1,4 +1,4 @@
-"""However it ends: closed, interrupted, forgotten."""
+"""The end of a vector environment: close, interrupts, garbage collection."""
 
 import gc
 import os
@@ -37,7 +37,7 @@ def slot_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("slot-")]
 
 
-def test_closing_cuts_off_what_runs(tmp_path: Path) -> None:
+def test_close_cancels_running_calls(tmp_path: Path) -> None:
     envs = real(tmp_path)
     envs.reset()
     sandboxes = [env.unwrapped.sandbox for env in envs.envs]
@@ -65,7 +65,7 @@ class CountsResets(gym.Wrapper):  # type: ignore[type-arg]  # of any kind of env
         return super().reset(**how)
 
 
-def test_what_is_cut_off_begins_no_further_episode(tmp_path: Path) -> None:
+def test_a_cancelled_step_starts_no_episode(tmp_path: Path) -> None:
     def make() -> CountsResets:
         return CountsResets(gym.make("SWE/Local-v0", path=str(tmp_path), test_cmd="true"))
 
@@ -91,7 +91,7 @@ class SlowToBegin(gym.Env):  # type: ignore[type-arg]  # its observations are nu
         return np.zeros(3, np.float32), {}
 
 
-def test_a_first_episode_that_was_cut_off_is_a_row_too() -> None:
+def test_a_cancelled_first_episode_is_a_row() -> None:
     begin = threading.Event()
     envs = SweVectorEnv([lambda: SlowToBegin(begin)] * 2)
     envs.send_reset()
@@ -104,7 +104,7 @@ def test_a_first_episode_that_was_cut_off_is_a_row_too() -> None:
     assert infos["failure"].tolist() == ["closed", "closed"]
 
 
-def test_a_sandbox_that_is_killed_is_its_slots_affair(tmp_path: Path) -> None:
+def test_a_killed_sandbox_affects_only_its_slot(tmp_path: Path) -> None:
     with real(tmp_path, 3) as envs:
         envs.reset()
         hello = '{"name": "bash", "arguments": {"command": "echo hello"}}'
@@ -119,7 +119,7 @@ def test_a_sandbox_that_is_killed_is_its_slots_affair(tmp_path: Path) -> None:
         assert infos["turn"].tolist() == [2, 0, 2]
 
 
-def test_closing_from_another_thread_ends_a_wait(tmp_path: Path) -> None:
+def test_close_in_another_thread_ends_a_wait(tmp_path: Path) -> None:
     envs = real(tmp_path)
     envs.reset()
     closer = threading.Timer(0.2, envs.close)
@@ -130,14 +130,14 @@ def test_closing_from_another_thread_ends_a_wait(tmp_path: Path) -> None:
     assert envs.closed
 
 
-def test_closing_before_anything_and_twice(tmp_path: Path) -> None:
+def test_close_works_before_reset_and_twice(tmp_path: Path) -> None:
     with real(tmp_path) as envs:
         pass
     envs.close()
     assert envs.closed
 
 
-def test_an_environment_that_hangs_does_not_hold_up_closing(make_scripted: Make, gates: Gates) -> None:
+def test_a_hanging_environment_does_not_block_close(make_scripted: Make, gates: Gates) -> None:
     envs = make_scripted()
     envs.reset()
     envs.send(("wait for ever",), [1])
@@ -153,7 +153,7 @@ def test_an_environment_that_hangs_does_not_hold_up_closing(make_scripted: Make,
     assert not envs.in_flight
 
 
-def test_an_error_at_closing_is_raised_after_all_are_closed() -> None:
+def test_an_error_in_close_is_raised_after_all_are_closed() -> None:
     class Stubborn(Scripted):
         def close(self) -> None:
             super().close()
@@ -165,7 +165,7 @@ def test_an_error_at_closing_is_raised_after_all_are_closed() -> None:
     assert [env.closed for env in envs.envs] == [1, 1, 1]
 
 
-def test_results_that_nobody_fetched_are_warned_of(make_scripted: Make) -> None:
+def test_close_warns_about_unfetched_results(make_scripted: Make) -> None:
     envs = make_scripted()
     envs.step_async(("x",) * 3)
     with pytest.warns(UserWarning, match="Calling `close` while waiting for a pending call to `step`"):
@@ -206,7 +206,7 @@ def armed() -> Iterator[list[bool]]:
 
 
 def test_interrupts_at_any_moment(make_scripted: Make, armed: list[bool]) -> None:
-    """A thread interrupts all the time; every step is taken exactly once, and results belong to their actions."""
+    """A thread interrupts continuously; every step runs once, and results match their actions."""
     envs = make_scripted(4)
     envs.reset()
     stop = threading.Event()
@@ -238,7 +238,7 @@ def test_interrupts_at_any_moment(make_scripted: Make, armed: list[bool]) -> Non
     assert len({len(env.actions) for env in envs.envs}) == 1
 
 
-def test_what_is_forgotten_ends_by_itself() -> None:
+def test_garbage_collection_closes() -> None:
     gc.collect()
     before = len(slot_threads())
     envs = SweVectorEnv([Scripted] * 3)

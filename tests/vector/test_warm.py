@@ -1,4 +1,4 @@
-"""Sandboxes that are started before a slot's next episode needs them."""
+"""Sandboxes that are started ahead of time."""
 
 import threading
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SUBMIT = '{"name": "submit", "arguments": {}}'
 
 
 class TwentyTasks:
-    """Tasks that differ in their sandbox, so that one cannot be taken for another."""
+    """Tasks with different sandboxes, so that tests can tell them apart."""
 
     def ids(self) -> Sequence[str]:
         return tuple(f"task-{number}" for number in range(20))
@@ -29,7 +29,7 @@ class TwentyTasks:
 
 
 class Gated(FakeSandbox):
-    """Remembers in which thread each started, and the warm ones wait at a gate where there is one."""
+    """A fake that records the thread of each start. Warm ones wait at a gate if there is one."""
 
     starts: ClassVar[list[tuple[str, str]]] = []
     alive: ClassVar[list["Gated"]] = []
@@ -66,7 +66,7 @@ def tasks_of(envs: SweVectorEnv, episodes: int) -> list[list[str]]:
     return played
 
 
-def test_resets_take_what_was_started_for_them_and_play_the_same_tasks() -> None:
+def test_resets_use_warm_sandboxes_and_play_the_same_tasks() -> None:
     with SweVectorEnv([make] * 3) as cold, SweVectorEnv([make] * 3, warm=3) as warm:
         expected = tasks_of(cold, 5)
         Gated.starts.clear()
@@ -76,7 +76,7 @@ def test_resets_take_what_was_started_for_them_and_play_the_same_tasks() -> None
     assert all(sandbox.closed for sandbox in Gated.alive)
 
 
-def test_a_new_seed_forgets_what_was_drawn_and_a_named_task_does_not() -> None:
+def test_a_new_seed_drops_the_drawn_task_and_a_named_task_does_not() -> None:
     plain, ahead = make(), make()
     with WarmPool(f"{__name__}:Gated", ready=4) as pool:
         for seed, task_id in [(1, None), (None, None), (None, "task-3"), (None, None), (5, None), (None, None)]:
@@ -89,13 +89,13 @@ def test_a_new_seed_forgets_what_was_drawn_and_a_named_task_does_not() -> None:
     assert all(sandbox.closed for sandbox in Gated.alive)
 
 
-def test_no_more_are_started_than_asked_for() -> None:
+def test_no_more_sandboxes_are_started_than_requested() -> None:
     with SweVectorEnv([make] * 4, warm=1) as envs:
         envs.reset(seed=1)
         assert sum(kind == "warm" for _, kind in Gated.starts) <= 1
 
 
-def test_closing_ends_starts_that_hang() -> None:
+def test_close_ends_hanging_starts() -> None:
     Gated.gate.clear()
     envs = SweVectorEnv([make] * 2, warm=2)
     envs.reset(seed=1)
@@ -109,7 +109,7 @@ def test_closing_ends_starts_that_hang() -> None:
     assert all(sandbox.closed for sandbox in Gated.alive)
 
 
-def test_one_that_died_while_it_waited_is_replaced() -> None:
+def test_a_dead_warm_sandbox_is_replaced() -> None:
     env = make()
     with WarmPool(f"{__name__}:Gated", ready=1) as pool:
         env.reset(seed=1)
@@ -123,9 +123,9 @@ def test_one_that_died_while_it_waited_is_replaced() -> None:
         env.close()
 
 
-def test_it_needs_environments_of_ours_and_a_number() -> None:
+def test_warm_needs_swe_envs_and_a_number() -> None:
     import gymnasium
 
-    for warm, message in ((1, "one backend"), (-1, "-1 is less than none")):
+    for warm, message in ((1, "one backend"), (-1, "0 or more sandboxes, not -1")):
         with pytest.raises(UsageError, match=message):
             SweVectorEnv([lambda: gymnasium.make("CartPole-v1")], warm=warm)

@@ -1,4 +1,4 @@
-"""Environments that do what their actions say, and wait where a test wants them to."""
+"""Environments scripted by their actions."""
 
 import threading
 from collections import defaultdict
@@ -10,11 +10,11 @@ from swe_gym.errors import SandboxLost, SandboxStartError
 from swe_gym.spaces import Unicode
 
 TIMEOUT = 20.0
-"""Seconds after which a test that waits has failed."""
+"""Seconds until a waiting test fails."""
 
 
 class TwoArguments(Exception):
-    """An exception as some libraries have them: it cannot be copied by its `args`, nor pickled."""
+    """An exception that cannot be copied by its `args` or pickled, as in some libraries."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first)

@@ -1,4 +1,4 @@
-"""The wrappers around one environment, and the same around each of many."""
+"""Wrappers of one environment and of vector environments."""
 
 import inspect
 import json
@@ -66,8 +66,8 @@ def test_constructors_are_recorded(single: Make, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_many_wrapped_are_as_each_wrapped(many: MakeMany, single: Make, name: str, mode: str) -> None:
-    """The vector version equals Gymnasium's SyncVectorEnv over environments that are wrapped one by one."""
+def test_vector_wrappers_equal_wrapped_environments(many: MakeMany, single: Make, name: str, mode: str) -> None:
+    """The vector version equals Gymnasium's SyncVectorEnv over individually wrapped environments."""
     ours = getattr(vector, name)(many(autoreset_mode=mode), **ARGUMENTS[name])
     theirs = SyncVectorEnv(
         [lambda: getattr(wrappers, name)(single().unwrapped, **ARGUMENTS[name])] * 3, autoreset_mode=mode
@@ -83,7 +83,7 @@ def test_many_wrapped_are_as_each_wrapped(many: MakeMany, single: Make, name: st
     theirs.close()
 
 
-def test_vector_wrappers_say_where_they_go(many: MakeMany, single: Make) -> None:
+def test_vector_wrappers_check_their_environment(many: MakeMany, single: Make) -> None:
     stock = SyncVectorEnv([lambda: single()])
     with pytest.raises(UsageError, match="is for SweVectorEnv"):
         vector.Budget(stock, turns=1)
@@ -141,13 +141,13 @@ def test_budgets_end_episodes(single: Make, budget: dict[str, Any], steps: int) 
     assert info["limit"] == next(iter(budget))
 
 
-def test_the_last_step_of_a_budget_keeps_what_it_earned(single: Make) -> None:
+def test_the_last_step_of_a_budget_keeps_its_reward(single: Make) -> None:
     env = wrappers.Budget(wrappers.ShapeReward(single(), per_turn=-0.25), turns=2)
     env.reset(seed=1)
     assert [env.step(LS)[1] for _ in range(2)] == [-0.25, 1.0 - 0.25]
 
 
-def test_a_submission_in_the_last_turn_is_one(single: Make) -> None:
+def test_a_submission_in_the_last_turn_counts(single: Make) -> None:
     env = wrappers.Budget(single(), turns=1)
     env.reset(seed=1)
     _, _, terminated, truncated, info = env.step(SUBMIT)
@@ -155,12 +155,12 @@ def test_a_submission_in_the_last_turn_is_one(single: Make) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{}, {"turns": 0}, {"tokens": -1}])
-def test_budgets_that_are_none(single: Make, wrong: dict[str, Any]) -> None:
+def test_invalid_budgets_are_errors(single: Make, wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="Budget needs"):
         wrappers.Budget(single(), **wrong)
 
 
-def test_wrappers_say_what_they_need(single: Make) -> None:
+def test_wrappers_check_their_environment(single: Make) -> None:
     with pytest.raises(UsageError, match="put it around the environment"):
         wrappers.Budget(wrappers.HashedText(single()), turns=1)
     for name in ("Budget", "ShapeReward", "RecordTrajectory", "ToolMenu", "TaskCurriculum", "HashedText"):
@@ -237,12 +237,12 @@ def test_the_menu_of_a_tool_set(single: Make) -> None:
         [{"name": "submit", "twice": True}],
     ],
 )
-def test_menus_that_are_none(single: Make, menu: Any) -> None:
+def test_invalid_menus_are_errors(single: Make, menu: Any) -> None:
     with pytest.raises(UsageError):
         wrappers.ToolMenu(single(), menu)
 
 
-def test_masks_of_many(many: MakeMany) -> None:
+def test_vector_menus_have_masks(many: MakeMany) -> None:
     with vector.ToolMenu(many(), **ARGUMENTS["ToolMenu"]) as envs:
         _, infos = envs.reset(seed=1)
         assert infos["action_mask"].shape == (3, 3)
@@ -252,7 +252,7 @@ def test_masks_of_many(many: MakeMany) -> None:
     assert envs.closed
 
 
-def test_features_are_of_length_one_and_tell_texts_apart(single: Make) -> None:
+def test_features_have_unit_length_and_distinguish_texts(single: Make) -> None:
     env = wrappers.HashedText(single(), 64)
     first, _ = env.reset(seed=1)
     assert first in env.observation_space
@@ -266,7 +266,7 @@ def test_features_are_of_length_one_and_tell_texts_apart(single: Make) -> None:
         wrappers.HashedText(env)
 
 
-def test_a_round_plays_every_task_once(single: Make) -> None:
+def test_round_robin_plays_every_task_once(single: Make) -> None:
     env = wrappers.TaskCurriculum(single(), "round_robin")
     ids = list(env.unwrapped.source.ids())
     assert [env.reset()[1]["task_id"] for _ in range(2 * len(ids))] == ids + ids
@@ -274,7 +274,7 @@ def test_a_round_plays_every_task_once(single: Make) -> None:
     assert env.reset()[1]["task_id"] == ids[0]
 
 
-def test_a_seed_decides_what_is_drawn(single: Make) -> None:
+def test_the_seed_determines_the_tasks(single: Make) -> None:
     env = wrappers.TaskCurriculum(single(), "uniform")
     first = [env.reset(seed=seed)[1]["task_id"] for seed in (7, None, None)]
     assert [env.reset(seed=seed)[1]["task_id"] for seed in (7, None, None)] == first
@@ -297,7 +297,7 @@ def test_tasks_that_are_sometimes_solved_are_preferred() -> None:
             wrappers.Curriculum(*wrong)
 
 
-def test_many_share_a_curriculum(many: MakeMany) -> None:
+def test_vector_environments_share_a_curriculum(many: MakeMany) -> None:
     envs = vector.TaskCurriculum(many(4), "round_robin")
     ids = list(envs.unwrapped.envs[0].unwrapped.source.ids())
     _, infos = envs.reset(seed=1)
@@ -308,7 +308,7 @@ def test_many_share_a_curriculum(many: MakeMany) -> None:
     assert sorted(envs.step((SUBMIT,) * 4)[4]["task_id"]) == sorted(ids[4:8])
 
 
-def test_a_curriculums_sandboxes_start_ahead(many: MakeMany) -> None:
+def test_a_curriculum_starts_warm_sandboxes(many: MakeMany) -> None:
     envs = vector.TaskCurriculum(many(2, warm=2), "round_robin")
     ids = list(envs.unwrapped.envs[0].unwrapped.source.ids())
     played = list(envs.reset(seed=1)[1]["task_id"])
@@ -318,7 +318,7 @@ def test_a_curriculums_sandboxes_start_ahead(many: MakeMany) -> None:
     assert sorted(played) == sorted(ids[:8])
 
 
-def test_many_write_one_file(many: MakeMany, tmp_path: Path) -> None:
+def test_vector_environments_write_one_file(many: MakeMany, tmp_path: Path) -> None:
     path = tmp_path / "episodes.jsonl"
     envs = vector.RecordTrajectory(many(), path=str(path))
     envs.reset(seed=1)

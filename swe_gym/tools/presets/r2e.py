@@ -5,99 +5,82 @@ from __future__ import annotations
 import io
 import shlex
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
 
 from ...types import ToolResult
-from .. import schema
-from ..base import Tool, ToolContext
-from ..bash import ENDING_ROOM
+from ..base import ToolContext, tool
 from ..document import Document
-from ..edit import EditorTool
+from ..edit import FileText, NewStr
 from ..editing import numbered
-from ..grep import search
-from ..shell import DEFAULT_TIMEOUT, run_command
+from ..grep import search as grep_lines
+from ..shell import DEFAULT_TIMEOUT, ENDING_ROOM, run_command
 from ..text import bound, clean, harmless
 from ..view import open_for_view
-from .str_replace import EDITOR_PROPERTIES, change, folder_view, view
+from .str_replace import Command, FileEditorTool, InsertLine, OldStr, Path, ViewRange, view_path
 
 CONDENSE_FROM = 110
-"""Lines above which a Python file is shown condensed where no range is asked for."""
+"""Lines above which a Python file is shown condensed unless a range is given."""
 
 SHORT_BODY = 4
-"""Lines that the body of a function needs to be elided."""
+"""Lines from which the body of a function is elided."""
 
 MAX_FILES = 100
-"""Files with matches that a search lists."""
+"""Maximum number of files that a search lists."""
 
 SYNTAX_CHECK = "import ast, sys\ntry: ast.parse(sys.stdin.buffer.read())\nexcept SyntaxError as e: print(e)"
-"""What `enable_linting` runs on a Python file, by the Python of the sandbox."""
+"""The program of `enable_linting`, run by the sandbox's Python."""
 
 
-class FileEditor(EditorTool):
-    """View and change files, by R2E-Gym's parameters."""
+class FileEditor(FileEditorTool):
+    """R2E-Gym's editor."""
 
-    name = "file_editor"
-    description = (
-        "View, create and change files. `view` shows a file with line numbers, or what lies in a folder two levels "
-        f"deep; a Python file of more than {CONDENSE_FROM} lines is shown with the bodies of its functions elided "
-        "unless `view_range` is given or `concise` is false. `create` makes a new file; `str_replace` replaces a "
-        "text that occurs exactly once; `insert` puts lines after a line; `undo_edit` takes back the last change."
-    )
-    parameters = schema.parameters(
-        ["command", "path"],
-        **EDITOR_PROPERTIES,
-        concise=schema.boolean("For view: elide the bodies of functions, or do not."),
-        python_only=schema.boolean("For view of a folder: show only folders and Python files; false by default."),
-        enable_linting=schema.boolean("After a change: check the syntax of a Python file; false by default."),
-    )
     examples = ({"command": "view", "path": "."},)
 
     def run(
         self,
         context: ToolContext,
-        command: str,
-        path: str,
-        file_text: str | None = None,
-        old_str: str | None = None,
-        new_str: str | None = None,
-        insert_line: int | None = None,
-        view_range: Sequence[int] | None = None,
-        concise: bool | None = None,
-        python_only: bool = False,
-        enable_linting: bool = False,
+        command: Command,
+        path: Path,
+        file_text: FileText = None,
+        old_str: OldStr = None,
+        new_str: NewStr = None,
+        insert_line: InsertLine = None,
+        view_range: ViewRange = None,
+        concise: Annotated[bool | None, "For view: elide the bodies of functions, or do not."] = None,
+        python_only: Annotated[
+            bool, "For view of a folder: show only folders and Python files; false by default."
+        ] = False,
+        enable_linting: Annotated[bool, "After a change: check the syntax of a Python file; false by default."] = False,
     ) -> ToolResult:
-        """Do what `command` says."""
+        """View, create and change files.
+
+        `view` shows a file with line numbers, or what lies in a folder two levels deep; a Python file of more than 110
+        lines is shown with the bodies of its functions elided unless `view_range` is given or `concise` is false.
+        `create` makes a new file; `str_replace` replaces a text that occurs exactly once; `insert` puts lines after a
+        line; `undo_edit` takes back the last change.
+        """
         if command == "view":
-            text = _view(context, path, view_range, concise, python_only)
+            text = "" if view_range is not None else _condensed_view(context, path, concise)
+            text = text or view_path(context, path, view_range, only_python=python_only)
         else:
-            text = change(self._editor, context, command, path, file_text, old_str, new_str, insert_line)
+            text = self._change(context, command, path, (old_str, new_str, insert_line, file_text))
             text += _syntax_error(context, path) if enable_linting else ""
-        return ToolResult(text=f"Execution output of [{self.name}]:\n{text}")
+        return ToolResult(text=f"Execution output of [file_editor]:\n{text}")
 
 
-def _view(
-    context: ToolContext, path: str, view_range: Sequence[int] | None, concise: bool | None, python_only: bool
-) -> str:
-    document = open_for_view(context, path)
-    if document is None and view_range is None:
-        return folder_view(context, path, only_python=python_only)
-    if document is not None and view_range is None and path.endswith(".py"):
-        condensed = condense(document) if _wants_condensed(document, concise) else ""
-        if condensed:
-            return bound(
-                f"Here is {path}, condensed; give a view_range to see all of a part:\n{condensed}",
-                context.max_output - ENDING_ROOM,
-            )
-    return view(context, path, view_range)
-
-
-def _wants_condensed(document: Document, concise: bool | None) -> bool:
-    return document.line_count > CONDENSE_FROM if concise is None else concise
+def _condensed_view(context: ToolContext, path: str, concise: bool | None) -> str:
+    """Return a condensed view of a long Python file; empty for anything else."""
+    document = open_for_view(context, path) if path.endswith(".py") else None
+    if document is None or not (document.line_count > CONDENSE_FROM if concise is None else concise):
+        return ""
+    condensed = condense(document)
+    shown = f"Here is {path}, condensed; give a view_range to see all of a part:\n{condensed}"
+    return bound(shown, context.max_output - ENDING_ROOM) if condensed else ""
 
 
 def condense(document: Document) -> str:
-    """A Python file with line numbers and without the bodies of its functions; empty where it is no valid Python."""
+    """Return a Python file with line numbers and without function bodies; empty if it is not valid Python."""
     try:
         bodies = list(_bodies(document.text))
     except (tokenize.TokenError, SyntaxError):
@@ -105,7 +88,7 @@ def condense(document: Document) -> str:
     parts: list[str] = []
     line = 1
     for first, last in bodies:
-        if first >= line and last - first + 1 >= SHORT_BODY:  # an inner function lies in what is elided already
+        if first >= line and last - first + 1 >= SHORT_BODY:  # an inner function is elided with the outer one
             parts += [
                 numbered(document.lines(line, first - 1), line),
                 f"{first:6}\t... lines {first}-{last} elided ...\n",
@@ -115,8 +98,8 @@ def condense(document: Document) -> str:
 
 
 def _bodies(source: str) -> Iterator[tuple[int, int]]:
-    """First and last line of the body of each function, outer ones before inner ones."""
-    starts: list[int] = []  # of each open block: its first line, or 0 where it is no function's
+    """Yield the first and last line of each function's body, outer ones before inner ones."""
+    starts: list[int] = []  # first line of each open block, or 0 if it is not a function's
     found: list[tuple[int, int]] = []
     in_function = at_line_start = True
     last = 0
@@ -137,7 +120,7 @@ def _bodies(source: str) -> Iterator[tuple[int, int]]:
 
 
 def _syntax_error(context: ToolContext, path: str) -> str:
-    """What the sandbox's Python says against the syntax of a Python file; nothing where it is well or not there."""
+    """Return the sandbox's Python's verdict on a Python file; empty if the syntax is valid or Python is missing."""
     if not path.endswith(".py"):
         return ""
     line = f"python3 -c {shlex.quote(SYNTAX_CHECK)} < {shlex.quote(context.sandbox.resolve(path))}"
@@ -146,34 +129,28 @@ def _syntax_error(context: ToolContext, path: str) -> str:
     return f"[syntax error: {problem}]\n" if problem else ""
 
 
-class Search(Tool):
-    """Search files, by R2E-Gym's parameters."""
+@tool(examples=({"search_term": "import"},))
+def search(
+    context: ToolContext,
+    search_term: Annotated[str, "The text to search for."],
+    path: Annotated[str, "The file or folder to search, absolute or relative; the repository by default."] = ".",
+    python_only: Annotated[bool, "Search only Python files; false by default."] = False,
+) -> ToolResult:
+    """Search for a text (a basic regular expression, as for grep).
 
-    name = "search"
-    description = (
-        "Search for a text (a basic regular expression, as for grep). Below a folder, the files that hold it are "
-        "listed with the number of matching lines; in a file, the matching lines are shown with their numbers."
-    )
-    parameters = schema.parameters(
-        ["search_term"],
-        search_term=schema.string("The text to search for."),
-        path=schema.string("The file or folder to search, absolute or relative; the repository by default."),
-        python_only=schema.boolean("Search only Python files; false by default."),
-    )
-    examples = ({"search_term": "import"},)
-
-    def run(self, context: ToolContext, search_term: str, path: str = ".", python_only: bool = False) -> ToolResult:
-        """Search `path` for `search_term`."""
-        found = search(context, search_term, path, include="*.py" if python_only else "", basic=True)
-        if found.matches and set(found.counts) == {found.where}:
-            body = "".join(f"{match.line}:{match.shown()}\n" for match in found.matches)
-        else:
-            body = _by_file(found.counts, f'"{harmless(search_term)}" in {harmless(path)}')
-        return ToolResult(text=f"Execution output of [{self.name}]:\n{bound(body, context.max_output - ENDING_ROOM)}")
+    Below a folder, the files that hold it are listed with the number of matching lines; in a file, the matching lines
+    are shown with their numbers.
+    """
+    found = grep_lines(context, search_term, path, include="*.py" if python_only else "", basic=True)
+    if found.matches and set(found.counts) == {found.where}:
+        body = "".join(f"{match.line}:{match.shown()}\n" for match in found.matches)
+    else:
+        body = _by_file(found.counts, f'"{harmless(search_term)}" in {harmless(path)}')
+    return ToolResult(text=f"Execution output of [search]:\n{bound(body, context.max_output - ENDING_ROOM)}")
 
 
 def _by_file(counts: Mapping[str, int], what: str) -> str:
-    """The files that match with their number of matching lines, for a search for `what`."""
+    """Return the matching files with their number of matching lines."""
     if not counts:
         return f"No matches for {what}\n"
     if len(counts) > MAX_FILES:
@@ -182,45 +159,31 @@ def _by_file(counts: Mapping[str, int], what: str) -> str:
     return f"Found {sum(counts.values()):,} matches for {what}:\n{files}End of matches for {what}\n"
 
 
-class ExecuteBash(Tool):
-    """Run a shell command, by R2E-Gym's parameters."""
+@tool(examples=({"cmd": "echo hello"}, {"cmd": "ls"}))
+def execute_bash(context: ToolContext, cmd: Annotated[str, "The command line."]) -> ToolResult:
+    """Run a bash command and get its exit code, standard output and standard error.
 
-    name = "execute_bash"
-    description = (
-        "Run a bash command and get its exit code, standard output and standard error. Every call is a new shell "
-        "that starts in the repository: a directory change or a variable does not last to the next call, so join "
-        f"such steps with &&. There is no input. A command is stopped after {DEFAULT_TIMEOUT:g} seconds."
+    Every call is a new shell that starts in the repository: a directory change or a variable does not last to the next
+    call, so join such steps with &&. There is no input. A command is stopped after 120 seconds.
+    """
+    ran = run_command(context, cmd, timeout=DEFAULT_TIMEOUT, merge=False)
+    room = context.max_output - ENDING_ROOM
+    errors = ran.error_output(room // 2)
+    output = ran.output(room - len(errors))
+    code = -1 if ran.exit_code is None else ran.exit_code
+    stopped = f"[{ran.ending()}]\n" if ran.result.timed_out else ""
+    text = (
+        f"Exit code: {code}\nExecution output of [execute_bash]:\n{stopped}"
+        f"[STDOUT]\n\n{output}\n\n[STDERR]\n\n{errors}\n"
     )
-    parameters = schema.parameters(["cmd"], cmd=schema.string("The command line."))
-    examples = ({"cmd": "echo hello"}, {"cmd": "ls"})
-
-    def run(self, context: ToolContext, cmd: str) -> ToolResult:
-        """Run `cmd`."""
-        ran = run_command(context, cmd, timeout=DEFAULT_TIMEOUT, merge=False)
-        room = context.max_output - ENDING_ROOM
-        errors = ran.error_output(room // 2)
-        output = ran.output(room - len(errors))
-        code = -1 if ran.exit_code is None else ran.exit_code
-        stopped = f"[{ran.ending()}]\n" if ran.result.timed_out else ""
-        text = (
-            f"Exit code: {code}\nExecution output of [{self.name}]:\n{stopped}"
-            f"[STDOUT]\n\n{output}\n\n[STDERR]\n\n{errors}\n"
-        )
-        return ToolResult(text=text, ok=ran.result.ok, exit_code=ran.exit_code)
+    return ToolResult(text=text, ok=ran.result.ok, exit_code=ran.exit_code)
 
 
-class Finish(Tool):
-    """End the episode, by R2E-Gym's parameters."""
-
-    name = "finish"
-    description = (
-        "Hand in the work when the problem is solved. This ends the episode: the repository is judged as it is now."
-    )
-    parameters = schema.parameters(
-        command=schema.string("Must be submit, which is the default.", ["submit"]),
-        result=schema.string("What was done, for the record; it is not judged."),
-    )
-
-    def run(self, context: ToolContext, **_result: Any) -> ToolResult:  # noqa: ARG002  the call itself is the record
-        """Say that the work is done."""
-        return ToolResult(text="<<< Finished >>>", submitted=True)
+@tool
+def finish(
+    context: ToolContext,  # noqa: ARG001  the call itself is the record
+    command: Annotated[Literal["submit"], "Must be submit, which is the default."] = "submit",  # noqa: ARG001
+    result: Annotated[str, "What was done, for the record; it is not judged."] = "",  # noqa: ARG001
+) -> ToolResult:
+    """Hand in the work when the problem is solved. This ends the episode: the repository is judged as it is now."""
+    return ToolResult(text="<<< Finished >>>", submitted=True)

@@ -4,76 +4,92 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Literal
 
 from ...errors import ToolError
 from ...types import ToolResult
-from .. import schema
-from ..base import Tool, ToolContext
-from ..bash import run_bash
-from ..edit import Editor, EditorTool, bounded_snippet
+from ..base import ToolContext, tool
+from ..bash import bash
+from ..edit import EditorTool, FileText, NewStr
 from ..files import shown_path
 from ..listdir import find_entries
-from ..shell import DEFAULT_TIMEOUT, MAX_TIMEOUT
+from ..shell import DEFAULT_TIMEOUT
 from ..text import bound, harmless
 from ..view import HEADER_ROOM, choose_window, more_lines, open_for_view
 
-COMMANDS = ("view", "create", "str_replace", "insert", "undo_edit")
-
-EDITOR_PROPERTIES = {
-    "command": schema.string("What to do.", COMMANDS),
-    "path": schema.string("The file, or for view also a folder; absolute, or relative to the repository."),
-    "file_text": schema.string("For create: the content of the file."),
-    "old_str": schema.string("For str_replace: the text to replace, which must occur exactly once."),
-    "new_str": schema.string("For str_replace: the text in its place, nothing by default. For insert: the new lines."),
-    "insert_line": schema.integer("For insert: the number of the line to insert after; 0 is the beginning."),
-    "view_range": schema.integers("For view: the first and the last line, as in [11, 20]; -1 is the end of the file."),
-}
-
-SECURITY_RISK = schema.string("How risky the call is, by the model's own judgement; nothing depends on it.")
+Command = Annotated[Literal["view", "create", "str_replace", "insert", "undo_edit"], "What to do."]
+Path = Annotated[str, "The file, or for view also a folder; absolute, or relative to the repository."]
+OldStr = Annotated[str | None, "For str_replace: the text to replace, which must occur exactly once."]
+InsertLine = Annotated[int | None, "For insert: the number of the line to insert after; 0 is the beginning."]
+ViewRange = Annotated[
+    Sequence[int] | None,
+    "For view: the first and the last line, as in [11, 20]; -1 is the end of the file.",
+]
+SecurityRisk = Annotated[str, "How risky the call is, by the model's own judgement; nothing depends on it."]
+"""OpenHands asks its models for it."""
 
 
-class StrReplaceEditor(EditorTool):
-    """View and change files by one tool with several commands."""
+class FileEditorTool(EditorTool):
+    """Base class of the editors of SWE-agent, OpenHands and R2E-Gym."""
 
-    name = "str_replace_editor"
-    description = (
-        "View, create and change files. `view` shows a file with line numbers, or what lies in a folder two levels "
-        "deep; `create` makes a new file; `str_replace` replaces a text that occurs exactly once, spaces and line "
-        "ends included; `insert` puts lines after a line; `undo_edit` takes back the last change of a file."
-    )
-    parameters = schema.parameters(["command", "path"], **EDITOR_PROPERTIES, security_risk=SECURITY_RISK)
+    def _change(
+        self,
+        context: ToolContext,
+        command: str,
+        path: str,
+        arguments: tuple[str | None, str | None, int | None, str | None],
+    ) -> str:
+        shown = harmless(path)
+        text = self._apply(
+            context,
+            command,
+            path,
+            arguments,
+            created=f"The file {shown} has been created.\n",
+            changed=f"The file {shown} has been edited. Here is the changed part, numbered:\n",
+        )
+        return text + "\n" * (command == "undo_edit")
+
+
+class StrReplaceEditor(FileEditorTool):
+    """The editor of SWE-agent and OpenHands."""
+
     examples = ({"command": "view", "path": "."},)
 
     def run(
         self,
         context: ToolContext,
-        command: str,
-        path: str,
-        file_text: str | None = None,
-        old_str: str | None = None,
-        new_str: str | None = None,
-        insert_line: int | None = None,
-        view_range: Sequence[int] | None = None,
-        security_risk: str = "",  # noqa: ARG002  taken because OpenHands asks its models for it
+        command: Command,
+        path: Path,
+        file_text: FileText = None,
+        old_str: OldStr = None,
+        new_str: NewStr = None,
+        insert_line: InsertLine = None,
+        view_range: ViewRange = None,
+        security_risk: SecurityRisk = "",  # noqa: ARG002
     ) -> ToolResult:
-        """Do what `command` says."""
+        """View, create and change files.
+
+        `view` shows a file with line numbers, or what lies in a folder two levels deep; `create` makes a new file;
+        `str_replace` replaces a text that occurs exactly once, spaces and line ends included; `insert` puts lines after
+        a line; `undo_edit` takes back the last change of a file.
+        """
         if command == "view":
-            return ToolResult(text=view(context, path, view_range))
-        return ToolResult(text=change(self._editor, context, command, path, file_text, old_str, new_str, insert_line))
+            return ToolResult(text=view_path(context, path, view_range))
+        return ToolResult(text=self._change(context, command, path, (old_str, new_str, insert_line, file_text)))
 
 
-def view(context: ToolContext, path: str, view_range: Sequence[int] | None) -> str:
-    """A file with line numbers, or the names in a folder.
+def view_path(context: ToolContext, path: str, view_range: Sequence[int] | None, *, only_python: bool = False) -> str:
+    """Return a file with line numbers, or the names in a folder two levels deep.
 
     Raises:
-        ToolError: There is no such file, it is binary, or has no such lines.
+        ToolError: The file is missing or binary, or does not have these lines; or the folder holds too much.
     """
     document = open_for_view(context, path)
     if document is None:
         if view_range is not None:
             raise ToolError(f"{shown_path(context.sandbox, path)!r} is a folder: view_range is for files.")
-        return folder_view(context, path)
+        return _folder_view(context, path, only_python)
     if view_range is not None and len(view_range) != 2:
         raise ToolError(f"view_range has {len(view_range)} numbers, but must have two: the first and the last line.")
     start, end = view_range or (None, None)
@@ -81,12 +97,7 @@ def view(context: ToolContext, path: str, view_range: Sequence[int] | None) -> s
     return f"Here is {harmless(path)}, numbered as by `cat -n`:\n{window.text}{more_lines(window)}"
 
 
-def folder_view(context: ToolContext, path: str, *, only_python: bool = False) -> str:
-    """The paths two levels deep, one a line, hidden ones left out.
-
-    Raises:
-        ToolError: There is no such folder, or it holds too much.
-    """
+def _folder_view(context: ToolContext, path: str, only_python: bool) -> str:
     entries = find_entries(context, path, depth=2, hidden=False)
     if only_python:
         entries = [entry for entry in entries if entry.kind == "d" or entry.path.endswith(".py")]
@@ -98,94 +109,41 @@ def folder_view(context: ToolContext, path: str, *, only_python: bool = False) -
     )
 
 
-def change(
-    editor: Editor,
+@tool(examples=({"command": "echo hello"}, {"command": "ls"}))
+def execute_bash(
     context: ToolContext,
-    command: str,
-    path: str,
-    file_text: str | None,
-    old_str: str | None,
-    new_str: str | None,
-    insert_line: int | None,
-) -> str:
-    """Run one of the commands that change a file, and show the changed lines.
+    command: Annotated[str, "The command line."],
+    is_input: Annotated[
+        Literal["true", "false"], "Must be false: no command goes on running that could take input."
+    ] = "false",
+    timeout: Annotated[float, "Seconds after which the command is stopped."] = DEFAULT_TIMEOUT,
+    security_risk: SecurityRisk = "",  # noqa: ARG001
+) -> ToolResult:
+    """Run a bash command and get its output and exit code.
 
-    Raises:
-        ToolError: It could not be done, and nothing was changed.
+    Every call is a new shell that starts in the repository: a directory change or a variable does not last to the next
+    call, so join such steps with &&. A command is stopped after `timeout` seconds (120 by default, 600 at most). There
+    is no terminal and no input: start what should go on running with &, its output sent to a file.
     """
-    if command == "create":
-        editor.create(context, path, file_text)
-        return f"The file {harmless(path)} has been created.\n"
-    if command == "undo_edit":
-        return editor.undo(context, path) + "\n"
-    if command == "str_replace":
-        done = editor.replace(context, path, old_str, new_str)
-    elif command == "insert":
-        done = editor.insert(context, path, insert_line, new_str)
-    else:
-        raise ToolError(f"There is no command {command!r}: give one of {', '.join(COMMANDS)}.")
-    part = bounded_snippet(context, done)
-    return f"The file {harmless(path)} has been edited. Here is the changed part, numbered:\n{part}"
+    if is_input == "true":
+        raise ToolError("No command is running that could take input: each runs to its end within its call.")
+    return bash.run(context, command, timeout)
 
 
-class ExecuteBash(Tool):
-    """Run a shell command, with the parameters of OpenHands."""
-
-    name = "execute_bash"
-    description = (
-        "Run a bash command and get its output and exit code. Every call is a new shell that starts in the "
-        "repository: a directory change or a variable does not last to the next call, so join such steps with &&. "
-        f"A command is stopped after `timeout` seconds ({DEFAULT_TIMEOUT:g} by default, {MAX_TIMEOUT:g} at most). "
-        "There is no terminal and no input: start what should go on running with &, its output sent to a file."
-    )
-    parameters = schema.parameters(
-        ["command"],
-        command=schema.string("The command line."),
-        is_input=schema.string("Must be false: no command goes on running that could take input.", ["true", "false"]),
-        timeout=schema.number("Seconds after which the command is stopped."),
-        security_risk=SECURITY_RISK,
-    )
-    examples = ({"command": "echo hello"}, {"command": "ls"})
-
-    def run(
-        self,
-        context: ToolContext,
-        command: str,
-        is_input: str = "false",
-        timeout: float = DEFAULT_TIMEOUT,
-        security_risk: str = "",  # noqa: ARG002  taken because OpenHands asks its models for it
-    ) -> ToolResult:
-        """Run `command` for at most `timeout` seconds."""
-        if is_input == "true":
-            raise ToolError("No command is running that could take input: each runs to its end within its call.")
-        return run_bash(context, command, timeout)
+@tool(examples=({"thought": "Read the failing test first."},))
+def think(
+    context: ToolContext,  # noqa: ARG001  the call itself is the note
+    thought: Annotated[str, "What to keep in mind."],  # noqa: ARG001
+) -> ToolResult:
+    """Write down a thought, a plan or an open question. Nothing is run and nothing is changed."""
+    return ToolResult(text="The thought has been noted.")
 
 
-class Think(Tool):
-    """Write a thought down."""
-
-    name = "think"
-    description = "Write down a thought, a plan or an open question. Nothing is run and nothing is changed."
-    parameters = schema.parameters(["thought"], thought=schema.string("What to keep in mind."))
-    examples = ({"thought": "Read the failing test first."},)
-
-    def run(self, context: ToolContext, thought: str) -> ToolResult:  # noqa: ARG002  the call itself is the note
-        """Do nothing."""
-        return ToolResult(text="The thought has been noted.")
-
-
-class Finish(Tool):
-    """End the episode, with the parameters of OpenHands."""
-
-    name = "finish"
-    description = (
-        "Hand in the work when the problem is solved. This ends the episode: the repository is judged as it is now."
-    )
-    parameters = schema.parameters(
-        message=schema.string("What was done, for the record; it is not judged."),
-        task_completed=schema.string("Whether the model thinks it is done; it is not judged."),
-    )
-
-    def run(self, context: ToolContext, **_message: Any) -> ToolResult:  # noqa: ARG002  the call itself is the record
-        """Say that the work is done."""
-        return ToolResult(text="The work was submitted.", submitted=True)
+@tool
+def finish(
+    context: ToolContext,  # noqa: ARG001  the call itself is the record
+    message: Annotated[str, "What was done, for the record; it is not judged."] = "",  # noqa: ARG001
+    task_completed: Annotated[str, "Whether the model thinks it is done; it is not judged."] = "",  # noqa: ARG001
+) -> ToolResult:
+    """Hand in the work when the problem is solved. This ends the episode: the repository is judged as it is now."""
+    return ToolResult(text="The work was submitted.", submitted=True)
