@@ -4,8 +4,7 @@ from .report import WORSE, act_as_module, report_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Callable
 
     from .report import Emit, ImportPath
 

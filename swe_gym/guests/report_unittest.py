@@ -13,8 +13,7 @@ from .report import WORSE, act_as_module, report_on
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import unittest
-    from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Callable
 
     from .report import Emit, ImportPath
 
@@ -59,15 +58,6 @@ def make_note(emit: "Emit", ends: "dict[str, list[str]]") -> "Callable[[Any, str
     return note
 
 
-def never_fail_fast(result: object) -> bool:
-    """Run all tests: the first failure may be a counter-test."""
-    return False
-
-
-def ignore_failfast(result: object, value: bool) -> None:
-    """Ignore the option."""
-
-
 def make_result_class(emit: "Emit", names_of: "Names") -> "type[unittest.TextTestResult]":
     import unittest
 
@@ -84,7 +74,7 @@ def make_result_class(emit: "Emit", names_of: "Names") -> "type[unittest.TextTes
         return method
 
     class Result(unittest.TextTestResult):
-        failfast = property(never_fail_fast, ignore_failfast)
+        failfast = property(lambda self: False, lambda self, value: None)  # the first failure may be a counter-test
 
         def addSubTest(self, test: "unittest.TestCase", subtest: "unittest.TestCase", err: "Any") -> None:
             if err is not None:

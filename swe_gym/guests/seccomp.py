@@ -18,7 +18,6 @@ NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets 
 ALLOW, FAIL_WITH = 0x7FFF0000, 0x00050000
 X32 = 0x40000000
 """Bit of the second number under which x86-64 takes each call."""
-IO_URING_SETUP = 425
 AF_UNIX, SOCK_DGRAM = 1, 2  # as in `socket`, which is slow to import
 OF_A_PROCESS, OF_A_GROUP = 0, 1  # first argument of setpriority: what the second one names
 
@@ -34,50 +33,27 @@ Calls = collections.namedtuple("Calls", "socket socketpair host ipc on_process s
 `on_process`: prlimit64, sched_setscheduler, sched_setparam, sched_setattr, sched_setaffinity.
 """
 
-GENERIC = Calls(
-    198,
-    199,
-    (217, 218, 219, 116, IO_URING_SETUP),
-    (180, 181, 186, 187, 188, 189, 190, 191, 192, 193, 194, 195, 196),
-    (261, 119, 118, 274, 122),
-    140,
-    30,
-)
-CALLS = {  # machine -> AUDIT_ARCH_* of each kind of its programs -> its calls
-    "x86_64": {
-        0xC000003E: Calls(
-            41,
-            53,
-            (248, 249, 250, 103, IO_URING_SETUP),
-            (29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241),
-            (302, 144, 142, 314, 203),
-            141,
-            251,
-        ),
-        0x40000003: Calls(
-            359,
-            360,
-            (286, 287, 288, 103, IO_URING_SETUP, 102),
-            (117, 277, 278, 393, 394, 395, 396, 397, 399, 400, 401, 402, 420),
-            (340, 156, 154, 351, 241),
-            97,
-            289,
-        ),
-    },
-    "aarch64": {
-        0xC00000B7: GENERIC,
-        0x40000028: Calls(
-            281,
-            288,
-            (309, 310, 311, 103, IO_URING_SETUP, 102),
-            (274, 275, 298, 299, 300, 301, 302, 303, 304, 305, 307, 308, 312, 420),
-            (369, 156, 154, 380, 241),
-            97,
-            314,
-        ),
-    },
-    "riscv64": {0xC00000F3: GENERIC},
-}
+TABLE = """
+x86_64 c000003e 41 53 248,249,250,103,425 29,30,31,64,65,66,68,69,70,71,220,240,241 302,144,142,314,203 141 251
+x86_64 40000003 359 360 286,287,288,103,425,102 117,277,278,393,394,395,396,397,399,400,401,402,420 \
+  340,156,154,351,241 97 289
+aarch64 c00000b7 198 199 217,218,219,116,425 180,181,186,187,188,189,190,191,192,193,194,195,196 \
+  261,119,118,274,122 140 30
+aarch64 40000028 281 288 309,310,311,103,425,102 274,275,298,299,300,301,302,303,304,305,307,308,312,420 \
+  369,156,154,380,241 97 314
+riscv64 c00000f3 198 199 217,218,219,116,425 180,181,186,187,188,189,190,191,192,193,194,195,196 \
+  261,119,118,274,122 140 30
+"""
+"""A machine, the AUDIT_ARCH_* of one kind of its programs, and the fields of `Calls`."""
+
+
+def calls_of(machine: str) -> "dict[int, Calls]":
+    """Return the system calls of every kind of program of a machine, by AUDIT_ARCH_*."""
+    kinds = {}
+    for row in (line.split() for line in TABLE.split("\n") if line.startswith(machine + " ")):
+        fields = [tuple(map(int, field.split(","))) for field in row[2:]]
+        kinds[int(row[1], 16)] = Calls(*(field if len(field) > 1 else field[0] for field in fields))
+    return kinds
 
 
 def restrict_calls(families: "Iterable[int] | None" = None, host: bool = True, ipc: bool = True) -> None:
@@ -97,10 +73,11 @@ def restrict_calls(families: "Iterable[int] | None" = None, host: bool = True, i
     import ctypes
 
     machine = os.uname().machine
-    if machine not in CALLS:
+    kinds = calls_of(machine)
+    if not kinds:
         raise OSError(errno.ENOSYS, "no table of system calls for " + machine)
     program = [load(ARCHITECTURE)]
-    for architecture, calls in CALLS[machine].items():
+    for architecture, calls in kinds.items():
         refused = (() if host else calls.host) + (() if ipc else calls.ipc)
         steps = [load(NUMBER), step(AND, 0xFFFFFFFF ^ X32)]
         for number in refused:

@@ -79,7 +79,7 @@ class ContainerSandbox(RunnerSandbox):
         super().__init__(spec)
         if spec.python and spec.python.requirements and not spec.image:
             raise Unsupported(
-                f"backend {self.name!r} cannot install requirements: use an image that has them, "
+                f"backend {self.name!r} installs no requirements: use an image that has them, "
                 "sandbox_options={'image': ...} (`swe-gym images build` makes it), or backend='local'"
             )
         self._activation = activate

@@ -118,8 +118,8 @@ class RunnerSandbox(Sandbox):
         stdin: bytes,
         **how: Any,
     ) -> ExecResult:
-        limits = {"limit": timeout, "grace": grace}
-        reply, data = self._request("exec", stdin, timeout=timeout + grace, argv=argv, **limits, **how)
+        how |= {"argv": argv, "limit": timeout, "grace": grace}
+        reply, data = self._request("exec", stdin, timeout=timeout + grace, **how)
         with parsing():
             middle = reply["stdout"]
             return ExecResult(

@@ -10,8 +10,7 @@ from .sources import code_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, Iterator
 
     from .channel import Channel
     from .sources import Watch

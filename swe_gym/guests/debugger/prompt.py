@@ -29,8 +29,7 @@ MAX_LINE = 10000
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable
-    from typing import Any, NoReturn
+    from typing import Any, Callable, NoReturn
 
     from .channel import Channel
     from .sources import Watch

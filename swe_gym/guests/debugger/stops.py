@@ -14,8 +14,7 @@ from .prompt import Prompt
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import types
-    from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, Iterator
 
     from .channel import Channel
     from .sources import Watch

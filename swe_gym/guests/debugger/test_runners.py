@@ -12,8 +12,7 @@ from .frames import harness, helper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
+    from typing import Any, Callable, Iterator
 
     from .stops import Debugger
 

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 
+from .loop import CHUNK, read_some
 from .processes import held, send_signal
 from .reaper import Leader, Reaper
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from ..protocol import Message
     from .loop import Loop
 
-CHUNK = 1 << 16
 LONGEST_ARGUMENT = 128 * 1024  # the kernel's limit of one argument, its final NUL included
 
 
@@ -52,10 +52,7 @@ class Capture:
     def drain(self, fd: int) -> None:
         """Take what a pipe holds, and no more than it can hold: a child may continue to write."""
         for _ in range(64):
-            try:
-                data = os.read(fd, CHUNK)
-            except OSError:
-                return
+            data = read_some(fd)
             if not data:
                 return
             self.add(data)
@@ -201,15 +198,10 @@ class Commands:
         self.loop.reply(command.request, message, b"".join(data for data, _ in results))
 
     def on_output(self, command: Command, pipe: "IO[bytes]", fd: int) -> None:
-        try:
-            data = os.read(fd, CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
+        data = read_some(fd)
         if data:
             command.captures[pipe].add(data)
-        else:
+        elif data == b"":
             self.close(pipe)
 
     def on_input(self, command: Command, pipe: "IO[bytes]", fd: int) -> None:
@@ -224,14 +216,8 @@ class Commands:
             self.close(pipe)
 
     def discard(self, pipe: "IO[bytes]", fd: int) -> None:
-        try:
-            if os.read(fd, CHUNK):
-                return
-        except BlockingIOError:
-            return
-        except OSError:
-            pass
-        self.close(pipe)
+        if read_some(fd) == b"":
+            self.close(pipe)
 
     def close(self, pipe: "IO[bytes]") -> None:
         if not pipe.closed:

@@ -10,8 +10,7 @@ from ..protocol import Decoder, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Protocol
+    from typing import Callable, Generator, Protocol
 
     from ..protocol import Message
 
@@ -32,6 +31,19 @@ if TYPE_CHECKING:
 
 SLICE = 0.02  # seconds that one operation works before others get their turn
 LONGEST_POLL = 1e6  # seconds; poll takes milliseconds in 31 bits
+
+
+CHUNK = 1 << 16
+
+
+def read_some(fd: int, size: int = CHUNK) -> "bytes | None":
+    """Read what is there. None means nothing yet, and no bytes mean the end."""
+    try:
+        return os.read(fd, size)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 class Job:
@@ -119,14 +131,9 @@ class Loop:
         return int(max(0, min(left, LONGEST_POLL)) * 1000) + 1
 
     def on_requests(self, fd: int) -> None:
-        try:
-            data = os.read(fd, 1 << 20)
-        except BlockingIOError:
-            return
-        if not data:
-            self.alive = False
-            return
-        for request, payload in self.decoder.feed(data):
+        data = read_some(fd, 1 << 20)
+        self.alive = data != b""
+        for request, payload in self.decoder.feed(data or b""):
             self.serve(request, payload)
 
     def serve(self, request: "Message", payload: bytes) -> None:

@@ -1,18 +1,17 @@
 """Collecting ended processes, and killing whole process trees."""
 
-import contextlib
 import errno
 import os
 import select
 import signal
 import time
 
+from .loop import read_some
 from .processes import below_us, boot_ticks, children, descendants, held, processes, send_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeVar
+    from typing import Callable, Iterable, TypeVar
 
     from .loop import Loop
 
@@ -71,8 +70,7 @@ class Reaper:
             return start()
 
     def on_child(self, fd: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(fd, 1 << 16)
+        read_some(fd)
         self.reap()
 
     def reap(self) -> bool:

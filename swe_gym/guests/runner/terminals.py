@@ -10,6 +10,7 @@ import sys
 import termios
 import time
 
+from .loop import read_some
 from .reaper import Leader, Reaper
 
 TYPE_CHECKING = False
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from ..protocol import Message
     from .loop import Answer, Loop
 
-PTY_CHUNK = 1 << 16
 PTY_KEEP = 1 << 20
 
 
@@ -43,14 +43,11 @@ class Terminal(Leader):
         os.set_blocking(self.fd, False)
 
     def on_end(self) -> None:
-        try:
-            while len(self.buffer) <= 4 * PTY_KEEP:
-                data = os.read(self.fd, PTY_CHUNK)
-                if not data:
-                    break
-                self.buffer += data
-        except OSError:
-            pass
+        while len(self.buffer) <= 4 * PTY_KEEP:
+            data = read_some(self.fd)
+            if not data:
+                break
+            self.buffer += data
         self.terminals.answer_if_found(self)
 
     def exit_code(self) -> "int | None":
@@ -146,12 +143,9 @@ class Terminals:
             self.feed(terminal)
 
     def on_output(self, terminal: Terminal) -> None:
-        try:
-            data = os.read(terminal.fd, PTY_CHUNK)
-        except BlockingIOError:
+        data = read_some(terminal.fd)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self.loop.unwatch(terminal.fd)
             self.reaper.reap()  # the end of the output and the end of the process come in either order
