@@ -72,7 +72,16 @@ def restrict_calls(families: "Iterable[int] | None" = None, host: bool = True, i
     """
     import ctypes
 
-    machine = os.uname().machine
+    program = make_program(os.uname().machine, families, host, ipc)
+    code = ctypes.create_string_buffer(b"".join(program))
+    head = struct.pack("HP", len(program), ctypes.addressof(code))
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.c_char_p(head), 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, "the kernel refuses a filter of system calls: " + os.strerror(number))
+
+
+def make_program(machine: str, families: "Iterable[int] | None", host: bool, ipc: bool) -> "list[bytes]":
+    """Return the instructions of the filter."""
     kinds = calls_of(machine)
     if not kinds:
         raise OSError(errno.ENOSYS, "no table of system calls for " + machine)
@@ -85,12 +94,7 @@ def restrict_calls(families: "Iterable[int] | None" = None, host: bool = True, i
         if families is not None:
             steps += rules_of_sockets(calls, families)
         program += when(architecture, steps + rules_of_the_runner(calls) + [step(RETURN, ALLOW)])
-    program.append(fail(errno.ENOSYS))
-    code = ctypes.create_string_buffer(b"".join(program))
-    head = struct.pack("HP", len(program), ctypes.addressof(code))
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.c_char_p(head), 0, 0):
-        number = ctypes.get_errno()
-        raise OSError(number, "the kernel refuses a filter of system calls: " + os.strerror(number))
+    return [*program, fail(errno.ENOSYS)]
 
 
 def rules_of_sockets(calls: Calls, families: "Iterable[int]") -> "list[bytes]":
