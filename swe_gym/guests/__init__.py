@@ -5,36 +5,42 @@ A guest imports other guests with `from .name import ...` at the top level. `bun
 
 from __future__ import annotations
 
-import ast
 import functools
-import itertools
-from collections.abc import Iterator
-from pathlib import Path
+import os
 
-_FOLDER = Path(__file__).parent
+TYPE_CHECKING = False  # the launcher of local sandboxes imports this file: it need not load what it does not use
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator
+
+_FOLDER = os.path.dirname(__file__)
 
 
 @functools.cache
 def bundle(name: str) -> str:
     """Return the guest `name` ("seal", "runner/serve") as one program, with every guest that it imports from.
 
-    All modules share one namespace, so no two may define the same name. Imports between guests, `if TYPE_CHECKING:`
-    blocks and annotations are left out: a sandbox compiles the program at every start.
+    All modules share one namespace, so no two may define the same name. Imports between guests, annotations and their
+    imports (of `typing`, under `if TYPE_CHECKING:`) are left out: a sandbox compiles the program at every start.
     """
-    modules: dict[Path, str] = {}
-    _collect(_FOLDER / f"{name}.py", modules)
+    modules: dict[str, str] = {}
+    _collect(f"{_FOLDER}/{name}.py", modules)
     return "\n".join(modules.values())
 
 
-def _collect(path: Path, modules: dict[Path, str]) -> None:
+def _collect(path: str, modules: dict[str, str]) -> None:
     """Add the guest at `path` to `modules`, after the guests that it imports from."""
+    import ast
+
     if path in modules:
         return
-    data = path.read_bytes()
+    with open(path, "rb") as file:
+        data = file.read()
     tree = ast.parse(data)
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.level:
-            _collect(path.parents[node.level - 1] / f"{(node.module or '').replace('.', '/')}.py", modules)
+            folder = functools.reduce(lambda folder, _: os.path.dirname(folder), range(node.level), path)
+            _collect(f"{folder}/{(node.module or '').replace('.', '/')}.py", modules)
     for start, end in sorted(_left_out(tree, data), reverse=True):
         data = data[:start] + b"\n" * data.count(b"\n", start, end) + data[end:]  # line numbers stay
     modules[path] = data.decode()
@@ -42,6 +48,9 @@ def _collect(path: Path, modules: dict[Path, str]) -> None:
 
 def _left_out(tree: ast.Module, data: bytes) -> Iterator[tuple[int, int]]:
     """Yield the spans of a guest that are not sent."""
+    import ast
+    import itertools
+
     lines = list(itertools.accumulate(map(len, data.splitlines(keepends=True)), initial=0))
 
     def start(node: ast.expr | ast.stmt | ast.arg) -> int:
@@ -53,7 +62,7 @@ def _left_out(tree: ast.Module, data: bytes) -> Iterator[tuple[int, int]]:
     todo: list[ast.AST] = [tree]
     while todo:
         node = todo.pop()
-        if isinstance(node, ast.ImportFrom) and node.level:
+        if isinstance(node, ast.ImportFrom) and (node.level or node.module == "typing"):
             yield start(node), end(node)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield start(node), end(node)

@@ -22,9 +22,9 @@ class Rules:
     """The rules of one `.gitignore`, and of those in the folders above it.
 
     Args:
-        folder: Where the file lies, relative to the tree's root; empty for the root.
-        text: Its content.
-        above: The rules of the next `.gitignore` above it.
+        folder: Folder of the file, relative to the tree's root; empty for the root.
+        text: Content of the file.
+        above: Rules of the next `.gitignore` above it.
     """
 
     def __init__(self, folder: str, text: str, above: "Rules | None" = None) -> None:

@@ -180,7 +180,7 @@ def serve(runner: str, workdir: str) -> None:
     try:
         os.makedirs(workdir, exist_ok=True)
     except OSError as error:
-        raise SystemExit(f"cannot create the workdir {workdir}: {error.strerror}") from None
+        raise SystemExit(f"cannot make the workdir {workdir}: {error.strerror}") from None
     drop_capabilities()
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", runner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0

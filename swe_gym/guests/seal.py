@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from typing import IO, Any
 
 KEPT = ("HEAD", "config", "description", "hooks", "index", "info", "objects", "shallow")
 KEPT_INFO = ("attributes", "exclude", "sparse-checkout")
@@ -27,11 +28,6 @@ COMMIT_FACTS = (
     ("GIT_COMMITTER_EMAIL", "%ce"),
     ("GIT_COMMITTER_DATE", "%cI"),
 )
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import IO, Any
 
 
 class GitFailed(Exception):

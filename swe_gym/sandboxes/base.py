@@ -279,7 +279,7 @@ class Sandbox(abc.ABC):
         """Run a command and wait for its first process to end. The class's docstring has the contract.
 
         Args:
-            command: A line for `bash -c` (`sh -c` where there is no bash), or an argument list.
+            command: A line for `bash -c` (`sh -c` without bash), or an argument list.
             timeout: Seconds until the command's tree is killed. Must be positive and finite.
             grace: Seconds between SIGTERM and SIGKILL.
             cwd: Its folder, relative to the workdir; None is the workdir. A missing one is exit code 127.

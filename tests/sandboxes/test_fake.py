@@ -280,7 +280,7 @@ def test_a_stalled_close_still_ends_the_others_and_can_be_released() -> None:
     assert ends == [None]
 
 
-def test_a_released_stall_goes_on_as_if_nothing_had_been() -> None:
+def test_a_released_stall_continues_normally() -> None:
     with opened(replies=[Reply(match="make", stdout=b"done")], faults=[Fault(at="exec", stall=True)]) as box:
         thread, ends = in_thread(lambda: box.exec("make").text)
         assert box.stalled.wait(5)
@@ -342,7 +342,7 @@ def test_faults_reach_into_a_pty() -> None:
         ({"faults": [{"at": "read", "error": "FileError", "reason": "oom"}]}, "FileError takes no such argument"),
     ],
 )
-def test_a_script_that_makes_no_sense_is_refused(options: dict[str, object], message: str) -> None:
+def test_an_invalid_script_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         FakeSandbox(SandboxSpec(options=options))
 

@@ -62,7 +62,7 @@ def test_other_processes_count_and_those_that_are_killed_do_not(name: str) -> No
             pass
 
 
-def test_waiting_ends_at_its_deadline_in_the_own_process_too(name: str) -> None:
+def test_waiting_in_one_process_ends_at_its_deadline(name: str) -> None:
     with gate(name, 1, soon()):
         before = time.monotonic()
         with pytest.raises(SandboxStartError), ThreadPoolExecutor(1) as threads:

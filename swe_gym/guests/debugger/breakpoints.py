@@ -10,7 +10,7 @@ from .sources import code_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator
+    from typing import Any, ContextManager, Iterator
 
     from .channel import Channel
     from .sources import Watch
@@ -166,13 +166,18 @@ class Breakpoints(pdb.Pdb):
         pdb.Pdb.error(self, msg)
 
     @contextlib.contextmanager
-    def places(self) -> "Iterator[None]":
-        """Print file names without the root meanwhile, as in the reply."""
-        outer, self.naming_places = self.naming_places, True
+    def switched(self, name: str) -> "Iterator[None]":
+        """Set a flag meanwhile."""
+        outer = getattr(self, name)
+        setattr(self, name, True)
         try:
             yield
         finally:
-            self.naming_places = outer
+            setattr(self, name, outer)
+
+    def places(self) -> "ContextManager[None]":
+        """Print file names without the root meanwhile, as in the reply."""
+        return self.switched("naming_places")
 
     def message(self, msg: "Any", *arguments: "Any", **options: "Any") -> None:
         text = str(msg).replace(self.watch.root, "") if self.naming_places else msg

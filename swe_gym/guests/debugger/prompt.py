@@ -144,11 +144,8 @@ class Prompt(Breakpoints):
     def default(self, line: str) -> None:
         """Run a statement, with the lines of the request that belong to it."""
         statement = self.whole_statement(line[1:].lstrip() if line[:1] == "!" else line)
-        self.evaluating = True
-        try:
+        with self.switched("evaluating"):
             pdb.Pdb.default(self, statement)
-        finally:
-            self.evaluating = False
 
     def whole_statement(self, text: str) -> str:
         lines = self.channel.lines
@@ -226,17 +223,13 @@ class Prompt(Breakpoints):
     def preloop(self) -> None:
         """Print the position only if commands wait; otherwise the reply shows it."""
         if self.to_come() and not self.commands_defining:
-            self.showing_entries = True
-            self.print_stack_entry(self.stack[self.curindex])
-            self.showing_entries = False
+            with self.switched("showing_entries"):
+                self.print_stack_entry(self.stack[self.curindex])
         pdb.Pdb.preloop(self)
 
     def print_stack_trace(self) -> None:
-        self.showing_entries = True
-        try:
+        with self.switched("showing_entries"):
             pdb.Pdb.print_stack_trace(self)
-        finally:
-            self.showing_entries = False
 
     def print_stack_entry(self, *arguments: "Any") -> None:
         if self.showing_entries:

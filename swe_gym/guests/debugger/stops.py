@@ -73,12 +73,8 @@ class Debugger(Prompt):
     def bp_commands(self, frame: "types.FrameType") -> "Any":
         if getattr(self, "currentbp", 0) not in self.commands:
             return True
-        with self.at_prompt():
-            self.showing_entries = True
-            try:
-                return pdb.Pdb.bp_commands(self, frame)
-            finally:
-                self.showing_entries = False
+        with self.at_prompt(), self.switched("showing_entries"):
+            return pdb.Pdb.bp_commands(self, frame)
 
     @contextlib.contextmanager
     def at_prompt(self) -> "Iterator[None]":

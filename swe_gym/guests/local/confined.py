@@ -11,15 +11,12 @@ import shutil
 import signal
 import socket
 import struct
+from typing import Any, Callable, Iterator, NoReturn
 
 from ..runner.processes import below_us, processes, send_signal
 from ..seccomp import restrict_calls
 from .linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, libc, prctl, wait_for_end
 from .trees import copy_tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator, NoReturn
 
 SYS_CREATE_RULESET, SYS_ADD_RULE, SYS_RESTRICT_SELF = 444, 445, 446
 CREATE_RULESET_VERSION, RULE_PATH_BENEATH = 1, 1

@@ -15,13 +15,10 @@ import signal
 import socket
 import sys
 import traceback
+from typing import Any, NoReturn
 
 from ..runner.serve import serve_standard_streams
 from . import confined, namespace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
 
 
 def main() -> None:

@@ -11,27 +11,13 @@ lies on a tmpfs, so nothing outlives the last process of the sandbox. The worksp
 """
 
 import os
+from typing import Any
 
-from .linux import (
-    CLONE_NEWNS,
-    MNT_DETACH,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_REC,
-    check,
-    libc,
-    mount,
-)
+from .linux import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, check, libc, mount
 from .trees import copy_tree
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 BASE = "/tmp"
-"""Where the tmpfs is mounted while the sandbox is built; only this process sees it there."""
+"""Mount point of the tmpfs during the construction; only this process sees it."""
 ROOT = BASE + "/root"
 """The sandbox's root."""
 LAYERS = BASE + "/.layers"

@@ -9,32 +9,12 @@ import os
 import signal
 import socket
 import struct
+from typing import Any, Callable, NoReturn
 
 from ..seccomp import restrict_calls
-from . import layers
+from . import layers, linux
 from .confined import close_abstract_sockets
-from .linux import (
-    CLONE_NEWNS,
-    MNT_DETACH,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOEXEC,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    MS_REMOUNT,
-    check,
-    die_with_parent,
-    drop_privileges,
-    libc,
-    mount,
-    wait_for_end,
-)
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, NoReturn
+from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, check, libc, mount
 
 CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -59,7 +39,7 @@ READ_ONLY_PROC = ("sys", "bus", "fs", "irq", "acpi", "scsi")
 def separate(network: bool) -> None:
     """Enter new namespaces and map our user to root in them; the next fork is PID 1."""
     user, group = os.geteuid(), os.getegid()
-    flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+    flags = CLONE_NEWUSER | linux.CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     check(libc.unshare(flags | (0 if network else CLONE_NEWNET)), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
         try:
@@ -113,7 +93,7 @@ class Root:
     def hide(self, path: str) -> None:
         """Mount an empty folder over one, if it exists in the new root."""
         if os.path.isdir(self.root + path):
-            mount("tmpfs", self.root + path, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=755")
+            mount("tmpfs", self.root + path, "tmpfs", linux.MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=755")
 
     def write(self, path: str, text: str) -> None:
         self.folder(os.path.dirname(path))
@@ -127,7 +107,7 @@ class Root:
         if number is None:
             raise OSError(errno.ENOSYS, f"no number of pivot_root for {os.uname().machine}")
         check(libc.syscall(number, b".", b"."), "pivot_root")
-        check(libc.umount2(b".", MNT_DETACH), "umount of the host's root")
+        check(libc.umount2(b".", linux.MNT_DETACH), "umount of the host's root")
         os.chdir("/")
         for fd in self.sources.values():
             os.close(fd)
@@ -140,7 +120,7 @@ def make_read_only(target: str) -> None:
     if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, attributes, len(attributes)) == 0:
         return
     flags = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # these are locked and must be repeated
-    mount("", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | flags)
+    mount("", target, flags=MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | flags)
 
 
 def build(config: "dict[str, Any]", files: "int | None") -> None:
@@ -254,7 +234,7 @@ def supervise(child: int, host: int, *unused: int) -> "NoReturn":
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     for fd in (0, 1, *unused):
         os.close(fd)
-    wait_for_end(child, host)
+    linux.wait_for_end(child, host)
     os.waitpid(child, 0)
     os._exit(0)
 
@@ -270,10 +250,10 @@ def enter(config: "dict[str, Any]", report: int) -> "tuple[Callable[[], tuple[in
     child = os.fork()
     if child:
         supervise(child, config["host"], report, *([] if files is None else [files]))
-    die_with_parent(outside)
+    linux.die_with_parent(outside)
     build(config, files)
     if config["network"]:
         close_abstract_sockets()
-    drop_privileges(KEPT_CAPABILITIES)
+    linux.drop_privileges(KEPT_CAPABILITIES)
     restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK], host=False)
     return os.forkpty, ()

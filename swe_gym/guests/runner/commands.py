@@ -73,7 +73,7 @@ class Command(Leader):
 
     Attributes:
         kill_at: The time at which SIGKILL follows SIGTERM; None before the deadline.
-        being_killed: Whether whoever kills it also replies.
+        being_killed: Whether `Commands.kill` is at work, which also replies.
     """
 
     def __init__(self, commands: "Commands", request: "Message", stdin: bytes) -> None:

@@ -37,7 +37,7 @@ CHUNK = 1 << 16
 
 
 def read_some(fd: int, size: int = CHUNK) -> "bytes | None":
-    """Read what is there. None means nothing yet, and no bytes mean the end."""
+    """Return the bytes that are ready, none at the end, or None if nothing is ready yet."""
     try:
         return os.read(fd, size)
     except BlockingIOError:
