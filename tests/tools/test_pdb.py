@@ -102,7 +102,7 @@ def test_one_call_sets_a_breakpoint_runs_to_it_and_shows_everything(debug: Calla
     )
 
 
-def test_the_session_lasts_over_calls(debug: Callable[..., Debugger]) -> None:
+def test_the_session_goes_on_from_call_to_call(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": PROGRAM})
 
     assert stopped_at(pdb("b total")).startswith("prog.py:1 in <module>")
@@ -158,7 +158,7 @@ def test_quit_ends_the_session_and_keeps_the_breakpoints(debug: Callable[..., De
     assert stopped_at(pdb("c")) == "prog.py:4 in total"
 
 
-def test_invalid_breakpoints_are_refused(debug: Callable[..., Debugger]) -> None:
+def test_breakpoints_that_make_no_sense_are_refused(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": PROGRAM})
 
     for command, message in (
@@ -294,7 +294,7 @@ def test_an_uncaught_exception_is_a_stop_where_it_was_raised(debug: Callable[...
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 139, "killed by signal 11"),
     ],
 )
-def test_every_end_is_reported(debug: Callable[..., Debugger], code: str, exit_code: int, said: str) -> None:
+def test_every_end_is_told(debug: Callable[..., Debugger], code: str, exit_code: int, said: str) -> None:
     pdb = debug({"prog.py": f"x = 1\n{code}\n"})
 
     result = pdb.result("b 1\nc\nc")
@@ -335,7 +335,7 @@ def test_a_program_that_does_not_reach_its_first_line_says_why(
         ({"command": "p " + "x" * 60_000}, "at most 50,000"),
     ],
 )
-def test_an_invalid_call_explains_the_valid_ones(
+def test_a_call_that_cannot_work_teaches_what_does(
     debug: Callable[..., Debugger], arguments: dict[str, object], message: str
 ) -> None:
     pdb = debug({"prog.py": PROGRAM})
@@ -532,7 +532,7 @@ def test_forked_children_run_on_without_the_debugger(debug: Callable[..., Debugg
     assert "The program ended with exit code 0." in pdb("c")
 
 
-def test_processes_of_the_program_end_with_the_session(debug: Callable[..., Debugger]) -> None:
+def test_what_the_program_started_ends_with_the_session(debug: Callable[..., Debugger]) -> None:
     pdb = debug({"prog.py": "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\nx = 1\n"})
     pdb("b 3\nc")
     assert "sleep 1000" in pdb.sandbox.exec("ps -eo args").text

@@ -58,7 +58,7 @@ def test_a_python_program_is_found_in_a_shell_command(text: str, before: str, py
         ("python 'x.py", "never closed"),
     ],
 )
-def test_a_refused_command_lists_the_forms_that_work(text: str, reason: str) -> None:
+def test_what_cannot_be_debugged_is_refused_with_the_forms_that_can(text: str, reason: str) -> None:
     with pytest.raises(ToolError, match=reason) as caught:
         parse_entrypoint(text)
 
