@@ -1,7 +1,6 @@
-"""Which files of a tree git would ignore, by the `.gitignore` files in the tree.
+"""Rules of `.gitignore` files: which files of a tree git would ignore.
 
-A guest program: it is sent into a sandbox together with the runner, for any Python >= 3.6. Whoever wrote the tree wrote
-the rules, so the limits below bound the time that they take.
+The rules come with the tree and are not trusted, so the limits below bound the time that matching takes.
 """
 
 import re
@@ -23,12 +22,12 @@ class Rules:
     """The rules of one `.gitignore`, and of those in the folders above it.
 
     Args:
-        folder: Where the file lies, relative to the tree's root; empty for the root.
-        text: Its content.
-        above: The rules of the next `.gitignore` above it.
+        folder: Folder of the file, relative to the tree's root; empty for the root.
+        text: Content of the file.
+        above: Rules of the next `.gitignore` above it.
     """
 
-    def __init__(self, folder, text, above=None):
+    def __init__(self, folder: str, text: str, above: "Rules | None" = None) -> None:
         self.skipped = len(folder) + 1 if folder else 0
         self.above = above
         parsed = [rule for rule in map(parse, text.split("\n")[:MOST_RULES]) if rule]
@@ -37,12 +36,12 @@ class Rules:
         self.names = re.compile("|".join(pattern for _, of_path, pattern in parsed if not of_path) or "(?!)")
         self.paths = re.compile("|".join(pattern for _, of_path, pattern in parsed if of_path) or "(?!)")
 
-    def ignore(self, path, is_folder):
-        """Whether git ignores a file or folder that lies in no ignored folder. The deepest file decides."""
+    def ignore(self, path: str, is_folder: bool) -> bool:
+        """Return whether git ignores a path that lies in no ignored folder. The deepest `.gitignore` decides."""
         if len(path) > LONGEST_PATH:
             return False
         name = path.rpartition("/")[2]
-        rules = self
+        rules: Rules | None = self
         while rules is not None:
             decided = rules.decide(path[rules.skipped :] + "/" * is_folder, name + "/" * is_folder)
             if decided is not None:
@@ -50,8 +49,8 @@ class Rules:
             rules = rules.above
         return False
 
-    def decide(self, path, name):
-        """What the last rule that matches says; None if none matches."""
+    def decide(self, path: str, name: str) -> "bool | None":
+        """Return what the last rule that matches says, or None if none matches."""
         if not (self.names.fullmatch(name) or self.paths.fullmatch(path)):
             return None
         return next(
@@ -59,10 +58,10 @@ class Rules:
         )
 
 
-def parse(line):
-    """(whether it ignores, whether it compares whole paths, regular expression) of a rule; None if there is none.
+def parse(line: str) -> "tuple[bool, bool, str] | None":
+    """Return (whether it ignores, whether it compares whole paths, regular expression) of a rule, or None.
 
-    The text that is compared ends in a slash if it names a folder.
+    The text that is matched ends in a slash if it names a folder.
     """
     line = line.rstrip("\r")
     while line.endswith(" ") and not line.endswith("\\ "):
@@ -83,10 +82,10 @@ def parse(line):
     return ignores, "/" in glob, "(?s:%s)" % pattern
 
 
-def translate(match):
-    """The regular expression of a token of a glob."""
+def translate(match: "re.Match[str]") -> str:
+    """Return the regular expression of a token of a glob."""
     if match.lastgroup in EXPRESSIONS:
-        return EXPRESSIONS[match.lastgroup]
+        return EXPRESSIONS[match.lastgroup or ""]
     if match.group("literal"):
         return re.escape(match.group("literal"))
     members = re.sub(r"([\[\]\\&~|^])", r"\\\1", match.group("set"))

@@ -1,8 +1,7 @@
-"""Makes a folder of the Python that runs it, which then works in any container of the same architecture.
+"""Makes a folder of the Python that runs it, for containers of the same architecture that have none.
 
-For images that have none. In the folder are the interpreter, its standard library as far as the runner needs it, and
-the shared libraries with the loader that links them, so it does not matter whether the image has another C library or
-none at all. It works at one place only, where `python3` starts it.
+The folder holds the interpreter, the standard library as far as the runner needs it, and the shared libraries with
+their loader, so the image may have another C library or none. It works at one path only, where `python3` starts it.
 """
 
 import importlib
@@ -13,9 +12,9 @@ import sys
 
 MODULES = (
     "collections contextlib ctypes encodings.ascii encodings.latin_1 errno fcntl fnmatch functools hashlib io json os "
-    "resource select shutil signal socket stat struct subprocess tarfile tempfile termios time typing"
+    "resource select shutil signal socket stat struct subprocess tarfile tempfile termios time types"
 ).split()
-"""What the runner, and what is sent before it, imports."""
+"""Imports of the runner and of the programs that are sent before it."""
 
 LAUNCHER = """\
 #!/bin/sh
@@ -23,8 +22,8 @@ exec {loader}{place}/bin/python "$@"
 """
 
 
-def lend(folder, place):
-    """Fill `folder`, which is to lie at `place`."""
+def lend(folder: str, place: str) -> None:
+    """Fill `folder`, which will be mounted at `place`."""
     library = os.path.realpath(os.path.dirname(os.__file__))
     modules = stdlib_files(library)
     inside = os.path.join(folder, os.path.basename(os.path.dirname(library)), os.path.basename(library))
@@ -49,26 +48,26 @@ def lend(folder, place):
     os.chmod(launcher, 0o755)
 
 
-def stdlib_files(library):
+def stdlib_files(library: str) -> "list[str]":
     for name in MODULES:
         importlib.import_module(name)
     files = [os.path.realpath(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())]
     return [file for file in files if file.startswith(library + os.sep)]
 
 
-def shared_libraries():
-    """All that is mapped here, and so all that the modules need."""
+def shared_libraries() -> "set[str]":
+    """Return the libraries that this process has mapped, and so all that the modules need."""
     with open("/proc/self/maps") as maps:
         paths = [line.split(None, 5)[5].strip() for line in maps if line.count("/")]
     return {path for path in paths if ".so" in os.path.basename(path)}
 
 
-def names_of(file):
-    """What programs call a library: the file's name, and the links to it beside it."""
+def names_of(file: str) -> "list[str]":
+    """Return the names of a library: the file's own, and those of links to it in its folder."""
     folder = os.path.dirname(file)
     return [name for name in os.listdir(folder) if os.path.realpath(os.path.join(folder, name)) == file]
 
 
-def copy(source, target):
+def copy(source: str, target: str) -> str:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     return shutil.copy2(source, target)

@@ -1,19 +1,19 @@
-"""The frames that host and runner exchange over one byte stream, without any input or output of its own.
+"""Encoding and decoding of the frames that host and runner exchange over one byte stream.
 
 A frame is `SWE1`, the length of a JSON object, the length of a payload (both 32 bits, big-endian), the object in
 UTF-8, the payload. A request carries "id" and "op"; its reply carries the same "id". A reply with "error" is a
 failure: "error" holds [errno name or "BadRequest", message]. The runner may send frames without "id": events.
-
-The runner needs the same code, so this file keeps to Python 3.6 and the standard library, and is sent as text
-in front of it.
 """
 
 import json
 import struct
 
-MYPY = False
-if MYPY:  # the sandbox need not load `typing`: annotations here are strings
+TYPE_CHECKING = False
+if TYPE_CHECKING:
     from typing import Any
+
+    Message = dict[str, Any]
+    Frame = tuple[Message, bytes]
 
 MAGIC = b"SWE1"
 HEADER = struct.Struct(">4sII")
@@ -22,14 +22,14 @@ MAX_PAYLOAD = 1 << 30
 
 
 class ProtocolError(Exception):
-    """The bytes are no frame. The stream cannot be used any further."""
+    """The bytes are not a frame. The stream cannot be used any further."""
 
 
-def encode(message: "dict[str, Any]", payload: bytes = b"") -> bytes:
-    """The bytes of one frame.
+def encode(message: "Message", payload: bytes = b"") -> bytes:
+    """Return the bytes of one frame.
 
     Raises:
-        ProtocolError: It would be too large to be taken.
+        ProtocolError: The frame would be too large.
     """
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
     if len(body) > MAX_OBJECT or len(payload) > MAX_PAYLOAD:
@@ -43,21 +43,21 @@ class Decoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> "list[tuple[dict[str, Any], bytes]]":
-        """Take bytes; return the list of (message, payload) that they complete.
+    def feed(self, data: bytes) -> "list[Frame]":
+        """Take bytes; return the frames (message, payload) that they complete.
 
         Raises:
-            ProtocolError: The bytes are no frame, or announce one that is too large.
+            ProtocolError: The bytes are not a frame, or announce one that is too large.
         """
         self._buffer += data
-        frames = []  # type: list[tuple[dict[str, Any], bytes]]
+        frames: list[Frame] = []
         while True:
             frame = self._next()
             if frame is None:
                 return frames
             frames.append(frame)
 
-    def _next(self) -> "tuple[dict[str, Any], bytes] | None":
+    def _next(self) -> "Frame | None":
         if len(self._buffer) < HEADER.size:
             if not MAGIC.startswith(bytes(self._buffer[:4])):
                 raise ProtocolError("not a frame: {!r}".format(bytes(self._buffer[:64])))
@@ -72,7 +72,7 @@ class Decoder:
         try:
             message = json.loads(bytes(self._buffer[start:middle]).decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise ProtocolError("not JSON: {}".format(error))
+            raise ProtocolError("not JSON: {}".format(error)) from error
         if not isinstance(message, dict):
             raise ProtocolError("not a JSON object: {!r}".format(message))
         payload = bytes(self._buffer[middle:end])

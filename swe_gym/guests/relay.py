@@ -1,19 +1,17 @@
-"""The program between the service's daemon and the runner: one byte stream over calls that may be cut or made twice.
+"""A reliable byte stream between host and runner over a service's daemon, whose calls may be cut or repeated.
 
-The daemon of an E2B sandbox hands over what a process prints to whoever happens to listen, drops it when nobody does,
-and may take the same input twice when a reply to it was lost. So both directions count bytes, as TCP does:
+The daemon of an E2B sandbox drops a process's output while nobody listens, and takes the same input twice if a reply
+was lost. So both directions count bytes, as TCP does:
 
     swe-gym PLACE CONFIRMED BASE64      from the host
     swe-gym PLACE BASE64                to the host
 
-PLACE is where in the sender's stream the data belongs; what was had before is ignored. CONFIRMED is how much the host
-has of our stream; the rest we keep. A line of the host's without data asks for all that it lacks: it sends one each
-time that it begins to listen. One of ours says that the runner has ended.
+PLACE is the data's position in the sender's stream; data received before is ignored. CONFIRMED is how much the host
+has of our stream; we keep the rest. A line of the host without data asks for all that it lacks; it sends one each time
+it starts to listen. A line of ours without data says that the runner has ended.
 
-Lines of text, because the SDK takes output for UTF-8, and in its older versions input too. Who begins to listen in the
+Lines are text because the SDK decodes output, and in older versions input, as UTF-8. A listener that joins in the
 middle of a line sees one without the mark and skips it.
-
-The host needs the same forms, so this file keeps to Python 3.6 and the standard library, and is sent as text.
 """
 
 import base64
@@ -25,40 +23,40 @@ import time
 
 LINE_MARK = "swe-gym"
 GREETING = "swe-gym-relay"
-"""The first line: that we are here."""
+"""The first line that the relay prints."""
 
 LINE_BYTES = 23 * 1024
-"""With a head and a third more, a line still fits into the 32 KiB that the daemon reads at a time."""
+"""Bytes of data in a line: in base64 and with its head it fits into the 32 KiB that the daemon reads at a time."""
 
 CHUNK = 1 << 16
 LAST_SECONDS = 5.0
 
 KEPT_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 10)
-"""As in the Docker backend: chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service."""
+"""chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service, as in the Docker backend."""
 
 
 class Relay:
     """The poll loop between four descriptors: from and to the host, from and to the runner."""
 
     def __init__(self, source: int, sink: int, from_runner: int, to_runner: int) -> None:
-        self.source = source  # type: int | None
+        self.source: int | None = source
         self.sink = sink
         self.from_runner = from_runner
-        self.to_runner = to_runner  # type: int | None
+        self.to_runner: int | None = to_runner
         for fd in (source, sink, from_runner, to_runner):
             os.set_blocking(fd, False)
-        self.rest = b""  # of a line of the host's that has not come whole
-        self.received = 0  # how much of the host's stream we have
-        self.input = bytearray()  # of it, what the runner has not taken yet
-        self.output = bytearray()  # of the runner's stream, what the host is not known to have
-        self.confirmed = 0  # where in the runner's stream `output` begins
-        self.sent = 0  # where in it the next line begins
+        self.rest = b""  # the host's last line, which is not complete
+        self.received = 0  # bytes of the host's stream that we have
+        self.input = bytearray()  # those of them that the runner has not taken yet
+        self.output = bytearray()  # bytes of the runner's stream that the host has not confirmed
+        self.confirmed = 0  # position of `output` in the runner's stream
+        self.sent = 0  # position of the next line in it
         self.line = (GREETING + "\n").encode("ascii")  # being written
-        self.runner_ended = None  # type: float | None
+        self.runner_ended: float | None = None
         self.end_told = False
 
     def run(self) -> None:
-        """Serve until the runner has ended and the host was told all that it said."""
+        """Serve until the runner has ended and the host was sent all of its output."""
         while not self.done():
             poll = select.poll()
             if self.source is not None:
@@ -73,19 +71,19 @@ class Relay:
                 self.serve(fd)
 
     def untold(self) -> bool:
-        """Whether there is something to say that no line has said yet."""
+        """Return whether there is anything left to send."""
         ended = self.runner_ended is not None and not self.end_told
         return ended or self.sent < self.confirmed + len(self.output)
 
     def done(self) -> bool:
-        """Whether all is over: the host knows that the runner ended, or had the time to ask."""
+        """Return whether the runner ended and the host knows it, or had the time to ask."""
         if self.runner_ended is None:
             return False
         nobody_asks = self.source is None and not self.line and not self.untold()
         return nobody_asks or time.monotonic() > self.runner_ended + LAST_SECONDS
 
     def serve(self, fd: int) -> None:
-        """Do what a descriptor is ready for."""
+        """Read from or write to a descriptor that is ready."""
         try:
             if fd == self.source:
                 self.on_host()
@@ -103,13 +101,13 @@ class Relay:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """Tell the runner that nothing more will come: it kills what runs and ends."""
+        """Close the runner's input, so that it kills what runs and ends."""
         if self.to_runner is not None:
             os.close(self.to_runner)
             self.to_runner = None
 
     def on_host(self) -> None:
-        """Take what the host sent."""
+        """Read from the host."""
         assert self.source is not None
         data = os.read(self.source, 1 << 20)
         if not data:
@@ -121,11 +119,11 @@ class Relay:
         for line in lines:
             parts = line.decode("ascii").split(" ")
             if len(parts) != 4 or parts[0] != LINE_MARK:
-                raise SystemExit("the host's stream is broken")
+                raise SystemExit("invalid line from the host")
             self.on_line(int(parts[1]), int(parts[2]), base64.b64decode(parts[3]))
 
     def on_line(self, place: int, confirmed: int, data: bytes) -> None:
-        """Forget what the host has, and take what is new; nothing at all asks for what it lacks."""
+        """Forget what the host has confirmed, and take new data. A line without data asks for what the host lacks."""
         if confirmed > self.confirmed:
             del self.output[: confirmed - self.confirmed]
             self.confirmed = confirmed
@@ -138,14 +136,14 @@ class Relay:
             self.received = place + len(data)
 
     def on_runner(self) -> None:
-        """Take what the runner said."""
+        """Read from the runner."""
         data = os.read(self.from_runner, 1 << 20)
         if not data:
             self.runner_ended = time.monotonic()
         self.output += data
 
     def write_line(self) -> None:
-        """Go on with the line that is being written, or begin the next one."""
+        """Continue the current line, or start the next one."""
         if not self.line:
             start = self.sent - self.confirmed
             data = bytes(self.output[start : start + LINE_BYTES])
@@ -156,12 +154,12 @@ class Relay:
 
 
 def encode_line(head: str, data: bytes) -> bytes:
-    """A line of text."""
+    """Return a line of the stream."""
     return b"%s %s\n" % (head.encode("ascii"), base64.b64encode(data))
 
 
-def give_up_powers() -> None:
-    """As root, keep only what a container's root has, so that commands cannot look into us or the runner."""
+def drop_capabilities() -> None:
+    """As root, keep only a container's capabilities, so that commands cannot inspect this process or the runner."""
     if os.getuid() != 0:
         return
     try:
@@ -171,19 +169,19 @@ def give_up_powers() -> None:
         prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: without CAP_SYS_PTRACE nobody opens our descriptors or memory
         for capability in range(64):
             if capability not in KEPT_CAPABILITIES:
-                prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: the runner, when it is executed, has it no more
+                prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: takes effect when the runner is executed
     except (ImportError, OSError, AttributeError):
-        pass  # not Linux: nothing to give up
+        pass  # not Linux: nothing to drop
 
 
 def serve(runner: str, workdir: str) -> None:
-    """Start the runner and pass its stream on over our standard streams until it ends."""
+    """Start the runner, and relay its streams over the standard streams until it ends."""
     workdir = os.path.expanduser(workdir)
     try:
         os.makedirs(workdir, exist_ok=True)
     except OSError as error:
         raise SystemExit(f"cannot make the workdir {workdir}: {error.strerror}") from None
-    give_up_powers()
+    drop_capabilities()
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", runner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     )

@@ -1,18 +1,24 @@
-"""What the two reporters share: their order, the import path, and the lines they sign.
+"""What the two reporters share: their order, the import path, and signed lines.
 
-A guest program: it runs inside the sandbox beside the product's code, on any Python >= 3.6, and needs nothing but the
-standard library. It is loaded before any code of the workspace.
+A reporter runs in the same process as the tests, and is loaded before any code of the workspace.
 """
 
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Emit = Callable[..., None]
+    Prepare = Callable[[Emit, "ImportPath"], Callable[[], object]]
+
 ORDER = "order"
-WORSE = ("passed", "xpassed", "xfailed", "skipped", "failed", "error")  # a test ends as the worst of what it did
+WORSE = ("passed", "xpassed", "xfailed", "skipped", "failed", "error")  # a test ends as the worst of its parts
 
 
-def take_order(folder):
-    """Read the key, the report's path and the workspace, and remove them before product code can look."""
+def take_order(folder: str) -> "tuple[bytes, str, str]":
+    """Return the key, the report's path and the workspace; remove the file before product code can read it."""
     path = os.path.join(folder, ORDER)
     try:
         with open(path) as file:
@@ -23,12 +29,12 @@ def take_order(folder):
     return bytes.fromhex(key), report, os.path.realpath(workdir)
 
 
-def lies_in(path, folder):
+def lies_in(path: str, folder: str) -> bool:
     return (os.path.realpath(path) + os.sep).startswith(folder + os.sep)
 
 
-def is_installed(path):
-    """Whether modules in `path` belong to the environment, and not to the work."""
+def is_installed(path: str) -> bool:
+    """Return whether modules in `path` belong to the environment, not to the workspace."""
     environment = os.path.realpath(sys.prefix)
     return not lies_in(path or ".", WORKDIR) or (lies_in(environment, WORKDIR) and lies_in(path, environment))
 
@@ -44,12 +50,12 @@ import json
 import types
 
 
-def open_report():
-    """A function that appends one signed line to the report. Each signature covers the one before."""
+def open_report() -> "Emit":
+    """Return a function that appends one signed line to the report. Each signature covers the one before."""
     owner = os.getpid()
     last = b""
 
-    def emit(**event):
+    def emit(**event: object) -> None:
         nonlocal last
         if os.getpid() != owner:
             return  # a fork of the test process that forgot to end
@@ -62,46 +68,45 @@ def open_report():
     return emit
 
 
-def act_as_module(name, argv0):
-    """Look like `python -m NAME`, with a `__main__` that holds nothing of ours."""
+def act_as_module(name: str, argv0: str) -> None:
+    """Look like `python -m NAME`, with an empty `__main__`."""
     sys.argv[0] = argv0
     main = types.ModuleType("__main__")
     try:
         main.__spec__ = importlib.util.find_spec(name + ".__main__")
     except (ImportError, AttributeError):  # a module, not a package, as pytest once was
         main.__spec__ = importlib.util.find_spec(name)
-    main.__file__ = main.__spec__.origin
+    main.__file__ = main.__spec__.origin if main.__spec__ else None
     sys.modules["__main__"] = main
-    sys.modules.pop("report", None)
 
 
 class ImportPath:
-    """The path that Python imports from: at first the environment's folders alone, or before all others.
+    """The path that Python imports from: first the environment's folders only, then all.
 
     Args:
-        first: What `python -m` or a script puts first: the current folder, or the script's.
+        first: The entry that `python -m` or a script puts first: the current folder, or the script's.
     """
 
-    def __init__(self, first):
+    def __init__(self, first: str) -> None:
         self.usual = [first, *START_PATH]
         self.installed = [path for path in START_PATH if is_installed(path)]
 
-    def prefer_installed(self):
-        """Import what is installed in preference to the work: the runner's own plugins, and what they need."""
+    def prefer_installed(self) -> None:
+        """Import installed modules before the workspace's: the test runner's plugins, and what they need."""
         sys.path[:] = self.installed + [path for path in self.usual if path not in self.installed]
 
-    def restore(self):
-        """The order that Python itself gives; what was put in front meanwhile stays there."""
+    def restore(self) -> None:
+        """Restore the order that Python gives. Entries that were added in front meanwhile stay."""
         added = [path for path in sys.path if path not in self.usual]
         sys.path[:] = added + self.usual
 
 
-def report_on(module, prepare, first=""):
-    """Do the work of a reporter.
+def report_on(module: str, prepare: "Prepare", first: str = "") -> None:
+    """Run the tests and report how they ended. Does not return.
 
     Args:
-        module: The runner's name.
-        prepare: Called with `emit` and the `ImportPath` once the runner can be imported; returns a function that runs
+        module: The test runner's module.
+        prepare: Called with `emit` and the `ImportPath` once the module can be imported; returns a function that runs
             the tests and returns the exit code.
         first: The first entry of the import path; empty is the current folder.
     """
@@ -115,7 +120,7 @@ def report_on(module, prepare, first=""):
     emit(event="start")
     main = prepare(emit, path)
     try:
-        code = main()
+        code: object = main()
     except SystemExit as error:
         code = error.code
     code = 0 if code is None else code if isinstance(code, int) else 1

@@ -1,7 +1,7 @@
-"""Runs unittest as `python -m unittest` does and reports, signed, how each test ended. See `report` for the rules.
+"""Runs unittest as `python -m unittest` does, and reports how each test ended in signed lines.
 
-If the first argument is `--script=FILE`, runs that script instead, which is expected to call unittest's own text
-runner, as Django's `runtests.py` does; its tests are reported by the names that the runner prints.
+If the first argument is `--script=FILE`, it runs that script, which must use unittest's own text runner, as Django's
+`runtests.py` does. Its tests are reported by the names that the runner prints.
 """
 
 import os
@@ -9,6 +9,15 @@ import runpy
 import sys
 
 from .report import WORSE, act_as_module, report_on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import unittest
+    from typing import Any, Callable
+
+    from .report import Emit, ImportPath
+
+    Names = Callable[[unittest.TestCase], "list[str]"]
 
 SCRIPT = "--script="
 
@@ -23,19 +32,20 @@ ENDS = {
 NOT_LOADED = ("unittest.loader._FailedTest.", "unittest.loader.ModuleSkipped.")  # what stands for a whole module
 
 
-def own_id(test):
+def own_id(test: "unittest.TestCase") -> "list[str]":
     return [test.id()]
 
 
-def printed_names(test):
-    """How the runner announces a test: by its name, or by name and the first line of its docstring."""
+def printed_names(test: "unittest.TestCase") -> "list[str]":
+    """Return what the runner prints for a test: its name, and the first line of its docstring."""
     return [name for name in (str(test), test.shortDescription()) if name]
 
 
-def make_note(unittest, emit, ends):
-    """The function that takes down what happened to a test."""
+def make_note(emit: "Emit", ends: "dict[str, list[str]]") -> "Callable[[Any, str], None]":
+    """Return a function that records an event of a test."""
+    import unittest
 
-    def note(test, status):
+    def note(test: "Any", status: str) -> None:
         test = getattr(test, "test_case", test)  # a sub-test counts for its test
         name = test.id()
         if name.startswith(NOT_LOADED):
@@ -48,38 +58,30 @@ def make_note(unittest, emit, ends):
     return note
 
 
-def never_fail_fast(result):
-    """All tests run: the first failure may be a counter-test."""
-    return False
+def make_result_class(emit: "Emit", names_of: "Names") -> "type[unittest.TextTestResult]":
+    import unittest
 
+    ends: dict[str, list[str]] = {}  # id of the running test -> how its parts ended so far
+    note = make_note(emit, ends)
 
-def ignore_failfast(result, value):
-    """The option counts for nothing."""
-
-
-def make_result_class(unittest, emit, names_of):
-    """The result class."""
-    ends = {}  # id -> how the test that runs ended so far
-    note = make_note(unittest, emit, ends)
-
-    def noting(name, status):
+    def noting(name: str, status: str) -> "Callable[..., None]":
         inherited = getattr(unittest.TextTestResult, name)
 
-        def method(self, test, *details):
+        def method(self: object, test: "unittest.TestCase", *details: object) -> None:
             note(test, status)
             inherited(self, test, *details)
 
         return method
 
     class Result(unittest.TextTestResult):
-        failfast = property(never_fail_fast, ignore_failfast)
+        failfast = property(lambda self: False, lambda self, value: None)  # the first failure may be a counter-test
 
-        def addSubTest(self, test, subtest, err):
+        def addSubTest(self, test: "unittest.TestCase", subtest: "unittest.TestCase", err: "Any") -> None:
             if err is not None:
                 note(test, "failed")
             super().addSubTest(test, subtest, err)
 
-        def stopTest(self, test):
+        def stopTest(self, test: "unittest.TestCase") -> None:
             super().stopTest(test)
             name = test.id()
             if name in ends:
@@ -92,24 +94,24 @@ def make_result_class(unittest, emit, names_of):
     return Result
 
 
-def prepare(emit, path):
+def prepare(emit: "Emit", path: "ImportPath") -> "Callable[[], object]":
     import unittest
 
     act_as_module("unittest", "python -m unittest")
     path.restore()
 
     class Runner(unittest.TextTestRunner):
-        resultclass = make_result_class(unittest, emit, own_id)
+        resultclass = make_result_class(emit, own_id)
 
     return lambda: unittest.main(module=None, testRunner=Runner)
 
 
-def prepare_script(emit, path):
+def prepare_script(emit: "Emit", path: "ImportPath") -> "Callable[[], object]":
     import unittest
 
     act_as_module("unittest", SCRIPT_FILE)
     path.restore()
-    unittest.TextTestRunner.resultclass = make_result_class(unittest, emit, printed_names)
+    unittest.TextTestRunner.resultclass = make_result_class(emit, printed_names)
     return lambda: runpy.run_path(SCRIPT_FILE, run_name="__main__") and None
 
 

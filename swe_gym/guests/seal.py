@@ -1,12 +1,11 @@
-"""Seals a sandbox: takes hidden files away, and from git all that is newer than the commit of the workspace.
+"""Seals a sandbox: removes hidden files, and from git everything newer than the workspace's commit.
 
-Runs inside a sandbox, on whatever Python 3.6 or newer it has, with the modules of one that was lent. Its order comes on
-standard input as JSON: `workdir`, `hidden` (absolute paths) and `start_patch` (a git diff that the workspace holds
-already and its commit not yet).
+Its order comes on standard input as JSON: `workdir`, `hidden` (absolute paths) and `start_patch` (a git diff that the
+workspace already holds and its commit does not).
 
-git is not asked to forget, because it keeps what it knew in too many places. Of each repository's folder only what is
-known to be harmless stays, beside the objects that HEAD and the index need. The past stays too, unless it would show
-what was taken away: then there is one commit without parents.
+git keeps what it knew in too many places to be asked to forget. So only files that are known to be harmless stay in
+each `.git`, beside the objects that HEAD and the index need. History stays too, unless it would show what was removed:
+then one commit without parents replaces it. It imports only modules that a lent Python has.
 """
 
 import json
@@ -15,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from typing import IO, Any
 
 KEPT = ("HEAD", "config", "description", "hooks", "index", "info", "objects", "shallow")
 KEPT_INFO = ("attributes", "exclude", "sparse-checkout")
@@ -31,21 +31,21 @@ COMMIT_FACTS = (
 
 
 class GitFailed(Exception):
-    """git did not do what it was asked to do."""
+    """A git command failed."""
 
 
 class Repository:
-    """The git repository whose work tree is `folder`, the folder that holds `.git`."""
+    """A git repository: `folder` is its work tree and holds `.git`."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str) -> None:
         self.folder = folder
         self.place = os.path.join(folder, ".git")
 
-    def git(self, *arguments, **options):
-        """What git prints. `env` is added to the environment, `data` is its input; `source` and `target` are files."""
+    def git(self, *arguments: str, **options: "Any") -> bytes:
+        """Return what git prints. Options: `env` (added), `data` (input), `source` and `target` (files)."""
         environment = dict(os.environ, GIT_NO_REPLACE_OBJECTS="1", LC_ALL="C", **options.get("env", {}))
-        done = subprocess.run(
-            ("git", "-C", self.folder) + arguments,
+        done: subprocess.CompletedProcess[bytes] = subprocess.run(
+            ("git", "-C", self.folder, *arguments),
             env=environment,
             stdout=options.get("target", subprocess.PIPE),
             stderr=subprocess.PIPE,
@@ -56,20 +56,20 @@ class Repository:
             raise GitFailed("git %s in %s: %s" % (arguments[0], self.folder, words))
         return done.stdout
 
-    def line(self, *arguments):
-        """The one line that git prints; empty where it fails."""
+    def line(self, *arguments: str) -> str:
+        """Return the line that git prints, or an empty text if it fails."""
         try:
             return os.fsdecode(self.git(*arguments)).rstrip("\n")
         except GitFailed:
             return ""
 
-    def is_whole(self):
-        """Whether git takes the folder for the top of a work tree."""
+    def is_whole(self) -> bool:
+        """Return whether git takes the folder for the top of a work tree."""
         top = self.line("rev-parse", "--show-toplevel")
         return bool(top) and os.path.realpath(top) == os.path.realpath(self.folder)
 
-    def seal(self, hidden, start_patch):
-        """Do all of it. `hidden` are paths relative to the folder."""
+    def seal(self, hidden: "list[str]", start_patch: str) -> None:
+        """Seal the repository. `hidden` are paths relative to the folder."""
         self.own_its_folder()
         head = self.line("rev-parse", "-q", "--verify", "HEAD^{commit}")
         branch = self.line("symbolic-ref", "-q", "HEAD")
@@ -81,8 +81,8 @@ class Repository:
         self.leave_settings_out()
         self.write_references(head, branch)
 
-    def own_its_folder(self):
-        """Have `.git` hold the whole repository, also where it is a work tree or a submodule of another."""
+    def own_its_folder(self) -> None:
+        """Make `.git` hold the whole repository, even if it is a worktree or a submodule of another."""
         private, common = (
             os.path.realpath(os.path.join(self.folder, self.line("rev-parse", option) or ".git"))
             for option in ("--git-dir", "--git-common-dir")
@@ -96,15 +96,15 @@ class Repository:
             if os.path.exists(os.path.join(private, name)):
                 shutil.copy2(os.path.join(private, name), os.path.join(copy, name))
         settings = ("config", "-f", os.path.join(copy, "config"))
-        self.git(*settings + ("core.bare", "false"))
-        self.line(*settings + ("--unset-all", "core.worktree"))
+        self.git(*settings, "core.bare", "false")
+        self.line(*settings, "--unset-all", "core.worktree")
         os.unlink(self.place)
         os.rename(copy, self.place)
         remove(private)
         remove(common)
 
-    def stage(self, hidden, start_patch):
-        """Bring the index to what the policy's base commit shall be; whether that needed a change."""
+    def stage(self, hidden: "list[str]", start_patch: str) -> bool:
+        """Set the index to the policy's base commit; return whether that changed it."""
         literal = [":(literal)" + path for path in hidden]
         tracked = bool(literal) and bool(self.git("ls-files", "--", *literal))
         if tracked:
@@ -113,15 +113,15 @@ class Repository:
             self.git("apply", "--cached", "--whitespace=nowarn", "-", data=start_patch.encode())
         return tracked or bool(start_patch)
 
-    def commit_anew(self):
-        """A commit of the index without parents, by the same author at the same time; its hash."""
+    def commit_anew(self) -> str:
+        """Commit the index without parents, with the same author and dates; return the hash."""
         facts = {name: self.line("log", "-1", "--format=" + form) for name, form in COMMIT_FACTS}
         tree = self.line("write-tree")
         message = self.git("log", "-1", "--format=%B")
         return os.fsdecode(self.git("commit-tree", tree, data=message, env=facts)).strip()
 
-    def keep_objects(self, head):
-        """Have the store hold what HEAD and the index need, and nothing else."""
+    def keep_objects(self, head: str) -> None:
+        """Keep the objects that HEAD and the index need, and no others."""
         with tempfile.TemporaryFile() as needed:
             wanted = "\n".join(([head] if head else []) + self.index_objects())
             if wanted:
@@ -134,23 +134,23 @@ class Repository:
             if not name.endswith(KEPT_PACKED):
                 self.remove("objects", "pack", name)
 
-    def index_objects(self):
-        """The files that the index knows and the store has: one that was only announced has no content there."""
+    def index_objects(self) -> "list[str]":
+        """Return the blobs of the index that the store has. An intent to add has no content there."""
         entries = self.git("ls-files", "-s", "-z").split(b"\0")
         names = sorted({entry.split()[1] for entry in entries if entry and not entry.startswith(b"160000")})
         found = self.git("cat-file", "--batch-check=%(objectname) %(objecttype)", data=b"\n".join(names) + b"\n")
         return [line.split()[0] for line in found.decode().splitlines() if line.endswith(" blob")] if names else []
 
-    def count_objects(self):
-        """How many objects the store has; -1 where some are borrowed or kept twice, so that the number says nothing."""
+    def count_objects(self) -> int:
+        """Return how many objects the store has, or -1 if some are borrowed or stored twice."""
         if os.path.exists(os.path.join(self.place, "objects", "info", "alternates")):
             return -1
         lines = (line.split(": ") for line in os.fsdecode(self.git("count-objects", "-v")).splitlines())
         facts = {name: value for name, value in lines}
         return -1 if int(facts["prune-packable"]) else int(facts["count"]) + int(facts["in-pack"])
 
-    def repack(self, needed):
-        """One pack of these objects in the place of all others. Deltas are taken as they are: none are looked for."""
+    def repack(self, needed: "IO[bytes]") -> None:
+        """Replace all objects with one pack of these. Existing deltas are reused, none are searched for."""
         store = os.path.join(self.place, "objects")
         needed.seek(0)
         base = os.path.join(store, "pack", "pack")
@@ -163,8 +163,8 @@ class Repository:
             if not path.startswith(new):
                 remove(os.path.join(store, "pack", path))
 
-    def keep_files(self):
-        """Remove whatever else git wrote down: references, their past, stashes, work trees, submodules, messages."""
+    def keep_files(self) -> None:
+        """Remove everything else: references, reflogs, stashes, worktrees, submodules, messages."""
         for name in os.listdir(self.place):
             if name not in KEPT:
                 self.remove(name)
@@ -172,8 +172,8 @@ class Repository:
             if name not in KEPT_INFO:
                 self.remove("info", name)
 
-    def leave_settings_out(self):
-        """Keep the settings but those that name other places."""
+    def leave_settings_out(self) -> None:
+        """Remove the settings that name other places."""
         path = os.path.join(self.place, "config")
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             lines = file.readlines()
@@ -186,8 +186,8 @@ class Repository:
                 if kept:
                     file.write(line)
 
-    def write_references(self, head, branch):
-        """One branch, or none where the image has none checked out."""
+    def write_references(self, head: str, branch: str) -> None:
+        """Write HEAD and one branch; no branch if the image has none checked out."""
         os.makedirs(os.path.join(self.place, "refs", "heads"))
         with open(os.path.join(self.place, "HEAD"), "w") as file:
             file.write("ref: %s\n" % branch if branch else head + "\n")
@@ -197,32 +197,32 @@ class Repository:
             with open(path, "w") as file:
                 file.write(head + "\n")
 
-    def remove(self, *names):
-        """Remove something from `.git`."""
+    def remove(self, *names: str) -> None:
+        """Remove a path of `.git`."""
         remove(os.path.join(self.place, *names))
 
 
-def count_lines(file):
-    """How many lines a file has, from its start."""
+def count_lines(file: "IO[bytes]") -> int:
+    """Return the number of lines of a file."""
     file.seek(0)
     return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
 
 
-def names_in(folder):
-    """What lies in a folder; nothing where there is none."""
+def names_in(folder: str) -> "list[str]":
+    """Return the names in a folder, or none if it is missing."""
     return os.listdir(folder) if os.path.isdir(folder) else []
 
 
-def remove(path):
-    """Remove a file, a link or a folder; a missing one is as good."""
+def remove(path: str) -> None:
+    """Remove a file, a link or a folder, if it exists."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.unlink(path)
 
 
-def hide(path):
-    """Remove a hidden file or folder, and what Python compiled of it."""
+def hide(path: str) -> None:
+    """Remove a hidden file or folder, and its compiled bytecode."""
     remove(path)
     folder, name = os.path.split(path)
     cache = os.path.join(folder, "__pycache__")
@@ -231,8 +231,8 @@ def hide(path):
             remove(os.path.join(cache, compiled))
 
 
-def find_repositories(workdir):
-    """The folders that hold a `.git`, deepest first: repositories of submodules lie in that of the one above."""
+def find_repositories(workdir: str) -> "list[str]":
+    """Return the folders that hold a `.git`, deepest first: a submodule's repository lies in that of its parent."""
     found = []
     for folder, folders, files in os.walk(workdir):
         if ".git" in folders or ".git" in files:
@@ -241,21 +241,21 @@ def find_repositories(workdir):
     return sorted(found, key=lambda folder: (-folder.count("/"), folder))
 
 
-def seal(order):
-    """Carry an order out."""
+def seal(order: "Any") -> None:
+    """Carry out an order."""
     workdir = order["workdir"]
     for path in order["hidden"]:
         hide(path)
     for folder in find_repositories(workdir):
         repository = Repository(folder)
-        if shutil.which("git") is None:  # so nobody in there will miss it
+        if shutil.which("git") is None:  # so no command can need it
             repository.remove()
         elif repository.is_whole():
             own = folder == workdir
             inside = [os.path.relpath(path, folder) for path in order["hidden"] if path.startswith(folder + "/")]
             repository.seal(inside, order["start_patch"] if own else "")
         elif folder == workdir:
-            raise GitFailed("%s/.git is no repository that git can read" % folder)
+            raise GitFailed("git cannot read the repository %s/.git" % folder)
 
 
 if __name__ == "__main__":

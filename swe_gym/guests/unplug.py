@@ -1,6 +1,6 @@
-"""Runs as root in a container before the sandbox begins: every network interface but the loopback's goes down.
+"""Takes down every network interface but the loopback. Runs as root in a container before the runner starts.
 
-The right to undo it is given up right after, see `linux.drop_privileges`, so no command can plug it in again.
+`linux.drop_privileges` then drops the capability to undo it.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ REQUEST = struct.Struct("16sH22x")
 
 
 def unplug() -> None:
-    """Take all interfaces down; raises OSError where that is refused."""
+    """Take all interfaces down. Raises OSError if the kernel refuses."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             if name == "lo":

@@ -1,4 +1,4 @@
-"""Where code runs: the kinds of sandbox, and one function that opens any of them."""
+"""Sandboxes, in which code runs: the table of backends, and one function that opens any of them."""
 
 from typing import Any
 
@@ -25,30 +25,30 @@ BACKENDS = Registry(
 
 
 def open_sandbox(spec: SandboxSpec, backend: str = "local") -> Sandbox:
-    """Start a sandbox of a kind; the caller closes it.
+    """Start a sandbox. The caller closes it.
 
     Args:
-        spec: What it should be.
-        backend: A name of `BACKENDS`, a dotted path "module:Class" or the name of an entry point.
+        spec: Description of the sandbox.
+        backend: Name in `BACKENDS`, dotted path "module:Class", or name of an entry point.
 
     Raises:
-        UsageError: No such backend, or it has no such option.
-        SandboxStartError: It did not come up.
+        UsageError: The backend or one of its options is unknown.
+        SandboxStartError: The sandbox did not start.
     """
     sandbox: Sandbox = BACKENDS.load(backend)(spec)
     return sandbox.start()
 
 
 def make_spec(base: SandboxSpec, options: dict[str, Any]) -> SandboxSpec:
-    """`base` with what a user gave as `sandbox_options`: fields of the spec, or the backend's own under "options".
+    """Return `base` with a user's `sandbox_options`: fields of the spec, with the backend's own under "options".
 
     Raises:
-        UsageError: A name is no field of `SandboxSpec` (the message lists them), or a value makes no sense.
+        UsageError: A name is not a field of `SandboxSpec` (the message lists them), or a value is invalid.
     """
     for name in options:
         if name not in SandboxSpec.model_fields:
             unknown = unknown_name("sandbox option", name, SandboxSpec.model_fields)
-            raise UsageError(f"{unknown} What only one backend has stands in `options`.")
+            raise UsageError(f"{unknown} Options of a backend belong under `options`.")
     try:
         return SandboxSpec.model_validate({**base.model_dump(), **options})
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What a sandbox is: one live, isolated box for one episode, and the contract of its calls."""
+"""The base class of all sandboxes, with the contract of its calls, and their common options."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from ..errors import (
 from ..types import Capabilities, ExecResult, FileEntry, Frozen, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
-"""What `SandboxSpec.min_isolation` may demand, weakest first."""
+"""Values of `SandboxSpec.min_isolation`, weakest first."""
 
 DEFAULT_MAX_OUTPUT = 1 << 20
 DEFAULT_MAX_READ = 100 << 20
 LARGEST_MAX_OUTPUT = 256 << 20
 
 LONGEST_TTL, LONGEST_START = 1e10, 1e6
-"""Seconds. What is longer, infinity too, means as long: clocks, labels and the kernel's calls cannot count further."""
+"""Largest values in seconds, infinity included: clocks, labels and system calls cannot count further."""
 
 CLEAN_ENV: Mapping[str, str] = {
     "LANG": "C.UTF-8",
@@ -47,41 +47,41 @@ CLEAN_ENV: Mapping[str, str] = {
     "MANPAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_COUNT": "1",  # the workspace may belong to another user than the commands run as
+    "GIT_CONFIG_COUNT": "1",  # the workspace may belong to another user
     "GIT_CONFIG_KEY_0": "safe.directory",
     "GIT_CONFIG_VALUE_0": "*",
     "PYTHONIOENCODING": "utf-8",
     "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",  # what a program prints of a set is the same in every run
+    "PYTHONHASHSEED": "0",  # a program prints a set in the same order in every run
 }
-"""What every command's environment starts from; nothing of the host's is inherited."""
+"""The base environment of every command. Nothing of the host's environment is inherited."""
 
 
 def _normalise(workdir: str) -> str:
-    """Without `..`, which would lead out of the folder that stands for the root where nothing can be mounted."""
+    """Remove `..`, which could leave the folder that stands for the root if nothing can be mounted."""
     return "/" + posixpath.normpath(workdir).lstrip("/")
 
 
 class SandboxSpec(Frozen):
-    """What a sandbox should be. Every backend takes the same fields.
+    """A frozen description of a sandbox. Every backend takes the same fields.
 
     Attributes:
-        image: Container image, template or tool name; the local backend has none and ignores it.
-        workspace: What lies in `workdir` at the start, on backends without images.
-        python: The Python environment, on backends without images.
-        workdir: Where the work lies and commands start. Always absolute.
-        env: Added to the clean environment of every command; `{workdir}` in a value is replaced.
-        user: Who runs the commands; None is the backend's default.
+        image: Container image, template or tool name. The local backend runs no images.
+        workspace: Initial content of `workdir`, for tasks without an image.
+        python: Python environment, for tasks without an image.
+        workdir: Absolute path of the workspace, in which commands start.
+        env: Variables added to the clean environment of every command; `{workdir}` in a value is replaced.
+        user: User that runs the commands; None is the backend's default.
         cpus: CPU limit in cores; None is the backend's default.
         memory_mb: Memory limit in MiB; None is the backend's default.
-        disk_mb: Limit of what the sandbox may write, in MiB.
+        disk_mb: Disk limit in MiB.
         pids: Limit of processes and threads.
-        network: "none" unless the task needs more.
-        ttl: Seconds after which the sandbox may end itself, whatever happens to us.
-        start_timeout: Seconds that start-up may take.
-        min_isolation: Refuse, with `Unsupported`, to start with less.
-        labels: Put on the sandbox where the backend has labels; elsewhere ignored.
-        options: The backend's own options; an unknown one is an error.
+        network: Network access: "none" or "egress".
+        ttl: Seconds after which the sandbox ends itself, even if this process is gone.
+        start_timeout: Seconds that the start may take.
+        min_isolation: Weakest isolation to accept; a backend that offers less raises `Unsupported`.
+        labels: Labels of the sandbox, on backends that have them.
+        options: Options of the backend; an unknown one is an error.
     """
 
     image: str | None = None
@@ -108,10 +108,10 @@ Options = TypeVar("Options", bound=Frozen)
 
 
 def parse_options(model: type[Options], options: Mapping[str, Any], backend: str) -> Options:
-    """A backend's own options, checked.
+    """Validate a backend's own options.
 
     Raises:
-        UsageError: A name is unknown (the message lists the known) or a value makes no sense.
+        UsageError: A name is unknown (the message lists the known ones) or a value is invalid.
     """
     for name in options:
         if name not in model.model_fields:
@@ -123,27 +123,26 @@ def parse_options(model: type[Options], options: Mapping[str, Any], backend: str
 
 
 def demand_isolation(spec: SandboxSpec, given: str, backend: str, advice: str) -> None:
-    """Refuse with `Unsupported` where a backend gives less than the spec demands; `advice` ends the message."""
+    """Raise `Unsupported` if a backend offers less isolation than the spec demands; `advice` ends the message."""
     if ISOLATION_LEVELS.index(given) < ISOLATION_LEVELS.index(spec.min_isolation):
-        raise Unsupported(
-            f"min_isolation={spec.min_isolation!r} was asked for and backend {backend!r} gives {given!r} here. {advice}"
-        )
+        offer = f"backend {backend!r} offers isolation {given!r} here"
+        raise Unsupported(f"{offer}, less than min_isolation={spec.min_isolation!r}. {advice}")
 
 
 class Pty(abc.ABC):
-    """A process on a pseudo-terminal inside a sandbox, as `Sandbox.open_pty` returns it."""
+    """A process on a pseudo-terminal inside a sandbox; `Sandbox.open_pty` returns it."""
 
     @abc.abstractmethod
     def write(self, data: bytes, *, timeout: float = 10.0) -> None:
-        """Type `data`. Raises `SandboxError` where the sandbox does not take it in time."""
+        """Type `data`. Raises `SandboxError` if the sandbox does not take it in time."""
 
     @abc.abstractmethod
     def read_until(self, marker: bytes, *, timeout: float) -> tuple[bytes, bool]:
-        """Everything printed up to and including `marker`, and whether the marker came.
+        """Return everything printed up to and including `marker`, and whether the marker was found.
 
-        Returns when the marker came, the process ended and was drained, or after `timeout` seconds.
-        At most 1 MiB is kept, newest bytes last. What follows the marker stays for the next read.
-        One thread may read at a time: for a second one it is a `FileError`.
+        Returns once the marker is found, the process has ended, or `timeout` seconds are over. At most the newest
+        1 MiB is kept. Output after the marker stays for the next read. One thread may read at a time; a second one
+        gets a `FileError`.
         """
 
     @abc.abstractmethod
@@ -153,7 +152,7 @@ class Pty(abc.ABC):
     @property
     @abc.abstractmethod
     def exit_code(self) -> int | None:
-        """The exit code (minus the signal's number where one ended it) as far as reads have shown."""
+        """The exit code, minus the signal's number if one ended it, or None if no read has seen the end."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -161,62 +160,61 @@ class Pty(abc.ABC):
 
 
 class Sandbox(abc.ABC):
-    """One live, isolated box. `start` it, use it, `close` it; or use it as a context manager.
+    """An isolated place to run code. `start` it, use it, `close` it; or use it as a context manager.
 
-    The contract, on every backend (`swe_gym.testing.sandbox_contract` holds it to it):
+    Every backend keeps this contract (`swe_gym.testing.sandbox_contract` tests it):
 
     * **Deadlines.** `exec` returns or raises within `timeout + grace` and a slack of 2 s (10 s on remote
       backends), whatever the command does. Every other call has a deadline too.
-    * **Completion** means that the leader exited. Children that hold the pipes never delay the reply;
-      they live on (a server may be started with `&`) until `close`, and what they print later is discarded.
-    * **A timeout is a result**: `timed_out=True`, partial output kept. The command's whole tree, with
-      what it daemonised, is sent SIGTERM, `grace` seconds later SIGKILL, and none of it is left alive.
-    * **A non-zero exit is a result**, "command not found" (127) included. Trouble with the backend is always an
-      exception: `SandboxLost` where the sandbox is gone or did not answer, after which it is closed.
-    * **Output** is bytes, bounded: the first quarter and the last three quarters of `max_output` are kept,
-      what was cut is counted. A flood neither blocks nor kills the command.
-    * **stdin** is empty unless given. The environment is `CLEAN_ENV`, the spec's and the call's; pagers
-      and colours are off, the locale is UTF-8, nothing of the host's environment is inherited.
-    * **Control** never travels in a command's output: no text that a command prints can end, fake or shift
-      a reply.
-    * **Threads.** Any thread may call, several at once. `close` is idempotent, bounded, callable from any
-      thread and in any state; calls that are running raise `SandboxClosed` within a second.
+    * **Completion** means that the command's first process exited. Children that hold the pipes never delay the
+      reply. They live until `close` (a server may be started with `&`), and their later output is discarded.
+    * **A timeout is a result**: `timed_out=True`, with partial output. The command's whole tree, daemons included,
+      gets SIGTERM, then SIGKILL after `grace` seconds, and no process of it survives.
+    * **A non-zero exit is a result**, "command not found" (127) included. A failure of the backend is always an
+      exception: `SandboxLost` if the sandbox is gone or did not answer; it is closed then.
+    * **Output** is bytes, bounded: the first quarter and the last three quarters of `max_output` are kept, and the
+      rest is counted. A flood neither blocks nor kills the command.
+    * **stdin** is empty unless given. The environment is `CLEAN_ENV`, the spec's and the call's. Pagers and colours
+      are off, the locale is UTF-8, and nothing of the host's environment is inherited.
+    * **Control** never travels in a command's output: no text that a command prints can end, fake or shift a reply.
+    * **Threads.** Any thread may call, several at once. `close` is idempotent, bounded, and callable from any thread
+      in any state. Running calls raise `SandboxClosed` within a second.
 
-    A backend fills in the underscored methods; these public ones are final and do the shared work.
+    A backend implements the underscored methods; the public ones are final.
 
     Attributes:
-        id: Random, unique, for logs. Never shown to a policy.
-        spec: What was asked for.
+        id: Random, unique identifier for logs. Never shown to a policy.
+        spec: Description of the sandbox.
     """
 
     name = "abstract"
     """The name of the backend, as in `gym.make(..., backend=NAME)`."""
 
     _shell = "bash"
-    """What runs command lines."""
+    """Shell for command lines."""
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.spec = spec
         self._state: Literal["new", "starting", "open", "closed"] = "new"
-        self._lock = threading.RLock()  # a handler of signals may close what its own thread is using
+        self._lock = threading.RLock()  # a signal handler may close what its own thread is using
         self._owner: int | None = None  # the process that started it
         self._loss: SandboxLost | None = None
 
     # --- life -----------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Bring the sandbox up.
+        """Start the sandbox.
 
         Raises:
-            SandboxStartError: It did not come up within `spec.start_timeout`; nothing is left behind.
-            Unsupported: The machine cannot give the `spec.min_isolation` or another demanded field.
+            SandboxStartError: It did not start within `spec.start_timeout`; nothing is left behind.
+            Unsupported: The machine cannot provide `spec.min_isolation` or another field.
             TaskError: The workspace or the Python environment cannot be built.
             SandboxClosed: It was closed before or meanwhile.
         """
         with self._lock:
             if self._state != "new":
-                raise SandboxClosed(f"{self} cannot start: it is {self._state}")
+                raise SandboxClosed(f"{self} cannot start: it is {self._state} already")
             self._state = "starting"
             self._owner = os.getpid()
         try:
@@ -227,7 +225,7 @@ class Sandbox(abc.ABC):
             self._check_open()
         except BaseException as error:
             meanwhile, self._state = self.closed, "closed"
-            self._close()  # again, where `close` came meanwhile: it could not free what was not there yet
+            self._close()  # again if `close` came meanwhile: it could not free what did not exist yet
             if meanwhile and isinstance(error, SandboxError):
                 raise SandboxClosed(f"{self} was closed while it started") from error
             if isinstance(error, OSError) and not isinstance(error, SandboxError):
@@ -237,9 +235,9 @@ class Sandbox(abc.ABC):
         return self
 
     def close(self) -> None:
-        """Stop the sandbox and everything in it. Never raises, never takes more than 10 s.
+        """Stop the sandbox and everything in it, within 10 s, without raising.
 
-        In a process that was forked from the one that started it, it does nothing.
+        A forked process cannot close its parent's sandbox: the call does nothing.
         """
         if self.closed:
             return
@@ -250,7 +248,7 @@ class Sandbox(abc.ABC):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, by the caller or because the sandbox was lost; always in a forked process."""
+        """Whether the sandbox was closed or lost, or this process is a fork of the one that started it."""
         return self._state == "closed" or self._owner not in (None, os.getpid())
 
     def __enter__(self) -> Self:
@@ -278,27 +276,27 @@ class Sandbox(abc.ABC):
         max_output: int = DEFAULT_MAX_OUTPUT,
         merge: bool = False,
     ) -> ExecResult:
-        """Run a command and wait for its leader to end, by the contract in the class's docstring.
+        """Run a command and wait for its first process to end. The class's docstring has the contract.
 
         Args:
-            command: A line for `bash -c` (`sh -c` where there is no bash), or an argument list.
+            command: A line for `bash -c` (`sh -c` without bash), or an argument list.
             timeout: Seconds until the command's tree is killed. Must be positive and finite.
             grace: Seconds between SIGTERM and SIGKILL.
-            cwd: Where it runs, relative to the workdir; None is the workdir. A missing one is exit code 127.
-            env: Added to the environment.
-            stdin: What it may read.
+            cwd: Its folder, relative to the workdir; None is the workdir. A missing one is exit code 127.
+            env: Variables added to the environment.
+            stdin: Bytes on its standard input.
             max_output: Bytes kept of each stream.
             merge: Send standard error to standard output, in the order of writing.
 
         Raises:
-            UsageError: An argument makes no sense.
-            SandboxClosed: The sandbox is or was closed meanwhile.
+            UsageError: An argument is invalid.
+            SandboxClosed: The sandbox is closed, or was closed meanwhile.
             SandboxLost: The sandbox is gone or did not answer in time.
         """
         if not 0 < timeout < float("inf") or not 0 <= grace < float("inf"):
-            raise UsageError(f"timeout must be positive and finite and grace not negative: {timeout=}, {grace=}")
+            raise UsageError(f"timeout must be positive and finite, and grace not negative: {timeout=}, {grace=}")
         if not 0 <= max_output <= LARGEST_MAX_OUTPUT:
-            raise UsageError(f"max_output must be from 0 to {LARGEST_MAX_OUTPUT}: {max_output}")
+            raise UsageError(f"max_output must be between 0 and {LARGEST_MAX_OUTPUT}: {max_output}")
         with self._call():
             return self._exec(
                 self._argv(command),
@@ -312,40 +310,41 @@ class Sandbox(abc.ABC):
             )
 
     def read_file(self, path: str, *, max_bytes: int = DEFAULT_MAX_READ, timeout: float = 60.0) -> bytes:
-        """The content of a file; `path` is relative to the workdir or absolute.
+        """Return the content of a file; `path` is relative to the workdir or absolute.
 
         Raises:
-            MissingFile, NotAFile, NoPermission, FileError: As the file system says; more than `max_bytes`
-                is a `FileError` too.
+            MissingFile, NotAFile, NoPermission: The error of the file system.
+            FileError: Any other error, or the file is larger than `max_bytes`.
         """
         with self._call():
             return self._read_file(self.resolve(path), max_bytes=max_bytes, timeout=timeout)
 
     def write_file(self, path: str, data: bytes, *, mode: int | None = None, timeout: float = 60.0) -> None:
-        """Write a file whole and at once (a reader sees the old or the new content), with its parents.
+        """Write a file atomically: a reader sees the old or the new content. Missing parents are created.
 
         Args:
-            path: Relative to the workdir, or absolute.
-            data: The content.
+            path: Path, relative to the workdir or absolute.
+            data: Content.
             mode: Permission bits; None keeps those of an existing file, else 0o644.
-            timeout: Seconds it may take.
+            timeout: Seconds that it may take.
 
         Raises:
-            NotAFile, NoPermission, FileError: As the file system says.
+            NotAFile, NoPermission, FileError: The error of the file system.
         """
         with self._call():
             self._write_file(self.resolve(path), data, mode=mode, timeout=timeout)
 
     def put_tar(self, path: str, data: bytes, *, timeout: float = 120.0) -> None:
-        """Unpack a tar archive into the folder `path`, made if missing.
+        """Unpack a tar archive into the folder `path`, which is created if missing.
 
-        Members that lead out of the folder, and devices, are refused with `FileError` and nothing is unpacked.
+        Raises:
+            FileError: A member leads out of the folder or is a device. Nothing is unpacked.
         """
         with self._call():
             self._put_tar(self.resolve(path), data, timeout=timeout)
 
     def get_tar(self, path: str, *, max_bytes: int = DEFAULT_MAX_READ, timeout: float = 120.0) -> bytes:
-        """The folder `path` as a tar archive, modes, times and links kept; over `max_bytes` is a `FileError`."""
+        """Return the folder `path` as a tar archive with modes, times and links. Over `max_bytes` is a `FileError`."""
         with self._call():
             return self._get_tar(self.resolve(path), max_bytes=max_bytes, timeout=timeout)
 
@@ -360,21 +359,20 @@ class Sandbox(abc.ABC):
         only: Sequence[str] | None = None,
         timeout: float = 120.0,
     ) -> dict[str, FileEntry]:
-        """Every regular file and symbolic link below a folder, hashed, without running the sandbox's own tools.
+        """List every regular file and symbolic link below a folder, hashed, without the sandbox's own programs.
 
         Args:
-            path: The folder.
-            exclude: Names (not paths, fnmatch patterns) of files and folders to leave out wherever they are.
-            max_files: More is a `FileError`.
-            max_ignored: Files to list of those that a `.gitignore` of the tree names or that belong to a virtual
-                environment. They do not count as `max_files`, and any others of them are left out. None does not look
-                for them.
+            path: Folder.
+            exclude: Names (fnmatch patterns, not paths) of files and folders to leave out at any depth.
+            max_files: Largest number of files; more is a `FileError`.
+            max_ignored: Largest number of ignored files to list: those that a `.gitignore` of the tree names, or that
+                belong to a virtual environment. They do not count towards `max_files`. None treats them like others.
             max_hashed: Bytes to hash. A file that would exceed them has an empty digest. None hashes everything.
-            only: Paths relative to the folder: list these files and no others, those of them that exist.
-            timeout: Seconds it may take.
+            only: Paths relative to the folder: list only these files, if they exist.
+            timeout: Seconds that it may take.
 
         Returns:
-            Relative path (os.fsdecode of it) -> entry, sorted by path. Sockets, pipes and devices are left out.
+            Relative path (`os.fsdecode`d) -> entry, sorted by path. Sockets, pipes and devices are left out.
         """
         with self._call():
             return self._manifest(
@@ -388,15 +386,7 @@ class Sandbox(abc.ABC):
             )
 
     def end_processes(self, *, timeout: float = 10.0) -> None:
-        """Kill every process that commands have left behind. What is still running, terminals too, is spared.
-
-        Args:
-            timeout: Seconds it may take.
-
-        Raises:
-            SandboxClosed: The sandbox is or was closed meanwhile.
-            SandboxLost: The sandbox is gone or did not answer in time.
-        """
+        """Kill every process that ended commands left behind. Running commands and terminals are spared."""
         with self._call():
             self._end_processes(timeout=timeout)
 
@@ -426,32 +416,31 @@ class Sandbox(abc.ABC):
     @property
     @abc.abstractmethod
     def capabilities(self) -> Capabilities:
-        """What this sandbox offers; known once it is open."""
+        """What this sandbox offers. Available once it is open."""
 
     @property
     def workdir(self) -> str:
-        """Where the work lies, as commands in the sandbox see it."""
+        """Path of the workspace, as commands in the sandbox see it."""
         return self.spec.workdir
 
     @property
     def image_digest(self) -> str:
-        """The digest of the image that runs, where the backend runs one and knows it; else empty."""
+        """Digest of the running image, or an empty text if the backend knows none."""
         return ""
 
     def resolve(self, path: str) -> str:
-        """The absolute, normalised form of a path that is relative to the workdir or absolute.
+        """Return the absolute, normalised form of a path that is relative to the workdir or absolute.
 
-        Where a tier cannot mount the workspace at `spec.workdir`, paths below `spec.workdir` are moved to
-        the real `workdir`.
+        If a tier cannot mount the workspace at `spec.workdir`, paths below `spec.workdir` map to the real `workdir`.
         """
         asked = posixpath.normpath(posixpath.join(self.spec.workdir, path))
-        inside = self.spec.workdir.rstrip("/")  # nothing where it is the root
+        inside = self.spec.workdir.rstrip("/")  # empty for the root
         if self.workdir != self.spec.workdir and (asked + "/").startswith(inside + "/"):
             return self.workdir.rstrip("/") + asked[len(inside) :]
         return asked
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The whole environment of a command: clean, the backend's, the spec's, the call's, in this order."""
+        """Return the whole environment of a command: clean, the backend's, the spec's, the call's, in this order."""
         env = {**CLEAN_ENV, **self._base_env(), **self.spec.env, **(extra or {})}
         return {key: value.replace("{workdir}", self.workdir) for key, value in env.items()}
 
@@ -463,7 +452,7 @@ class Sandbox(abc.ABC):
 
     @contextlib.contextmanager
     def _call(self) -> Iterator[None]:
-        """Refuse when closed; a call that fails because of a concurrent close says so; close what is lost."""
+        """Guard one call: refuse it if closed, report a concurrent close as such, close a lost sandbox."""
         self._check_open()
         try:
             yield
@@ -481,23 +470,23 @@ class Sandbox(abc.ABC):
         if self._state != "open":
             raise SandboxClosed(f"{self} is not open")
         if self._owner != os.getpid():
-            raise SandboxClosed(f"{self} belongs to process {self._owner}, of which this one is a fork")
+            raise SandboxClosed(f"{self} belongs to process {self._owner}, and this process is a fork of it")
 
     # --- what a backend writes ----------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _start(self, deadline: float) -> None:
-        """Bring it up by `deadline` (of `time.monotonic`) or raise; `close` is called after a raise."""
+        """Start by `deadline` (of `time.monotonic`) or raise. `_close` is called after a failure."""
 
     @abc.abstractmethod
     def _close(self) -> None:
         """Stop it and free everything, in any state, within 10 s, without raising.
 
-        Called once; and again by `start`, where `close` came while `_start` ran.
+        Called once; and again by `start` if `close` came while `_start` ran.
         """
 
     def _base_env(self) -> Mapping[str, str]:
-        """What the backend adds to the clean environment, such as PATH and HOME."""
+        """Return the backend's additions to the clean environment, such as PATH and HOME."""
         return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
 
     @abc.abstractmethod

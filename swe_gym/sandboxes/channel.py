@@ -1,7 +1,7 @@
 """The host's end of a runner: blocking requests over one byte stream, from any number of threads.
 
-There is no reader thread. Of the callers that wait, one reads for all, and hands the reading on when its own reply
-has come; so a live sandbox costs no thread, and a reply no hop between threads.
+There is no reader thread. One of the waiting callers reads for all, and passes the reading on once it has its own
+reply. So an open sandbox costs no thread, and a reply no switch between threads.
 """
 
 import contextlib
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from .tls import TlsSocket
 
 LONGEST_POLL = 2**31 - 1
-"""Milliseconds that the kernel can count."""
+"""Milliseconds; the largest timeout of poll."""
 LONGEST_WAIT = 1e9
-"""Seconds: what is longer cannot be waited for by a lock."""
+"""Seconds; a lock cannot wait longer."""
 
 
 class ByteStream(Protocol):
-    """Both directions of a runner's standard streams. What a backend hands to `Channel`."""
+    """Both directions of a runner's standard streams, which a backend passes to `Channel`."""
 
     def read(self, timeout: float) -> bytes:
-        """Some bytes; `b""` at the end. Raises TimeoutError after `timeout` seconds, OSError when broken."""
+        """Return some bytes, `b""` at the end. Raises TimeoutError after `timeout` seconds, OSError if broken."""
         ...
 
     def write(self, data: bytes, timeout: float) -> None:
-        """Send all of `data`. Raises TimeoutError after `timeout` seconds, OSError when broken."""
+        """Send all of `data`. Raises TimeoutError after `timeout` seconds, OSError if broken."""
         ...
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class SocketStream:
     def __init__(self, sock: "socket.socket | TlsSocket") -> None:
         sock.setblocking(False)
         self._socket = sock
-        self._lock = threading.RLock()  # a handler of signals may close what its own thread is using
+        self._lock = threading.RLock()  # a signal handler may close what its own thread is using
         self._users = 0
         self._closed = False
 
@@ -80,7 +80,7 @@ class SocketStream:
                 return
             self._closed = True
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever polls
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes threads that poll
             self._free_if_done()
 
     def _free_if_done(self) -> None:
@@ -95,9 +95,9 @@ class SocketStream:
 
     @contextlib.contextmanager
     def _use(self) -> Iterator[None]:
-        """Count who is inside, so that the last one out closes.
+        """Count the calls in progress, so that the last one closes the socket.
 
-        A descriptor that is closed under a thread that polls it could by then be somebody else's file.
+        A descriptor that is closed under a polling thread could be reused for another file meanwhile.
         """
         with self._lock:
             if self._closed:
@@ -112,10 +112,10 @@ class SocketStream:
 
 
 class Channel:
-    """Sends requests and waits for their replies, each by its own deadline.
+    """Sends requests and waits for their replies, each with its own deadline.
 
-    Any failure of the stream, and any reply that does not come in time, breaks the channel for good: every
-    waiting and every later request raises `SandboxLost`, or `SandboxClosed` after `close`.
+    A failure of the stream or a late reply breaks the channel for good: every waiting and every later request raises
+    `SandboxLost`, or `SandboxClosed` after `close`.
     """
 
     def __init__(self, stream: ByteStream) -> None:
@@ -142,7 +142,7 @@ class Channel:
         try:
             data = encode({"id": number, "op": op, **fields}, payload)
         except ProtocolError as error:
-            raise UsageError(f"{op} is not possible in one go: {error}") from error
+            raise UsageError(f"the request {op!r} is too large: {error}") from error
         with self._turn:
             self._raise_failure()
             self._waiting.add(number)
@@ -155,20 +155,18 @@ class Channel:
                 self._replies.pop(number, None)
 
     def close(self) -> None:
-        """Close the stream; whoever waits gets `SandboxClosed`."""
+        """Close the stream; waiting requests raise `SandboxClosed`."""
         self._fail(SandboxClosed("the sandbox was closed"))
 
     def _send(self, data: bytes, deadline: float) -> None:
         if not self._sending.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            self._fail(SandboxLost("the sandbox does not take requests", reason="unresponsive"))
-            self._raise_failure()
+            raise self._lost("the sandbox does not take requests")
         try:
             self._stream.write(data, deadline - time.monotonic())
         except TimeoutError:
-            self._fail(SandboxLost("the sandbox does not take requests", reason="unresponsive"))
-            self._raise_failure()
+            raise self._lost("the sandbox does not take requests") from None
         except OSError:
-            pass  # it is gone; what can still be read says why
+            pass  # it is gone; what it still sent tells why
         except BaseException:
             self._fail(SandboxLost("interrupted while a request was being sent", reason="protocol"))
             raise
@@ -176,7 +174,7 @@ class Channel:
             self._sending.release()
 
     def _receive(self, number: int, deadline: float) -> tuple[dict[str, Any], bytes]:
-        """Wait for a reply: read if nobody does, else wait for whoever reads."""
+        """Wait for a reply: read if no other thread does, else wait for that thread."""
         while True:
             with self._turn:
                 while self._reading and number not in self._replies and self._failure is None:
@@ -194,9 +192,13 @@ class Channel:
                 with self._turn:
                     self._reading = False
                     self._turn.notify_all()
-        self._fail(SandboxLost("the sandbox did not answer in time", reason="unresponsive"))
-        self._raise_failure()
-        raise AssertionError("unreachable")  # pragma: no cover
+        raise self._lost("the sandbox did not answer in time")
+
+    def _lost(self, why: str) -> SandboxLost | SandboxClosed:
+        """Break the channel, and return the error to raise: an earlier failure comes first."""
+        self._fail(SandboxLost(why, reason="unresponsive"))
+        assert self._failure is not None
+        return copy.copy(self._failure)
 
     def _read_frames(self, deadline: float) -> None:
         try:
@@ -205,7 +207,7 @@ class Channel:
         except TimeoutError:
             return
         except ProtocolError as error:
-            self._fail(SandboxLost("the sandbox sent what is no frame", reason="protocol", detail=str(error)))
+            self._fail(SandboxLost("the sandbox sent an invalid frame", reason="protocol", detail=str(error)))
             return
         except OSError as error:
             self._fail(SandboxLost(f"the sandbox is gone: {error}", reason="killed"))
@@ -216,9 +218,9 @@ class Channel:
             for message, payload in frames:
                 if message.get("event") == "expired":
                     self._fail(SandboxLost("the sandbox reached its time to live", reason="expired"))
-                    return  # what follows are the ends of commands that it killed
+                    return  # the frames that follow are ends of commands that it killed
                 number = message.get("id")
-                if isinstance(number, int) and number in self._waiting:  # a reply to a given-up request finds no one
+                if isinstance(number, int) and number in self._waiting:  # else nobody waits for it any more
                     self._replies[number] = message, payload
 
     def _fail(self, failure: SandboxLost | SandboxClosed) -> None:
@@ -230,4 +232,4 @@ class Channel:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise copy.copy(self._failure)  # every thread gets one of its own: a traceback grows with each raise
+            raise copy.copy(self._failure)  # one for every thread: a traceback grows with each raise

@@ -1,4 +1,4 @@
-"""A sandbox that is made from an image: finding Python in it, what commands inherit from it, the workspace."""
+"""The base class of backends with images: the image's Python, its environment, and the workspace."""
 
 import contextlib
 import io
@@ -37,7 +37,7 @@ KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGI
 
 VENV = "/opt/venv"
 ENVIRONMENTS = (VENV, "/opt/miniconda3/envs/testbed", "{workdir}/.venv", "/root/.venv")
-"""Where images keep the Python environment that a task means; the first that is there goes first on the PATH."""
+"""Usual places of an image's Python environment. The first that exists goes first on the PATH."""
 
 FIND_ENVIRONMENT = 'for place; do [ -x "$place/bin/python" ] && { printf %s "$place"; exit; }; done; '
 FIND_SHELL = "command -v bash >/dev/null && printf 'bash ' || printf 'sh '; "
@@ -54,40 +54,39 @@ with open(venv + "/pyvenv.cfg", "w") as file:
     file.write("home = %s\\ninclude-system-site-packages = false\\n" % os.path.dirname(sys.executable))
 sys.stdout.write(venv)
 """
-"""What a task that asks for a plain Python gets: the image's, without what is installed for it."""
+"""Makes the environment of a task that asks for a plain Python: the image's, without its packages."""
 
 NOT_INHERITED = frozenset(("HOSTNAME", "LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "TERM", "_"))  # LC_CTYPE: Python sets it
 
 
 def start_command(program: str) -> list[str]:
-    """The first command of a container: the Python program, run by whatever Python the image has."""
+    """Return a container's first command, which runs a Python program with any Python of the image."""
     return ["/bin/sh", "-c", START, program]
 
 
 def default_image(python: PythonEnv | None) -> str:
-    """The image of tasks that bring none: the official one of the Python that they ask for."""
+    """Return the image for tasks without one: the official image of their Python."""
     version = python.version if python else ""
     return "python:" + (version or "{}.{}".format(*sys.version_info))
 
 
 class ContainerSandbox(RunnerSandbox):
-    """What backends with images share beside the runner.
+    """A sandbox from an image.
 
     Args:
-        spec: What the sandbox should be.
-        activate: The Python environment to put on the PATH. "auto" looks for the one that the image means, and makes an
-            empty one for a task that asks for a plain Python or brings no image; an empty text takes the PATH of the
-            image as it is.
-        running: How many commands may run at the same time in all sandboxes of this backend, over all processes of
-            this user on this machine; None is no limit. What waits for its turn has its whole timeout left then.
+        spec: Description of the sandbox.
+        activate: Python environment to put on the PATH. "auto" looks for the image's, and creates an empty one if the
+            task asks for a plain Python or has no image. An empty text keeps the PATH of the image.
+        running: Number of commands that may run at once in all sandboxes of this backend, over all processes of this
+            user on this machine; None is no limit. A command's timeout starts with its turn.
     """
 
     def __init__(self, spec: SandboxSpec, activate: str, running: int | None = None) -> None:
         super().__init__(spec)
         if spec.python and spec.python.requirements and not spec.image:
             raise Unsupported(
-                f"backend {self.name!r} installs no requirements: give an image that holds them "
-                "(`swe-gym images build` makes it), sandbox_options={'image': ...}, or use backend='local'"
+                f"backend {self.name!r} installs no requirements: use an image that has them, "
+                "sandbox_options={'image': ...} (`swe-gym images build` makes it), or backend='local'"
             )
         self._activation = activate
         self._running = running
@@ -95,7 +94,7 @@ class ContainerSandbox(RunnerSandbox):
         self._image_env: dict[str, str] = {}
 
     def _default_image(self) -> str:
-        """For tasks that bring a workspace and no image: the Python that they ask for."""
+        """Return the image for tasks with a workspace and no image."""
         return default_image(self.spec.python)
 
     def _start(self, deadline: float) -> None:
@@ -132,13 +131,13 @@ class ContainerSandbox(RunnerSandbox):
         return loss
 
     def _read_environment(self, deadline: float) -> dict[str, str]:
-        """What the image sets: the runner was started with it."""
+        """Return the image's variables, with which the runner was started."""
         _, data = self._request("environ", timeout=deadline - time.monotonic())
         pairs = (item.partition("=") for item in data.decode("utf-8", "replace").split("\0") if "=" in item)
         return {name: value for name, _, value in pairs if name not in NOT_INHERITED}
 
     def _activate(self, deadline: float) -> None:
-        """Learn which shell runs command lines, and put the Python environment first on the PATH."""
+        """Find the shell for command lines, and put the Python environment first on the PATH."""
         places: list[str] = []
         script = FIND_SHELL
         if self._activation == "auto":
@@ -158,7 +157,7 @@ class ContainerSandbox(RunnerSandbox):
 
     @contextlib.contextmanager
     def _turn(self, patience: float) -> Iterator[None]:
-        """Be one of the few commands that run, where they are to be few."""
+        """Wait for a turn if the number of running commands is limited."""
         if self._running is None:
             yield
             return
@@ -171,7 +170,7 @@ class ContainerSandbox(RunnerSandbox):
             yield
 
     def _must_run(self, argv: list[str], deadline: float) -> str:
-        """Run a command of ours while starting; its output."""
+        """Run a command during the start; return its output."""
         result = super()._exec(
             argv,
             timeout=max(0.1, deadline - time.monotonic()),
@@ -195,13 +194,13 @@ class ContainerSandbox(RunnerSandbox):
 
 
 def pack(folder: Path) -> bytes:
-    """A folder as a tar archive whose files belong to root."""
+    """Return a folder as a tar archive whose files belong to root."""
     buffer = io.BytesIO()
 
     def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = 0
         member.uname = member.gname = "root"
-        member.mtime = int(member.mtime)  # whole seconds, as a workspace has, spare each member a header of its own
+        member.mtime = int(member.mtime)  # whole seconds, as in a workspace, save a header for each member
         return member
 
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:

@@ -1,6 +1,6 @@
-"""A sandbox that runs nothing: scripted replies and scripted faults, for tests of what stands on a sandbox.
+"""A sandbox that runs nothing: scripted replies and faults, for tests of code that uses a sandbox.
 
-Everything may be said in JSON, so it works through `gym.make`:
+The script can be JSON, so it works through `gym.make`:
 
     gym.make(ID, backend="fake", sandbox_options={"options": {
         "files": {"calc.py": "add = int.__sub__"},
@@ -8,7 +8,7 @@ Everything may be said in JSON, so it works through `gym.make`:
         "faults": [{"at": "exec", "nth": 3, "error": "SandboxLost", "reason": "oom"}],
     }})
 
-or in Python, where the calls can be looked at afterwards:
+In Python, the calls can be inspected afterwards:
 
     with FakeSandbox(replies=[Reply(match="^ls", stdout=b"calc.py")]) as sandbox:
         sandbox.exec("ls")
@@ -30,9 +30,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from .. import errors
 from ..errors import (
@@ -54,27 +55,38 @@ Content = Annotated[
     BeforeValidator(lambda value: value.encode() if isinstance(value, str) else value),
     PlainSerializer(lambda value: value.decode("utf-8", "replace"), when_used="json"),
 ]
-"""Text in JSON, unlike the base64 of other data, because people write scripts by hand."""
+"""Bytes, written as text in JSON (not in base64, as other data), because scripts are written by hand."""
+
+
+def _check_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"invalid regular expression: {error}") from error
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
 
 CLOSE_TIMEOUT = 10.0
 DEFAULT_MODE = 0o644
 
 
 class Reply(Frozen):
-    """What a command answers.
+    """The scripted result of a command.
 
     Attributes:
-        match: A regular expression that is searched for in the command; the first reply that matches is given.
-            In a pty it is searched for in what is typed, and in the command that opens the pty.
-        stdout: Text in JSON, bytes in Python. In a pty, what is printed.
-        stderr: Likewise.
-        exit_code: None means 0, or that a signal or the timeout ended it. In a pty, a number ends the process.
-        signal: The number of the signal that ended it.
-        timed_out: The command ran into its timeout.
-        times: Answers so many calls, after which the next reply that matches has its turn; None is for ever.
+        match: Regular expression to search for in the command; the first reply that matches is used. In a pty, it is
+            searched for in the typed text and in the command that opens the pty.
+        stdout: Standard output, text in JSON and bytes in Python. In a pty, the printed text.
+        stderr: Standard error, text in JSON and bytes in Python.
+        exit_code: Exit code. None means 0, or no code after a signal or a timeout. In a pty, a number ends the process.
+        signal: Number of the signal that ended the command.
+        timed_out: Whether the command timed out.
+        times: Number of calls to answer before the next matching reply has its turn; None is no limit.
     """
 
-    match: str = ""
+    match: Pattern = ""
     stdout: Content = b""
     stderr: Content = b""
     exit_code: int | None = None
@@ -82,31 +94,26 @@ class Reply(Frozen):
     timed_out: bool = False
     times: int | None = Field(default=None, gt=0)
 
-    @field_validator("match")
-    @classmethod
-    def _is_pattern(cls, value: str) -> str:
-        return _checked_pattern(value)
-
 
 class Fault(Frozen):
-    """Something that goes wrong: exactly one of `error`, `stall` and `truncate`.
+    """A scripted failure: exactly one of `error`, `stall` and `truncate`.
 
     Attributes:
-        at: The kind of call. "tar" is both directions; "pty" is opening one and every use of it.
-        nth: Which of those calls, from 1, or "every".
-        match: Only calls whose command or path has this regular expression in it; the others are not counted.
-        error: Name of the class in `swe_gym.errors` that is raised. After `SandboxLost` the sandbox is closed.
-        message: Of the error.
-        reason: Of the error, where its class has one.
-        retryable: Of the error, where its class has it; None is the class's default.
-        stall: The call hangs until its deadline, `close` or `FakeSandbox.release`. At its deadline, a start
-            raises `SandboxStartError`, a close returns, any other call raises `SandboxLost`.
-        truncate: A command's streams are cut to so many bytes, a file that is read to its first bytes.
+        at: Kind of call. "tar" is both directions; "pty" is opening one and every use of it.
+        nth: Number of the call, from 1, or "every".
+        match: Regular expression; only calls whose command or path matches are counted.
+        error: Name of the error class in `swe_gym.errors` to raise. `SandboxLost` closes the sandbox.
+        message: Message of the error.
+        reason: `reason` of the error, if its class has one.
+        retryable: `retryable` of the error, if its class has it; None is the class's default.
+        stall: Whether the call hangs until its deadline, `close` or `FakeSandbox.release`. At its deadline, a start
+            raises `SandboxStartError`, a close returns, and any other call raises `SandboxLost`.
+        truncate: Number of bytes to which a command's streams, or a file that is read, are cut.
     """
 
     at: Operation
     nth: int | Literal["every"] = 1
-    match: str = ""
+    match: Pattern = ""
     error: str | None = None
     message: str = "a scripted fault"
     reason: str | None = None
@@ -114,32 +121,27 @@ class Fault(Frozen):
     stall: bool = False
     truncate: int | None = Field(default=None, ge=0)
 
-    @field_validator("match")
-    @classmethod
-    def _is_pattern(cls, value: str) -> str:
-        return _checked_pattern(value)
-
     @model_validator(mode="after")
     def _is_one_thing(self) -> Self:
         if sum((self.error is not None, self.stall, self.truncate is not None)) != 1:
-            raise ValueError("a fault is exactly one of error, stall and truncate")
+            raise ValueError("a fault needs exactly one of error, stall and truncate")
         if self.truncate is not None and self.at not in ("exec", "read"):
             raise ValueError("only exec and read can be truncated")
         if isinstance(self.nth, int) and self.nth < 1:
-            raise ValueError('nth counts from 1, or is "every"')
+            raise ValueError('nth must be at least 1, or "every"')
         if self.error is not None:
             self.make_error()
         return self
 
     def make_error(self) -> errors.SweGymError:
-        """The error to raise.
+        """Return the error to raise.
 
         Raises:
-            ValueError: There is no such error, or it has no `reason` or `retryable`.
+            ValueError: The error is unknown, or has no `reason` or `retryable`.
         """
         kind = getattr(errors, self.error or "", None)
         if not (isinstance(kind, type) and issubclass(kind, errors.SweGymError)):
-            raise ValueError(f"no error of swe_gym.errors: {self.error!r}")
+            raise ValueError(f"swe_gym.errors has no error {self.error!r}")
         given = {"reason": self.reason, "retryable": self.retryable}
         try:
             return kind(self.message, **{name: value for name, value in given.items() if value is not None})
@@ -148,13 +150,13 @@ class Fault(Frozen):
 
 
 class FakeOptions(Frozen):
-    """The script, as `SandboxSpec.options` holds it.
+    """The script, in `SandboxSpec.options`.
 
     Attributes:
         files: Path, relative to the workdir or absolute -> content.
-        replies: Looked through in order for each command.
-        default: What a command answers that no reply matches.
-        faults: Any number; the first that applies to a call happens.
+        replies: Replies in the order in which they are tried.
+        default: Reply to a command that no reply matches.
+        faults: Faults; the first that applies to a call happens.
         slack: Seconds that a stalled command gets beyond its timeout and grace.
     """
 
@@ -170,9 +172,9 @@ class Call:
     """One call that reached the sandbox.
 
     Attributes:
-        at: Its kind.
-        target: The command, the path, or the text typed into a pty.
-        arguments: Everything else: timeout, env, data and so on.
+        at: Kind of call.
+        target: Command, path, or text typed into a pty.
+        arguments: All other arguments: timeout, env, data and so on.
     """
 
     at: Operation
@@ -187,18 +189,18 @@ class _File:
 
 
 class FakeSandbox(Sandbox):
-    """Answers from a script and keeps files in memory. `workspace`, `python` and `image` are not looked at.
+    """A sandbox that answers from a script and keeps files in memory. It ignores `workspace`, `python` and `image`.
 
     Args:
-        spec: What was asked for; its options are those of `FakeOptions`.
-        **options: The same options, given directly; they win over the spec's.
+        spec: Description of the sandbox; its options are those of `FakeOptions`.
+        **options: Options given directly; they override the spec's.
 
     Attributes:
-        calls: Every call in the order in which they came, those that failed included.
+        calls: Every call in order, failed ones included.
         stalled: Set while a call is in a scripted stall; cleared by `release`.
 
     Raises:
-        UsageError: An option is unknown or makes no sense.
+        UsageError: An option is unknown or invalid.
     """
 
     name = "fake"
@@ -218,11 +220,11 @@ class FakeSandbox(Sandbox):
 
     @property
     def capabilities(self) -> Capabilities:
-        """A fake isolates nothing, because it runs nothing."""
+        """See `Sandbox.capabilities`. A fake isolates nothing, because it runs nothing."""
         return Capabilities(backend=self.name, isolation="none", transport="script", notes=("Commands are not run.",))
 
     def release(self) -> None:
-        """Let every call that stalls now go on as if nothing had been."""
+        """Let every stalled call continue normally."""
         with self._changed:
             self._releases += 1
             self.stalled.clear()
@@ -232,7 +234,7 @@ class FakeSandbox(Sandbox):
 
     def _start(self, deadline: float) -> None:
         if self.spec.min_isolation != "none":
-            raise Unsupported(f"a fake sandbox isolates nothing: min_isolation={self.spec.min_isolation!r}")
+            raise Unsupported(f"a fake sandbox isolates nothing, less than min_isolation={self.spec.min_isolation!r}")
         self._record("start", "", deadline=deadline)
 
     def _close(self) -> None:
@@ -244,7 +246,7 @@ class FakeSandbox(Sandbox):
     # --- the script -----------------------------------------------------------------------------------
 
     def _record(self, at: Operation, target: str, *, deadline: float, **arguments: Any) -> Fault | None:
-        """Note a call and let its fault happen; returns the fault where it is for the caller to carry out."""
+        """Record a call and carry out its fault; return the fault if it truncates, which the caller does."""
         with self._changed:
             self.calls.append(Call(at, target, arguments))
             fault = self._due(at, target)
@@ -297,16 +299,14 @@ class FakeSandbox(Sandbox):
         *,
         timeout: float,
         grace: float,
-        cwd: str,
-        env: Mapping[str, str],
-        stdin: bytes,
         max_output: int,
         merge: bool,
+        **given: Any,
     ) -> ExecResult:
         command = _command_text(argv)
         deadline = time.monotonic() + timeout + grace + self.script.slack
-        given = {"timeout": timeout, "grace": grace, "cwd": cwd, "env": env, "stdin": stdin}
-        fault = self._record("exec", command, deadline=deadline, max_output=max_output, merge=merge, **given)
+        given |= {"timeout": timeout, "grace": grace, "max_output": max_output, "merge": merge}
+        fault = self._record("exec", command, deadline=deadline, **given)
         if fault is not None and fault.truncate is not None:
             max_output = min(max_output, fault.truncate)
         reply = self._reply(command)
@@ -325,10 +325,7 @@ class FakeSandbox(Sandbox):
             duration=timeout if reply.timed_out else 0.0,
         )
 
-    def _open_pty(
-        self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], rows: int, columns: int, timeout: float
-    ) -> Pty:
-        given = {"cwd": cwd, "env": env, "rows": rows, "columns": columns}
+    def _open_pty(self, argv: Sequence[str], *, timeout: float, **given: Any) -> Pty:
         self._record("pty", _command_text(argv), deadline=time.monotonic() + timeout, **given)
         return _FakePty(self, self._reply(_command_text(argv)))
 
@@ -367,7 +364,7 @@ class FakeSandbox(Sandbox):
                 member.size, member.mode = len(file.data), file.mode
                 archive.addfile(member, io.BytesIO(file.data))
         if buffer.tell() > max_bytes:
-            raise FileError(f"{path} makes a tar of more than {max_bytes} bytes")
+            raise FileError(f"the tar archive of {path} is larger than {max_bytes} bytes")
         return buffer.getvalue()
 
     def _manifest(
@@ -376,13 +373,11 @@ class FakeSandbox(Sandbox):
         *,
         exclude: tuple[str, ...],
         max_files: int,
-        max_ignored: int | None,
-        max_hashed: int | None,
         only: tuple[str, ...] | None,
         timeout: float,
+        **bounds: Any,
     ) -> dict[str, FileEntry]:
-        options = {"exclude": exclude, "max_ignored": max_ignored, "max_hashed": max_hashed, "only": only}
-        self._record("manifest", path, deadline=time.monotonic() + timeout, **options)
+        self._record("manifest", path, deadline=time.monotonic() + timeout, exclude=exclude, only=only, **bounds)
         found = {
             name: FileEntry(mode=file.mode, size=len(file.data), digest=hashlib.sha256(file.data).hexdigest())
             for name, file in self._below(path).items()
@@ -390,7 +385,7 @@ class FakeSandbox(Sandbox):
             and (only is None or name in only)
         }
         if len(found) > max_files:
-            raise FileError(f"{path} holds more than {max_files} files")
+            raise FileError(f"{path} has more than {max_files} files")
         return found
 
     def _end_processes(self, *, timeout: float) -> None:
@@ -408,14 +403,13 @@ class FakeSandbox(Sandbox):
     def _check_writable(self, path: str) -> None:
         if self._is_folder(path):
             raise NotAFile(f"is a directory: {path}")
-        parents = [path[:position] for position, letter in enumerate(path) if letter == "/" and position]
-        for parent in parents:
+        for parent in map(str, PurePosixPath(path).parents):
             if parent in self._files:
                 raise FileError(f"not a directory: {parent}")
 
 
 class _FakePty(Pty):
-    """Prints what the replies say as soon as their text was typed."""
+    """A pty that prints replies as soon as their text is typed."""
 
     def __init__(self, sandbox: FakeSandbox, first: Reply) -> None:
         self._sandbox = sandbox
@@ -459,21 +453,13 @@ class _FakePty(Pty):
             yield
 
 
-def _checked_pattern(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from error
-    return pattern
-
-
 def _command_text(argv: Sequence[str]) -> str:
-    """A command as it was given: the line for the shell, or the arguments quoted into one."""
+    """Return a command as one line: the shell line, or the quoted arguments."""
     return argv[2] if argv[:2] == ["bash", "-c"] else shlex.join(argv)
 
 
 def _head_and_tail(data: bytes, limit: int) -> tuple[bytes, int]:
-    """The first quarter and the last three quarters of `limit` bytes, and how many were cut out."""
+    """Return the first quarter and the last three quarters of `limit` bytes, and how many were cut."""
     if len(data) <= limit:
         return data, 0
     head = limit // 4
@@ -481,14 +467,14 @@ def _head_and_tail(data: bytes, limit: int) -> tuple[bytes, int]:
 
 
 def _unpack(data: bytes) -> dict[str, _File]:
-    """The regular files of a tar archive; folders are implied, and there is nothing else in a fake."""
+    """Return the regular files of a tar archive. Folders are implied."""
     files = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             for member in archive:
                 name = posixpath.normpath(member.name)
                 if name.startswith(("/", "../")) or name == "..":
-                    raise FileError(f"leads out of the folder: {member.name}")
+                    raise FileError(f"tar member leads out of the folder: {member.name}")
                 content = archive.extractfile(member) if member.isfile() else None
                 if content is not None:
                     files[name] = _File(content.read(), member.mode)

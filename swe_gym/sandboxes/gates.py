@@ -1,4 +1,4 @@
-"""Limits that all processes of a user on this machine share: few at a time, and so many per second."""
+"""Limits that all processes of a user on this machine share: concurrent holders, and starts per second."""
 
 import contextlib
 import fcntl
@@ -7,13 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from random import SystemRandom
 
 from ..cache import cache_folder
 from ..errors import SandboxClosed, SandboxStartError
-from .jitter import in_any_order, jittered
+from .jitter import jittered
 
 NEVER = threading.Event()
-"""What is not cancelled."""
+"""An event that is never set."""
 
 GLANCE = 0.2
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.05
@@ -21,16 +22,16 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.05
 
 @contextlib.contextmanager
 def gate(name: str, places: int, deadline: float, cancelled: threading.Event = NEVER) -> Iterator[None]:
-    """Hold one of the `places` of the gate `name` for the length of the block.
+    """Hold one of the `places` of the gate `name` during the block.
 
-    A place is a locked file, so a process that dies, however it dies, gives its places back. Threads of one process
-    queue before they look for a file, so that they do not get in each other's way.
+    A place is a locked file, so a process that dies releases its places. Threads of one process queue before they look
+    for a file, so they do not compete.
 
     Args:
-        name: What is limited, as a name of files.
-        places: How many may be inside at once, over all processes of this user on this machine.
-        deadline: Of `time.monotonic`; waiting past it is an error.
-        cancelled: Ends the waiting when set.
+        name: Name of the gate, and of its files.
+        places: Largest number of holders, over all processes of this user on this machine.
+        deadline: Time of `time.monotonic` at which waiting fails.
+        cancelled: Event that ends the waiting.
 
     Raises:
         SandboxStartError: No place became free in time (`reason="capacity"`, retryable).
@@ -67,7 +68,7 @@ def _place(name: str, places: int, deadline: float, cancelled: threading.Event) 
 
 
 def _free_place(folder: str, name: str, places: int) -> int | None:
-    for place in in_any_order(places):
+    for place in SystemRandom().sample(range(places), places):
         fd = os.open(os.path.join(folder, f"{name}.{place}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,12 +81,12 @@ def _free_place(folder: str, name: str, places: int) -> int | None:
 def _check(name: str, places: int, deadline: float, cancelled: threading.Event) -> None:
     sleep(0.0, cancelled)
     if time.monotonic() >= deadline:
-        text = f"all {places} places of the gate {name!r} stayed taken"
+        text = f"all {places} places of the gate {name!r} stayed taken until the deadline"
         raise SandboxStartError(text, reason="capacity", retryable=True)
 
 
 class Rate:
-    """Lets at most so many pass per second, a second's worth at once."""
+    """Limits calls per second, with a burst of up to one second."""
 
     def __init__(self, per_second: float) -> None:
         self._step = 1.0 / per_second
@@ -93,17 +94,17 @@ class Rate:
         self._next = 0.0
 
     def wait(self, deadline: float, cancelled: threading.Event) -> None:
-        """Wait for one's turn.
+        """Wait for a turn.
 
         Raises:
-            SandboxStartError: It does not come before the deadline.
+            SandboxStartError: There is no turn before the deadline.
             SandboxClosed: `cancelled` was set.
         """
         with self._lock:
             now = time.monotonic()
             turn = max(self._next, now - 1.0)
             if turn > deadline:
-                text = "the sandbox waited too long for its turn to be created"
+                text = "the sandbox was not created: too many others are waiting to be created"
                 raise SandboxStartError(text, reason="timeout", retryable=True)
             self._next = turn + self._step
         sleep(turn - now, cancelled)
@@ -112,4 +113,4 @@ class Rate:
 def sleep(seconds: float, cancelled: threading.Event) -> None:
     """Sleep, or raise `SandboxClosed` as soon as `cancelled` is set."""
     if cancelled.wait(max(0.0, seconds)):
-        raise SandboxClosed("closed while it waited")
+        raise SandboxClosed("the sandbox was closed while it waited")

@@ -1,9 +1,7 @@
-"""A Python for images that have none: this machine's, or that of another image, brought into the container.
+"""A Python for images that have none: a copy of this machine's, or of another image's.
 
-The alternative would be a second way to talk to a sandbox, by a shell and markers in its output. It could not keep the
-contract: a shell cannot kill a tree that hides, nor tell a command's output from a marker that the command prints. With
-a Python of its own every image keeps the whole contract: those of Go, Node, Java and Rust, Alpine's with another C
-library, and one that holds nothing but a shell. Nothing is downloaded.
+Without it, such images would need a second protocol over a shell, which could not keep the contract: a shell cannot
+find and kill hidden processes, nor tell its markers from a command's output. Nothing is downloaded.
 """
 
 import functools
@@ -18,20 +16,20 @@ from ..errors import SandboxStartError
 from ..guests import bundle
 
 PLACE = "/opt/swe-gym-python"
-"""Where it lies in the container. It is on no PATH: a command finds only what its image has."""
+"""Its folder in the container. No PATH has it, so commands find only the image's programs."""
 
 PACK_SECONDS = 60.0
 ARCHITECTURES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64"}
-"""Names of machines, as the kernel has them, and as images have them."""
+"""The kernel's name of a machine -> the name in images."""
 
 
 def lender() -> str:
-    """The program that fills `PLACE` with the Python that runs it."""
+    """Return the program that fills `PLACE` with the Python that runs it."""
     return _program(PLACE)
 
 
 def problem(architecture: str) -> str:
-    """Why this machine's Python cannot run in an image of this architecture; empty where it can."""
+    """Return why this machine's Python cannot run in an image of this architecture, or an empty text."""
     system, machine = platform.system(), platform.machine()
     ours = ARCHITECTURES.get(machine, machine)
     return "" if (system, ours) == ("Linux", architecture) else f"this machine's is for {system} on {ours}"
@@ -39,10 +37,10 @@ def problem(architecture: str) -> str:
 
 @functools.cache
 def archive() -> bytes:
-    """This machine's Python as a tar archive to be unpacked at the root of a container.
+    """Return this machine's Python as a tar archive for the root of a container.
 
     Raises:
-        SandboxStartError: It cannot be packed.
+        SandboxStartError: Packing failed.
     """
     with tempfile.TemporaryDirectory(prefix="swe-gym-python-") as folder:
         command = [sys.executable, "-I", "-S", "-c", _program(folder)]
@@ -50,7 +48,7 @@ def archive() -> bytes:
             subprocess.run(command, check=True, capture_output=True, timeout=PACK_SECONDS)
         except (OSError, subprocess.SubprocessError) as error:
             detail = (getattr(error, "stderr", None) or b"").decode("utf-8", "replace")
-            text = "this machine's Python cannot be packed for images that have none"
+            text = "cannot pack this machine's Python for images without one"
             raise SandboxStartError(text, reason="setup", detail=detail or str(error)) from error
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as packed:

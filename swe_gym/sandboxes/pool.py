@@ -1,4 +1,4 @@
-"""Sandboxes that are started before they are asked for."""
+"""A pool of sandboxes that are started in advance."""
 
 import dataclasses
 import threading
@@ -14,41 +14,41 @@ from .base import Sandbox, SandboxSpec
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WarmSandbox:
-    """One that is started or starting.
+    """A sandbox that is started or starting.
 
     Attributes:
-        sandbox: It; closing it ends its start too.
-        start: Its start.
+        sandbox: The sandbox. Closing it also ends its start.
+        start: Result of the start.
     """
 
     sandbox: Sandbox
     start: Future[Sandbox]
 
     def started(self) -> Sandbox:
-        """Wait until it is up, and see that it still is.
+        """Wait for the start, and check that the sandbox still answers.
 
         Raises:
-            SandboxError: It did not come up, or was lost while it waited.
+            SandboxError: The sandbox did not start, or was lost while it waited.
         """
         try:
             sandbox = self.start.result(self.sandbox.spec.start_timeout + 10)
         except TimeoutError as error:
             self.sandbox.close()
-            raise SandboxLost(f"{self.sandbox} did not come up in time", reason="unresponsive") from error
+            raise SandboxLost(f"{self.sandbox} did not start in time", reason="unresponsive") from error
         sandbox.exec(["true"], timeout=10.0)
         return sandbox
 
 
 class WarmPool:
-    """Keeps started sandboxes ready, so that who needs one does not wait for it.
+    """Keeps started sandboxes ready, so that a caller does not wait for one.
 
-    `want` says what will be needed, `take` or `claim` hands it over. What was taken belongs to the caller, who closes
-    it; what was not is closed with the pool. Sandboxes are alike when their specs are equal. Any thread may call.
+    `want` starts sandboxes, `take` or `claim` returns one. The caller closes what it took; the pool closes the rest.
+    Sandboxes with equal specs are interchangeable. Any thread may call.
 
     Args:
-        backend: Kind of sandbox.
-        starting: How many may start at once.
-        ready: How many may be started or starting and not yet taken.
+        backend: Name of the backend.
+        starting: Largest number of sandboxes that start at once.
+        ready: Largest number of sandboxes in the pool, started or starting.
     """
 
     def __init__(self, backend: str = "local", *, starting: int = 4, ready: int = 16) -> None:
@@ -62,7 +62,7 @@ class WarmPool:
         self._closed = False
 
     def want(self, spec: SandboxSpec, count: int = 1) -> int:
-        """Start `count` sandboxes of this spec in the background, or as many as there is room for; says how many."""
+        """Start up to `count` sandboxes of this spec in the background, as far as there is room; return how many."""
         kind: type[Sandbox] = BACKENDS.load(self.backend)
         with self._lock:
             self._check_open()
@@ -73,14 +73,14 @@ class WarmPool:
             return max(0, count)
 
     def unwant(self, spec: SandboxSpec) -> None:
-        """Close one sandbox of this spec, if there is one: it will not be needed."""
+        """Close one sandbox of this spec that is not needed any more, if there is one."""
         warm = self.claim(spec)
         if warm is not None:
             warm.start.cancel()
             warm.sandbox.close()
 
     def claim(self, spec: SandboxSpec) -> WarmSandbox | None:
-        """Take a sandbox of this spec, one that is started before one that is starting; None where there is none."""
+        """Take a sandbox of this spec, started ones first. None if there is none."""
         with self._lock:
             shelf = self._shelf.get(_key(spec))
             if not shelf:
@@ -90,16 +90,16 @@ class WarmPool:
             return found
 
     def take(self, spec: SandboxSpec, *, refill: bool = False) -> Sandbox:
-        """A sandbox of this spec: one that is ready or will be first, else a new one.
+        """Return a sandbox of this spec: one from the pool, else a new one.
 
-        A start that failed in the background is tried once more here, so the error has somebody to go to.
+        If its start failed in the background, another one is started here, so that the caller sees the error.
 
         Args:
-            spec: What it should be.
-            refill: Start another of the same, for the next time.
+            spec: Description of the sandbox.
+            refill: Start another one for the next call.
 
         Raises:
-            SandboxError: It did not come up.
+            SandboxError: The sandbox did not start.
             SandboxClosed: The pool is closed.
         """
         with self._lock:
@@ -111,13 +111,13 @@ class WarmPool:
             try:
                 return found.started()
             except BaseException as error:
-                found.sandbox.close()  # it is nobody's yet
+                found.sandbox.close()  # the caller never gets it
                 if not isinstance(error, SandboxError):
                     raise
         return open_sandbox(spec, self.backend)
 
     def close(self) -> None:
-        """Close what was not taken, also what is starting. Idempotent."""
+        """Close all sandboxes that were not taken, also starting ones. Idempotent."""
         with self._lock:
             self._closed = True
             left = [warm for shelf in self._shelf.values() for warm in shelf]

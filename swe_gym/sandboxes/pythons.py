@@ -1,4 +1,4 @@
-"""From a task's Python environment to a virtual environment in the cache, installed once, read-only from then on."""
+"""Virtual environments in the cache for tasks' Python environments: installed once, then read-only."""
 
 import json
 import os
@@ -33,9 +33,9 @@ class PreparedPython:
     """A Python environment on this machine, complete and byte-compiled.
 
     Attributes:
-        prefix: The virtual environment; its `bin` goes first on the PATH. A sandbox must see it at this very path.
-        base_prefix: The installation that it stands on, which a sandbox must see too.
-        version: Of the interpreter, as in "3.9.18".
+        prefix: Virtual environment; its `bin` goes first on the PATH. A sandbox must see it at this path.
+        base_prefix: Installation that it uses. A sandbox must see it too.
+        version: Version of the interpreter, such as "3.9.18".
     """
 
     prefix: Path
@@ -45,7 +45,7 @@ class PreparedPython:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python installation that was asked what it is."""
+    """A Python installation and its properties."""
 
     executable: str
     base_prefix: str
@@ -54,19 +54,19 @@ class Interpreter:
 
 
 def prepare_python(env: PythonEnv, *, timeout: float) -> PreparedPython:
-    """The virtual environment for `env`, made and filled by pip unless it was before.
+    """Return the virtual environment for `env`; create it and install with pip if it is not in the cache.
 
-    Equal requirements on the same interpreter share one. With no requirements it is empty, without pip even.
+    Equal requirements on the same interpreter share one. Without requirements it is empty and lacks even pip.
     Installing a requirement from source runs that package's build code on this machine, outside any sandbox.
 
     Args:
-        env: The version of Python, and what to install.
+        env: Version of Python, and requirements.
         timeout: Seconds that it may take.
 
     Raises:
         MissingInterpreter: That version of Python is not installed here.
-        TaskError: pip cannot install the requirements; the message ends with what pip said.
-        SandboxStartError: Time was up, or the file system failed.
+        TaskError: pip cannot install the requirements; the message ends with pip's output.
+        SandboxStartError: The time was up, or the file system failed.
     """
     deadline = time.monotonic() + timeout
     interpreter = find_interpreter(env.version, timeout=timeout)
@@ -82,26 +82,26 @@ def prepare_python(env: PythonEnv, *, timeout: float) -> PreparedPython:
 
 
 def find_interpreter(version: str, *, timeout: float) -> Interpreter:
-    """An installed Python: the running one if it fits, else from the PATH, pyenv's or uv's folders.
+    """Find an installed Python: the running one if it fits, else from the PATH, pyenv's or uv's folders.
 
     Args:
-        version: "3.9" or "3.9.18"; empty is the one that runs swe_gym.
-        timeout: Seconds that looking may take.
+        version: "3.9" or "3.9.18"; empty is the running one.
+        timeout: Seconds that the search may take.
 
     Raises:
-        MissingInterpreter: There is none.
-        SandboxStartError: Time was up, or the file system failed.
+        MissingInterpreter: No such version is installed.
+        SandboxStartError: The time was up, or the file system failed.
     """
     if version and not _VERSION.fullmatch(version):
-        raise TaskError(f"{version!r} is no version of Python: write it as in '3.9' or '3.9.18'")
+        raise TaskError(f"invalid version of Python: {version!r}; write '3.9' or '3.9.18'")
     deadline = time.monotonic() + timeout
     for candidate in _candidates(version):
         interpreter = _probe(candidate, deadline)
         if interpreter and (interpreter.version + ".").startswith(f"{version}." if version else ""):
             return interpreter
     raise MissingInterpreter(
-        f"needs Python {version}, which is not installed: looked for python{_minor(version)} on the PATH "
-        f"and in the folders of pyenv and uv. 'pyenv install {version}' or 'uv python install {version}' brings it"
+        f"Python {version} is not installed: no python{_minor(version)} on the PATH or in the folders of pyenv "
+        f"and uv. Install it: 'uv python install {version}' or 'pyenv install {version}'"
     )
 
 
@@ -113,7 +113,7 @@ def _candidates(version: str) -> Iterator[str]:
         return
     name = f"python{_minor(version)}"
     for folder in os.get_exec_path():
-        # pyenv's shims stand for every version that pyenv has, whether they work or not.
+        # pyenv has shims for all of its versions, whether they work or not.
         found = None if folder.endswith("/shims") else shutil.which(name, path=folder)
         if found:
             yield found
@@ -129,7 +129,7 @@ def _minor(version: str) -> str:
 
 
 def _probe(candidate: str, deadline: float) -> Interpreter | None:
-    """Ask an executable what it is, once: the answer is kept for as long as the file stays as it is."""
+    """Run an executable to learn its properties. The answer is cached until the file changes."""
     try:
         real = os.path.realpath(candidate)
         status = os.stat(real)
@@ -149,12 +149,12 @@ def _probe(candidate: str, deadline: float) -> Interpreter | None:
 
 
 def _make_venv(interpreter: Interpreter, prefix: Path, *, with_pip: bool, deadline: float) -> None:
-    """A virtual environment as `python -m venv` makes it; with that interpreter's own pip where it has one."""
+    """Create a virtual environment, with the interpreter's own pip if it has one."""
     own_pip = with_pip and interpreter.has_ensurepip
     arguments = ["-I", "-m", "venv", *([] if own_pip else ["--without-pip"]), str(prefix)]
     result = run_command([interpreter.executable, *arguments], deadline=deadline, env=_environment())
     if result.returncode:
-        raise TaskError(f"Python {interpreter.version} cannot make a virtual environment:\n{tail(result)}")
+        raise TaskError(f"Python {interpreter.version} cannot create a virtual environment:\n{tail(result)}")
 
 
 def _install(interpreter: Interpreter, prefix: Path, env: PythonEnv, deadline: float) -> None:
@@ -167,22 +167,22 @@ def _install(interpreter: Interpreter, prefix: Path, env: PythonEnv, deadline: f
         [*pip, "install", *options, "--requirement", str(requirements)], deadline=deadline, env=_environment()
     )
     if result.returncode:
-        raise TaskError(f"cannot install the requirements for Python {interpreter.version}; pip says:\n{tail(result)}")
+        raise TaskError(f"pip cannot install the requirements for Python {interpreter.version}:\n{tail(result)}")
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with the user's pip configuration, without what would lead an install elsewhere."""
+    """Return our environment with the user's pip configuration, without variables that redirect an install."""
     misleading = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_PYTHON"}
     kept = {name: value for name, value in os.environ.items() if name not in misleading}
     return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_REQUIRE_VIRTUALENV": "0"}
 
 
 def list_installed(python: PreparedPython, *, timeout: float) -> tuple[str, ...]:
-    """What is installed in an environment, as pinned requirement lines; pip and its own tools are left out.
+    """List the packages of an environment as pinned requirement lines, without pip and its own tools.
 
     Raises:
-        TaskError: pip cannot tell.
-        SandboxStartError: Time was up.
+        TaskError: pip failed.
+        SandboxStartError: The time was up.
     """
     folders = [f"--path={folder}" for folder in python.prefix.glob("lib*/python*/site-packages")]
     command = [*pip_command(), "freeze", "--exclude=pip", "--exclude=setuptools", "--exclude=wheel", *folders]
@@ -191,5 +191,5 @@ def list_installed(python: PreparedPython, *, timeout: float) -> tuple[str, ...]
     except TimeoutError as error:
         raise SandboxStartError(str(error), reason="timeout", retryable=True) from error
     if result.returncode:
-        raise TaskError(f"cannot list what is installed in {python.prefix}; pip says:\n{tail(result)}")
+        raise TaskError(f"pip cannot list the packages of {python.prefix}:\n{tail(result)}")
     return tuple(result.stdout.decode("utf-8", "replace").split("\n")[:-1])

@@ -1,4 +1,4 @@
-"""A sandbox that is driven by the runner: all that backends share, down to one byte stream."""
+"""The base class of backends that use the runner: they only provide a byte stream."""
 
 import abc
 import contextlib
@@ -24,24 +24,24 @@ FILE_ERRORS: Mapping[str, type[FileError]] = {
 
 
 def runner_source() -> str:
-    """The runner as one text that any Python >= 3.6 runs."""
-    return "\n".join([bundle("seccomp"), bundle("runner"), "serve_standard_streams(protect=restrict_calls)\n"])
+    """Return the runner as one program for any Python >= 3.6."""
+    return "\n".join([bundle("seccomp"), bundle("runner/serve"), "serve_standard_streams(protect=restrict_calls)\n"])
 
 
 @contextlib.contextmanager
-def understanding() -> Iterator[None]:
-    """Read a reply. One that makes no sense says that somebody in the sandbox has got hold of the runner."""
+def parsing() -> Iterator[None]:
+    """Parse a reply. An invalid one means that a command got hold of the runner."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise SandboxLost("the runner's reply makes no sense", reason="protocol", detail=repr(error)) from error
+        raise SandboxLost("the runner sent an invalid reply", reason="protocol", detail=repr(error)) from error
 
 
 class RunnerSandbox(Sandbox):
-    """A backend over the runner: write `_connect`, `_disconnect` and `capabilities`, and inherit the rest."""
+    """A backend that uses the runner. Subclasses implement `_connect`, `_disconnect` and `capabilities`."""
 
     slack: ClassVar[float] = 2.0
-    """Seconds beyond its own deadline that a reply may take before the sandbox counts as lost."""
+    """Seconds that a reply may take beyond its own deadline before the sandbox counts as lost."""
 
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
@@ -56,14 +56,14 @@ class RunnerSandbox(Sandbox):
 
     @abc.abstractmethod
     def _disconnect(self) -> None:
-        """Make sure, within 10 s and without raising, that nothing of the sandbox is left."""
+        """Stop the sandbox and everything in it, within 10 s, without raising."""
 
     def _last_words(self) -> str:
-        """What the sandbox said before it failed to start, where the backend can know."""
+        """Return the output of a sandbox that failed to start, if the backend knows it."""
         return ""
 
     def _limits(self) -> dict[str, int]:
-        """Resource limits that the runner sets on itself, and so on every command."""
+        """Return the resource limits that the runner sets on itself, and so on every command."""
         return {"RLIMIT_CORE": 0}
 
     # --- life -----------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class RunnerSandbox(Sandbox):
     def _start(self, deadline: float) -> None:
         stream = self._connect(deadline)
         self._channel = Channel(stream)
-        if self.closed:  # closed meanwhile: nobody else will close this stream
+        if self.closed:  # closed meanwhile, before there was a channel to close
             self._channel.close()
         try:
             timeout = deadline - time.monotonic()
@@ -91,21 +91,21 @@ class RunnerSandbox(Sandbox):
         self._disconnect()
 
     def _runner_notes(self) -> list[str]:
-        """For `capabilities.notes`: what holds of the runner in this very sandbox."""
+        """Return the entries of `capabilities.notes` about this sandbox's runner."""
         if not self._unprotected:
             return []
-        return [f"Commands can limit and slow down the runner, and so lose the sandbox: {self._unprotected}."]
+        return [f"Commands can limit or slow down the runner, and so lose the sandbox: {self._unprotected}."]
 
     def _request(
         self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
     ) -> tuple[dict[str, Any], bytes]:
-        """One request to the runner, `slack` added to its deadline."""
+        """Send a request to the runner and return its reply, with `slack` added to the deadline."""
         assert self._channel is not None
         if path:
             fields["path"] = path
         reply, data = self._channel.request(op, payload, timeout=timeout + self.slack, **fields)
         if "error" in reply:
-            with understanding():
+            with parsing():
                 name, message = reply["error"]
                 kind = FILE_ERRORS.get(name, FileError)
             raise kind(f"{path}: {message}" if path else str(message))
@@ -119,25 +119,12 @@ class RunnerSandbox(Sandbox):
         *,
         timeout: float,
         grace: float,
-        cwd: str,
-        env: Mapping[str, str],
         stdin: bytes,
-        max_output: int,
-        merge: bool,
+        **how: Any,
     ) -> ExecResult:
-        reply, data = self._request(
-            "exec",
-            stdin,
-            timeout=timeout + grace,
-            argv=list(argv),
-            cwd=cwd,
-            env=dict(env),
-            limit=timeout,
-            grace=grace,
-            max_output=max_output,
-            merge=merge,
-        )
-        with understanding():
+        how |= {"argv": argv, "limit": timeout, "grace": grace}
+        reply, data = self._request("exec", stdin, timeout=timeout + grace, **how)
+        with parsing():
             middle = reply["stdout"]
             return ExecResult(
                 exit_code=reply["exit_code"],
@@ -163,29 +150,12 @@ class RunnerSandbox(Sandbox):
         return self._request("get_tar", timeout=timeout, limit=timeout, path=path, max_bytes=max_bytes)[1]
 
     def _manifest(
-        self,
-        path: str,
-        *,
-        exclude: tuple[str, ...],
-        max_files: int,
-        max_ignored: int | None,
-        max_hashed: int | None,
-        only: tuple[str, ...] | None,
-        timeout: float,
+        self, path: str, *, only: tuple[str, ...] | None, timeout: float, **bounds: Any
     ) -> dict[str, FileEntry]:
-        reply, _ = self._request(
-            "manifest",
-            b"\0".join(map(os.fsencode, only or ())),
-            timeout=timeout,
-            limit=timeout,
-            path=path,
-            exclude=exclude,
-            max_files=max_files,
-            max_ignored=max_ignored,
-            max_hashed=max_hashed,
-            only=only is not None,
-        )
-        with understanding():
+        names = b"\0".join(map(os.fsencode, only or ()))
+        bounds |= {"only": only is not None, "limit": timeout}
+        reply, _ = self._request("manifest", names, timeout=timeout, path=path, **bounds)
+        with parsing():
             return {
                 name: FileEntry(mode=mode, size=size, digest=digest, link=link, ignored=ignored)
                 for name, (mode, size, digest, link, ignored) in sorted(reply["entries"].items())
@@ -194,24 +164,13 @@ class RunnerSandbox(Sandbox):
     def _end_processes(self, *, timeout: float) -> None:
         self._request("end_processes", timeout=timeout)
 
-    def _open_pty(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: str,
-        env: Mapping[str, str],
-        rows: int,
-        columns: int,
-        timeout: float,
-    ) -> Pty:
-        reply, _ = self._request(
-            "pty_open", timeout=timeout, argv=list(argv), cwd=cwd, env=dict(env), rows=rows, columns=columns
-        )
+    def _open_pty(self, argv: Sequence[str], *, timeout: float, **how: Any) -> Pty:
+        reply, _ = self._request("pty_open", timeout=timeout, argv=argv, **how)
         return RunnerPty(self, reply["id"])
 
 
 class RunnerPty(Pty):
-    """A terminal that the runner holds."""
+    """A terminal of the runner."""
 
     def __init__(self, sandbox: RunnerSandbox, number: int) -> None:
         self._sandbox = sandbox
@@ -226,7 +185,7 @@ class RunnerPty(Pty):
     def read_until(self, marker: bytes, *, timeout: float) -> tuple[bytes, bool]:
         """See `Pty.read_until`."""
         reply, data = self._request("pty_read", marker, timeout=timeout, limit=timeout)
-        with understanding():
+        with parsing():
             code = reply["exit_code"]
             self._exit_code = None if code is None else int(code)
             return data, bool(reply["found"])

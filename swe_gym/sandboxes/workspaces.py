@@ -1,8 +1,7 @@
-"""From a task's workspace to a folder on disk: complete, under git with one commit, never written to again.
+"""Workspaces as folders in the cache: complete, under git with one commit, never written to again.
 
-The folder holds the workspace's files byte for byte. What differs from machine to machine without meaning
-anything is made equal: permission bits are 0o755 or 0o644, as git knows them, and all times are one fixed
-date, so that what a policy sees of a workspace is the same everywhere.
+A folder holds the workspace's files byte for byte. Permission bits are 0o755 or 0o644, as in git, and all times are one
+fixed date, so that a policy sees the same on every machine.
 """
 
 import contextlib
@@ -23,13 +22,13 @@ from ..index import download_sdist
 from ..types import FilesWorkspace, FolderWorkspace, GitWorkspace, SdistWorkspace, TarWorkspace, Workspace
 
 DATE = 1577836800
-"""The time of every file and of the commit: 2020-01-01 00:00:00 UTC."""
+"""Time of every file and of the commit: 2020-01-01 00:00:00 UTC."""
 
 LEFT_OUT = frozenset(
     (".git", ".hg", ".svn", ".bzr", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox")
 )
-"""Names that are left out of a `FolderWorkspace` wherever they stand: version control and caches.
-Virtual environments (folders with a `pyvenv.cfg`) are left out too."""
+"""Names that a `FolderWorkspace` omits at any depth: version control and caches. Virtual environments (folders with a
+`pyvenv.cfg`) are omitted too."""
 
 _ATTEMPTS = 3
 _EXACT_BYTES = "* -text -eol -filter -ident -working-tree-encoding\n"
@@ -53,25 +52,25 @@ _GIT_CONFIG = """\
 """
 
 Fill = Callable[[Path, float], None]
-"""Fills an empty folder with a workspace's files by a deadline (of `time.monotonic`)."""
+"""A function that fills an empty folder with a workspace's files by a deadline (of `time.monotonic`)."""
 
 
 def prepare_workspace(workspace: Workspace, *, timeout: float, at: str = "") -> Path:
-    """The absolute path of a folder with the workspace's files and a fresh `.git` of exactly one commit.
+    """Return the absolute path of a folder with the workspace's files and a fresh `.git` of exactly one commit.
 
-    The folder lies in the cache and is never written to again: mount it read-only or copy it. The commit's
-    hash depends on the files alone. All files are in it, ignored ones too; nothing of a `.git` that the source
-    had is (no remotes, no reflogs, no later commits). Submodules of a git workspace are empty folders.
+    The folder lies in the cache and is never written to again: mount it read-only or copy it. The commit's hash depends
+    on the files alone. It has all files, ignored ones too, and nothing of the source's own `.git` (no remotes, reflogs
+    or later commits). Submodules of a git workspace are empty folders.
 
     Args:
-        workspace: Where the files come from. A folder that changed since gives a new snapshot.
+        workspace: Source of the files. A folder that has changed gives a new snapshot.
         timeout: Seconds that building it may take.
-        at: Where the files lie in the folder of the cache, which holds nothing else: that folder can then be a layer
-            of a root file system. The path that is returned ends in it.
+        at: Path of the files within the folder of the cache, which then can be a layer of a root file system. The
+            returned path ends in it.
 
     Raises:
-        TaskError: The workspace does not exist, is broken, or holds what it must not.
-        SandboxStartError: The network or the file system failed, or time was up.
+        TaskError: The workspace does not exist, is broken, or has files that it must not have.
+        SandboxStartError: The network or the file system failed, or the time was up.
     """
     deadline = time.monotonic() + timeout
     if isinstance(workspace, FolderWorkspace):
@@ -89,7 +88,7 @@ def prepare_workspace(workspace: Workspace, *, timeout: float, at: str = "") -> 
 
 
 def _folder(root: Path, deadline: float, at: str) -> Path:
-    """A snapshot, keyed by what the file system says of every file. Taken again where files change meanwhile."""
+    """Take a snapshot, keyed by the metadata of every file; again if files change meanwhile."""
     if not root.is_dir():
         raise TaskError(f"workspace {root} is not a folder")
     for _ in range(_ATTEMPTS):
@@ -109,7 +108,7 @@ def _folder(root: Path, deadline: float, at: str) -> Path:
 
         with contextlib.suppress(_Changed):
             return _prepare(f"folder-{key}", f"workspace {root}", fill, deadline, at)
-    raise TaskError(f"workspace {root} keeps changing while it is copied: stop what writes to it")
+    raise TaskError(f"workspace {root} changes while it is copied: stop the program that writes to it")
 
 
 def _tar(path: Path, strip: int, deadline: float, at: str) -> Path:
@@ -124,7 +123,7 @@ def _tar(path: Path, strip: int, deadline: float, at: str) -> Path:
 
 
 def _git(workspace: GitWorkspace, deadline: float, at: str) -> Path:
-    """The files of a commit. In a local repository a reference is looked up each time, elsewhere once."""
+    """Export a commit. A reference of a local repository is resolved each time, any other one once."""
     local = Path(workspace.url).expanduser().absolute()
     url, ref = workspace.url, workspace.ref
     if local.exists():
@@ -148,36 +147,36 @@ def _sdist(workspace: SdistWorkspace, deadline: float, at: str) -> Path:
 
 
 def _files(workspace: FilesWorkspace, deadline: float, at: str) -> Path:
-    def fill(tree: Path, deadline: float) -> None:  # noqa: ARG001  small enough to need none
+    def fill(tree: Path, deadline: float) -> None:  # noqa: ARG001  small enough
         for name, text in workspace.files.items():
             path = _inside(tree, name)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(text.encode())
             except (ValueError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-                raise TaskError(f"file {name!r} of a workspace cannot be made: {error}") from error
+                raise TaskError(f"cannot create the workspace file {name!r}: {error}") from error
 
     key = digest(sorted(workspace.files.items()))
     return _prepare(f"files-{key}", "workspace of given files", fill, deadline, at)
 
 
 def _inside(tree: Path, name: str) -> Path:
-    """The path of a workspace's file.
+    """Return the path of a workspace's file.
 
     Raises:
-        TaskError: It is absolute or leads out of the workspace.
+        TaskError: The name is absolute or leads out of the workspace.
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or ".git" in path.parts or not path.parts:
-        raise TaskError(f"a file of a workspace cannot be called {name!r}: give a relative path without '..' or '.git'")
+        raise TaskError(f"invalid name of a workspace file: {name!r}; use a relative path without '..' or '.git'")
     return tree / path
 
 
 def unpack_sdist(archive: Path, tree: Path, *, deadline: float) -> None:
-    """Unpack a source release into an existing folder, without the release's own top folder.
+    """Unpack a source release into an existing folder, without the release's top folder.
 
     Raises:
-        TaskError: It is no archive, or leads out of the folder.
+        TaskError: It is not an archive, or leads out of the folder.
     """
     unpack = _unzip if archive.suffix == ".zip" else _untar
     unpack(archive, tree, 1, deadline)
@@ -195,7 +194,7 @@ def _prepare(key: str, what: str, fill: Fill, deadline: float, at: str) -> Path:
         fill(tree, deadline)
         _make_equal(tree, DATE, modes=True)
         _commit(tree, what, deadline)
-        _make_equal(tree / ".git", DATE + 86400)  # later than the files: git need not read them to trust its index
+        _make_equal(tree / ".git", DATE + 86400)  # later than the files, so git trusts its index without reading them
         for folder in (place, *place.parents):
             (root / folder).chmod(0o755)
             os.utime(root / folder, (DATE, DATE))
@@ -205,7 +204,7 @@ def _prepare(key: str, what: str, fill: Fill, deadline: float, at: str) -> Path:
 
 
 def _make_equal(root: Path, date: int, *, modes: bool = False) -> None:
-    """Give everything below `root`, and `root`, the same time and, if asked, git's permission bits."""
+    """Set the same time, and optionally git's permission bits, on `root` and everything below."""
     for folder, _, files in os.walk(root, topdown=False):
         for name in files:
             path = os.path.join(folder, name)
@@ -221,7 +220,7 @@ def _commit(tree: Path, what: str, deadline: float) -> None:
     def git(*arguments: str) -> None:
         result = run_command([git_program(), *arguments], deadline=deadline, cwd=tree, env=_git_env())
         if result.returncode:
-            raise TaskError(f"{what} cannot be put under git: git {arguments[0]} says:\n{tail(result)}")
+            raise TaskError(f"cannot commit {what}: git {arguments[0]} failed:\n{tail(result)}")
 
     git("-c", "init.defaultBranch=main", "init", "--quiet", "--template=", ".")
     with (tree / ".git" / "config").open("a") as config:
@@ -234,19 +233,19 @@ def _commit(tree: Path, what: str, deadline: float) -> None:
 
 
 def git_program() -> str:
-    """The path of git.
+    """Return the path of git.
 
     Raises:
-        MissingDependency: It is not installed.
+        MissingDependency: git is not installed.
     """
     program = shutil.which("git")
     if program is None:
-        raise MissingDependency("git is needed and is not on the PATH: install it, as in 'apt-get install git'")
+        raise MissingDependency("git is not on the PATH: install it, for example with 'apt-get install git'")
     return program
 
 
 def _git_env() -> dict[str, str]:
-    """An environment in which git's behaviour depends on nothing of the user's."""
+    """Return an environment in which git ignores the user's configuration."""
     date = f"{DATE} +0000"
     return {
         "PATH": os.environ.get("PATH", os.defpath),
@@ -267,7 +266,7 @@ class _Changed(Exception):
 
 
 class _Entry(NamedTuple):
-    """One file, link or folder below the root, as the file system describes it."""
+    """Metadata of one file, link or folder below the root."""
 
     path: str
     mode: int
@@ -277,12 +276,12 @@ class _Entry(NamedTuple):
 
 
 def _scan(root: Path, deadline: float) -> list[_Entry]:
-    """All entries that belong to the workspace, parents first, in a fixed order."""
+    """Return all entries of the workspace, parents first, in a fixed order."""
     found: list[_Entry] = []
     waiting = [""]
     while waiting:
         if time.monotonic() > deadline:
-            raise SandboxStartError(f"workspace {root} could not be read in time", reason="timeout", retryable=True)
+            raise SandboxStartError(f"workspace {root} was not read in time", reason="timeout", retryable=True)
         entries = list(_list(root, waiting.pop()))
         found += entries
         waiting += [entry.path for entry in entries if stat.S_ISDIR(entry.mode)]
@@ -300,7 +299,7 @@ def _list(root: Path, folder: str) -> Iterator[_Entry]:
 
 
 def _describe(entry: os.DirEntry[str], path: str) -> _Entry | None:
-    """The entry; None for what is left out: virtual environments, sockets, pipes, devices."""
+    """Return the entry, or None for a virtual environment, socket, pipe or device."""
     status = entry.stat(follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
         return _Entry(path, status.st_mode, 0, 0, os.readlink(entry.path))
@@ -315,7 +314,7 @@ def _describe(entry: os.DirEntry[str], path: str) -> _Entry | None:
 def _copy(root: Path, entries: list[_Entry], tree: Path, deadline: float) -> None:
     for entry in entries:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"workspace {root} could not be copied in time")
+            raise TimeoutError(f"workspace {root} was not copied in time")
         target = tree / entry.path
         if entry.link is not None:
             target.symlink_to(entry.link)
@@ -336,7 +335,7 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def _untar(archive: Path, tree: Path, strip: int, deadline: float) -> None:
-    """Unpack a tar archive of any compression. Nothing gets out of `tree`; devices and the like are refused."""
+    """Unpack a tar archive of any compression. Members that leave `tree`, and devices, are refused."""
 
     def stripped(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
         if time.monotonic() > deadline:
@@ -347,7 +346,7 @@ def _untar(archive: Path, tree: Path, strip: int, deadline: float) -> None:
         changes = {"name": name}
         if member.islnk():
             changes["linkname"] = _strip(member.linkname, strip) or member.linkname
-        return tarfile.data_filter(member.replace(**changes), folder)  # type: ignore[arg-type]  # the stub lists the fields one by one
+        return tarfile.data_filter(member.replace(**changes), folder)  # type: ignore[arg-type]
 
     try:
         with tarfile.open(archive) as tar:
@@ -374,10 +373,10 @@ def _unzip(archive: Path, tree: Path, strip: int, deadline: float) -> None:
 
 
 def _strip(name: str, count: int) -> str | None:
-    """A member's path without its first `count` parts; None where nothing is left or it belongs to a `.git`."""
+    """Return a member's path without its first `count` parts; None if nothing is left or it belongs to a `.git`."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise TaskError(f"the archive's member {name!r} leads out of the workspace")
+        raise TaskError(f"archive member {name!r} leads out of the workspace")
     parts = path.parts[count:]
     return None if not parts or ".git" in parts else "/".join(parts)
 
@@ -386,7 +385,7 @@ def _strip(name: str, count: int) -> str | None:
 
 
 def _commit_of(repository: Path, ref: str, deadline: float) -> str:
-    """The full hash that a reference means in a local repository."""
+    """Return the full hash of a reference in a local repository."""
     if len(ref) == 40 and not ref.strip("0123456789abcdef"):
         return ref
     result = run_command(
@@ -394,12 +393,12 @@ def _commit_of(repository: Path, ref: str, deadline: float) -> str:
         deadline=deadline,
     )
     if result.returncode:
-        raise TaskError(f"{repository} has no commit {ref!r}, or is no git repository. {tail(result)}".rstrip())
+        raise TaskError(f"{repository} has no commit {ref!r}, or is not a git repository. {tail(result)}".rstrip())
     return result.stdout.decode().strip()
 
 
 def _export_commit(url: str, ref: str, tree: Path, deadline: float) -> None:
-    """Fetch one commit into a repository of our own, where our attributes rule, and check its files out."""
+    """Fetch one commit into a new repository with our attributes, and check its files out."""
     scratch = tree.parent / "fetched.git"
     environment = {
         **os.environ,
@@ -412,7 +411,7 @@ def _export_commit(url: str, ref: str, tree: Path, deadline: float) -> None:
     def git(*arguments: str) -> None:
         result = run_command([git_program(), *arguments], deadline=deadline, env=environment)
         if result.returncode:
-            raise TaskError(f"cannot fetch {ref!r} of {url} (a hash must be given in full):\n{tail(result)}")
+            raise TaskError(f"cannot fetch {ref!r} of {url} (a hash must be complete):\n{tail(result)}")
 
     git("init", "--quiet", "--template=")
     (scratch / "info").mkdir(exist_ok=True)

@@ -154,7 +154,7 @@ class Session:
     def __init__(self, sandbox: Sandbox, entrypoint: Entrypoint, *, timeout: float) -> None:
         self._root = sandbox.workdir
         token = secrets.token_hex(8)
-        command = entrypoint.shell_command(["-c", BOOT, bundle("debugger"), token])
+        command = entrypoint.shell_command(["-c", BOOT, bundle("debugger/main"), token])
         try:
             self._pty: Pty = sandbox.open_pty(command, columns=COLUMNS)
         except FileError as error:  # the policy removed the shell or its own folder

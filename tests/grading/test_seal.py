@@ -155,7 +155,7 @@ def test_a_workspace_of_our_own_is_not_touched(sandbox_factory: Open) -> None:
 
 def test_a_broken_repository_is_the_tasks_fault(planted: Sandbox) -> None:
     run(planted, "rm .git/HEAD")
-    with pytest.raises(TaskError, match="no repository that git can read"):
+    with pytest.raises(TaskError, match="git cannot read the repository"):
         seal(task(), planted)
 
 

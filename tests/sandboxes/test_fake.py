@@ -280,7 +280,7 @@ def test_a_stalled_close_still_ends_the_others_and_can_be_released() -> None:
     assert ends == [None]
 
 
-def test_a_released_stall_goes_on_as_if_nothing_had_been() -> None:
+def test_a_released_stall_continues_normally() -> None:
     with opened(replies=[Reply(match="make", stdout=b"done")], faults=[Fault(at="exec", stall=True)]) as box:
         thread, ends = in_thread(lambda: box.exec("make").text)
         assert box.stalled.wait(5)
@@ -331,18 +331,18 @@ def test_faults_reach_into_a_pty() -> None:
     [
         ({"reply": []}, "unknown option of backend 'fake': 'reply'. Did you mean 'replies'.*Known: default, faults"),
         ({"replies": [{"stdoutt": "x"}]}, r"replies\.0\.stdoutt"),
-        ({"replies": [{"match": "("}]}, "not a regular expression"),
-        ({"faults": [{"at": "exec", "match": "[", "stall": True}]}, "not a regular expression"),
+        ({"replies": [{"match": "("}]}, "invalid regular expression"),
+        ({"faults": [{"at": "exec", "match": "[", "stall": True}]}, "invalid regular expression"),
         ({"faults": [{"at": "lunch", "stall": True}]}, r"faults\.0\.at"),
         ({"faults": [{"at": "exec"}]}, "exactly one of error, stall and truncate"),
         ({"faults": [{"at": "exec", "stall": True, "truncate": 1}]}, "exactly one of"),
         ({"faults": [{"at": "write", "truncate": 1}]}, "only exec and read"),
-        ({"faults": [{"at": "exec", "nth": 0, "stall": True}]}, "counts from 1"),
-        ({"faults": [{"at": "exec", "error": "OutOfLuck"}]}, "no error of swe_gym.errors: 'OutOfLuck'"),
+        ({"faults": [{"at": "exec", "nth": 0, "stall": True}]}, "nth must be at least 1"),
+        ({"faults": [{"at": "exec", "error": "OutOfLuck"}]}, "swe_gym.errors has no error 'OutOfLuck'"),
         ({"faults": [{"at": "read", "error": "FileError", "reason": "oom"}]}, "FileError takes no such argument"),
     ],
 )
-def test_a_script_that_makes_no_sense_is_refused(options: dict[str, object], message: str) -> None:
+def test_an_invalid_script_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         FakeSandbox(SandboxSpec(options=options))
 

@@ -58,7 +58,7 @@ def test_it_has_what_the_runner_imports(lent: Path) -> None:
     assert run(lent, f"import {', '.join(sorted(imported))}; print('all')") == "all\n"
 
 
-def test_the_archive_lies_at_its_place_and_may_be_read_by_anybody() -> None:
+def test_the_archive_is_at_its_place_and_readable_to_all() -> None:
     if lent_python.problem("amd64") and lent_python.problem("arm64"):
         pytest.skip("this machine has no Python to lend")
     with tarfile.open(fileobj=io.BytesIO(lent_python.archive())) as archive:

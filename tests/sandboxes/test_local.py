@@ -294,7 +294,7 @@ def test_a_fork_neither_uses_nor_closes_its_parents_sandbox(tier: str) -> None:
     assert run_client(program, tier) == "own\n0\non\n True\n"
 
 
-def test_a_fork_that_lives_on_keeps_no_sandbox_alive(tier: str, tmp_path: Path) -> None:
+def test_a_surviving_fork_keeps_no_sandbox_alive(tier: str, tmp_path: Path) -> None:
     marker = new_marker()
     program = """
     sandbox = box()
@@ -390,7 +390,7 @@ def test_a_start_without_free_descriptors_is_an_error_that_says_so(tier: str, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_shortage_decides_for_no_weaker_tier() -> None:
+def test_a_shortage_does_not_select_a_weaker_tier() -> None:
     program = """
     from swe_gym.sandboxes.local import best_tier
     from swe_gym.sandboxes.pythons import prepare_python
@@ -412,7 +412,7 @@ def test_a_shortage_decides_for_no_weaker_tier() -> None:
     assert run_client(program) == "namespace\n"
 
 
-def test_a_killed_launcher_costs_at_most_the_start_that_it_was_asked_for(tier: str) -> None:
+def test_a_killed_launcher_fails_at_most_one_start(tier: str) -> None:
     program = """
     def kill_launcher():
         for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
@@ -460,7 +460,7 @@ def test_looking_through_endless_files_ends_in_time_and_delays_no_command(make: 
     assert ok(sandbox.exec("echo on")).text == "on\n"
 
 
-def test_paths_that_fit_into_no_frame_are_an_error_of_files(make: Make) -> None:
+def test_paths_too_long_for_a_frame_are_a_file_error(make: Make) -> None:
     sandbox = make(disk_mb=1024)
     program = (
         "import os\npath = '/'.join(['n' * 250] * 14)\nos.makedirs(path); os.chdir(path)\n"
@@ -554,7 +554,7 @@ def test_a_tar_of_empty_files_is_bounded_too(make: Make) -> None:
         sandbox.get_tar("", max_bytes=100_000)
 
 
-def test_a_bomb_that_a_command_left_behind_costs_no_other_its_deadline() -> None:
+def test_a_fork_bomb_left_behind_delays_no_other_command() -> None:
     if problem("namespace"):
         pytest.skip(problem("namespace"))
     bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
@@ -605,7 +605,7 @@ time.sleep(60)
 """
 
 
-def test_a_signal_to_a_process_that_let_go_of_its_terminal_hits_nobody_else(make: Make) -> None:
+def test_a_signal_to_a_process_without_its_terminal_hits_no_other(make: Make) -> None:
     sandbox = make()
     pty = sandbox.open_pty(["python3", "-c", LET_GO])
     pty.read_until(b"alone", timeout=10)
@@ -647,7 +647,7 @@ def test_any_timeout_can_be_waited_for(make: Make) -> None:
     assert list(sandbox.manifest(timeout=float("inf"))) == ["file"]
 
 
-def test_what_is_too_large_for_one_request_is_the_callers_error(make: Make) -> None:
+def test_a_request_that_is_too_large_is_a_usage_error(make: Make) -> None:
     sandbox = make()
     with pytest.raises(UsageError, match="too large"):
         sandbox.write_file("file", bytes((1 << 30) + 1))
@@ -658,11 +658,11 @@ def test_what_is_too_large_for_one_request_is_the_callers_error(make: Make) -> N
     assert ok(sandbox.exec("echo on")).text == "on\n"
 
 
-def test_a_python_prefix_that_is_none_is_the_callers_error(tier: str) -> None:
+def test_an_invalid_python_prefix_is_a_usage_error(tier: str) -> None:
     with pytest.raises(UsageError, match="/nowhere"):
         open_sandbox(SandboxSpec(options={"tier": tier, "python_prefix": "/nowhere"}))
 
 
-def test_what_cannot_be_built_is_an_error_of_starting(make: Make) -> None:
+def test_a_failed_build_is_a_start_error(make: Make) -> None:
     with pytest.raises(SandboxStartError, match="File name too long"):
         make(workdir="/" + "x" * 300)

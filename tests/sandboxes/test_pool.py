@@ -40,7 +40,7 @@ def spec(**options: Any) -> SandboxSpec:
     return SandboxSpec(options=options)
 
 
-def test_what_is_wanted_is_started_before_it_is_taken() -> None:
+def test_wanted_sandboxes_start_before_they_are_taken() -> None:
     with pool() as warm:
         assert warm.want(spec(), 2) == 2
         first, second = warm.take(spec()), warm.take(spec())
@@ -86,7 +86,7 @@ def test_specs_are_not_mixed_up() -> None:
         assert len(STARTED) == 2
 
 
-def test_no_more_than_there_is_room_for() -> None:
+def test_the_pool_is_bounded() -> None:
     with pool(ready=3) as warm:
         assert warm.want(spec(), 2) == 2
         assert warm.want(spec(), 2) == 1
@@ -131,6 +131,6 @@ def test_many_threads_take_each_its_own() -> None:
     assert all(sandbox.closed for sandbox in STARTED)
 
 
-def test_numbers_that_make_no_sense() -> None:
+def test_invalid_numbers_are_refused() -> None:
     with pytest.raises(UsageError, match="at least 1"):
         pool(starting=0)

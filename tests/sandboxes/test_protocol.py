@@ -61,7 +61,7 @@ def test_byte_by_byte_each_frame_comes_with_its_last_byte(frames: list[tuple[dic
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=10))
-def test_garbage_is_waited_for_or_refused_and_nothing_else(data: bytes, cuts: list[int]) -> None:
+def test_garbage_is_incomplete_or_a_protocol_error(data: bytes, cuts: list[int]) -> None:
     try:
         frames = decode(pieces(data, cuts))
     except ProtocolError:
@@ -92,7 +92,7 @@ def test_a_frame_that_is_too_large_is_refused_by_its_header(sizes: tuple[int, in
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"1", b"null", b'"x"', b"{", b"{}{}", b'{"a":\xff}', b'{"a":' + b"[" * 200_000, b"9" * 5000]
 )
-def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         Decoder().feed(HEADER.pack(MAGIC, len(body), 0) + body)
 
@@ -104,7 +104,7 @@ def test_large_payloads_are_put_together_from_small_pieces() -> None:
     assert decode(chunks) == [({"id": 1}, payload)]
 
 
-def test_what_runs_in_a_sandbox_keeps_to_python_3_6() -> None:
+def test_the_runner_is_python_3_6() -> None:
     ast.parse(runner_source(), feature_version=(3, 6))
 
 
@@ -147,7 +147,7 @@ def requests(sock: socket.socket) -> Iterator[dict[str, Any]]:
 
 @settings(max_examples=50)
 @given(st.binary(min_size=1, max_size=100))
-def test_a_runner_that_sends_garbage_loses_the_sandbox_and_hangs_nobody(garbage: bytes) -> None:
+def test_a_runner_that_sends_garbage_loses_the_sandbox_without_a_hang(garbage: bytes) -> None:
     def answer(sock: socket.socket) -> None:
         sock.sendall(garbage)
         sock.shutdown(socket.SHUT_WR)
@@ -184,7 +184,7 @@ def test_replies_in_any_order_reach_the_thread_that_asked() -> None:
     assert seen == {number: f"{number}.19" for number in range(8)}
 
 
-def test_a_reply_that_nobody_asked_for_is_given_to_nobody() -> None:
+def test_an_unexpected_reply_is_dropped() -> None:
     def answer(sock: socket.socket) -> None:
         for message in requests(sock):
             for odd in ({"id": message["id"] + 1}, {"id": None}, {"id": [1]}, {"id": {}}, {"event": "other"}, {}):
@@ -195,7 +195,7 @@ def test_a_reply_that_nobody_asked_for_is_given_to_nobody() -> None:
         assert [channel.request("x", timeout=5)[1] for _ in range(3)] == [b"for you"] * 3
 
 
-def test_a_reply_that_comes_too_late_is_no_reply_to_the_next_request() -> None:
+def test_a_late_reply_does_not_answer_the_next_request() -> None:
     late = threading.Event()
 
     def answer(sock: socket.socket) -> None:
@@ -284,7 +284,7 @@ STRANGE = st.dictionaries(st.sampled_from(NAMES), JSON)
 
 @settings(max_examples=100)
 @given(STRANGE)
-def test_a_reply_that_makes_no_sense_is_never_anything_but_a_sandbox_error(reply: dict[str, Any]) -> None:
+def test_an_invalid_reply_is_a_sandbox_error(reply: dict[str, Any]) -> None:
     for index in range(7):
         sandbox = StrangeSandbox(SandboxSpec())
         sandbox.reply = reply

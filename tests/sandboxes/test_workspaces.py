@@ -274,7 +274,7 @@ def test_many_at_once_build_one(project: Path) -> None:
     assert_is_a_fresh_repository(trees[0])
 
 
-def test_what_a_dead_builder_left_is_built_anew() -> None:
+def test_the_leftovers_of_a_dead_builder_are_rebuilt() -> None:
     left = cache_folder() / "things" / "half"
     (left / "content").mkdir(parents=True)
     (left / "content" / "partial").touch()
@@ -322,7 +322,7 @@ def test_a_deadline_in_the_past_builds_nothing(project: Path) -> None:
         prepare_workspace(TarWorkspace(path=str(archived(project, project.parent / "p.gz"))), timeout=0)
 
 
-def test_the_cache_lies_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_chooses_the_folder_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SWE_GYM_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "swe-gym"
@@ -332,9 +332,7 @@ def test_the_cache_lies_where_the_user_says(tmp_path: Path, monkeypatch: pytest.
     assert cache_folder() == Path.home() / "mine"
 
 
-def test_a_cache_that_cannot_be_written_to_is_named_with_what_to_do(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_cache_is_an_error_with_a_fix(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for cache in ("/proc/nowhere", str(project / "a_file")):
         (project / "a_file").touch()
         monkeypatch.setenv("SWE_GYM_CACHE", cache)
@@ -357,11 +355,11 @@ def test_a_folder_that_always_changes_is_a_broken_task(project: Path, monkeypatc
             file.write("more\n")
 
     monkeypatch.setattr(shutil, "copy", copy_and_touch)
-    with pytest.raises(TaskError, match="keeps changing"):
+    with pytest.raises(TaskError, match="changes while it is copied"):
         prepare(FolderWorkspace(path=str(project)))
 
 
-def test_a_file_that_goes_away_meanwhile_is_no_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_vanishes_meanwhile_is_not_an_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = shutil.copy
 
     def copy_and_remove(source: Path, target: Path) -> None:
@@ -409,6 +407,6 @@ def test_given_files_stay_in_the_workspace(name: str) -> None:
 @pytest.mark.parametrize(
     "files", [{"a": "", "a/b": ""}, {"a/b": "", "a": ""}, {"a\0b": ""}, {"a": "half of \ud83d"}], ids=range(4)
 )
-def test_given_files_that_no_folder_can_hold_are_a_broken_task(files: dict[str, str]) -> None:
-    with pytest.raises(TaskError, match="cannot be made"):
+def test_files_that_cannot_be_created_are_a_task_error(files: dict[str, str]) -> None:
+    with pytest.raises(TaskError, match="cannot create the workspace file"):
         prepare_workspace(FilesWorkspace(files=files), timeout=30)

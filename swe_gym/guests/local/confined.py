@@ -1,7 +1,7 @@
-"""The tiers without a root of their own: a supervisor, a runner below it, and Landlock rules where asked.
+"""The tiers without a root of their own: a supervisor, a runner below it, and Landlock rules for "landlock".
 
-The supervisor is a "subreaper": whatever the sandbox leaves running becomes its child, so it can find and kill it all.
-It makes the sandbox's folder in the beginning and removes it in the end.
+The supervisor is a subreaper: whatever the sandbox leaves running becomes its child, so it can find and kill it all.
+It also creates and removes the sandbox's folder.
 """
 
 import errno
@@ -11,8 +11,9 @@ import shutil
 import signal
 import socket
 import struct
+from typing import Any, Callable, Iterator, NoReturn
 
-from .. import runner
+from ..runner.processes import below_us, processes, send_signal
 from ..seccomp import restrict_calls
 from .linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, libc, prctl, wait_for_end
 from .trees import copy_tree
@@ -24,7 +25,7 @@ MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 <
 REFER, TRUNCATE, IOCTL_DEV = (1 << bit for bit in range(13, 16))
 READ = EXECUTE | READ_FILE | READ_DIR
 DEVICE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
-SCOPE_ABSTRACT_SOCKETS, SCOPE_ALL = 0b01, 0b11  # the other one: signals
+SCOPE_ABSTRACT_SOCKETS, SCOPE_ALL = 0b01, 0b11  # all: and signals
 READABLE = "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /proc /sys/devices/system/cpu".split()
 READABLE_ETC = (
     "passwd group hosts hostname ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf mime.types services protocols "
@@ -33,10 +34,10 @@ READABLE_ETC = (
 DEVICES = "null zero full random urandom tty fd".split()
 
 
-def enter(config, report):
+def enter(config: "dict[str, Any]", report: int) -> "tuple[Callable[[], tuple[int, int]], tuple[int, ...]]":
     """Become the runner of a new sandbox.
 
-    Returns, in the new process only, how it forks on a terminal and which descriptors that takes.
+    Returns, in the new process only, its `forkpty` and the descriptors that it needs.
     """
     make_root(config)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -52,8 +53,8 @@ def enter(config, report):
     return functools.partial(fork_on_terminal, theirs), (theirs.fileno(),)
 
 
-def make_root(config):
-    """Make the folder that stands for the root. The supervisor removes it, so it makes it too: none is ever left."""
+def make_root(config: "dict[str, Any]") -> None:
+    """Create the folder that stands for the root. The supervisor creates and removes it, so none is ever left."""
     os.mkdir(config["root"], 0o700)
     try:
         for name in ("tmp", "root"):
@@ -66,8 +67,8 @@ def make_root(config):
         raise
 
 
-def fork_on_terminal(supervisor):
-    """`os.forkpty` on a terminal that the supervisor opens: who may open one may open all of the host's user."""
+def fork_on_terminal(supervisor: socket.socket) -> "tuple[int, int]":
+    """Do `os.forkpty` on a terminal that the supervisor opens: a sandbox that may open one may open all of the user."""
     supervisor.send(b"?")
     _, ends, _, _ = socket.recv_fds(supervisor, 1, 2)
     if not ends:
@@ -90,15 +91,15 @@ def fork_on_terminal(supervisor):
     return pid, terminal
 
 
-def supervise(child, config, report, asked):
+def supervise(child: int, config: "dict[str, Any]", report: int, asked: socket.socket) -> "NoReturn":
     """Open terminals for the runner until it ends, kill what it left, remove the sandbox's folder, end."""
-    signal.signal(signal.SIGTERM, lambda *_: runner.send_signal([child], signal.SIGKILL))
+    signal.signal(signal.SIGTERM, lambda *_: send_signal([child], signal.SIGKILL))
     for fd in (0, 1, report):
         os.close(fd)
     wait_for_end(child, config["host"], asked, open_terminal)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the runner's pid may be somebody else's from now on
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the runner's pid may be reused from now on
     for _ in range(1000):
-        runner.send_signal(runner.below_us(runner.processes()), signal.SIGKILL)
+        send_signal(below_us(processes()), signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:
@@ -107,12 +108,12 @@ def supervise(child, config, report, asked):
     os._exit(0)
 
 
-def open_terminal(asked):
-    """Hand over the two ends of a new terminal, or nothing where none is left; return whether more may be asked for."""
+def open_terminal(asked: socket.socket) -> bool:
+    """Send the two ends of a new terminal, or nothing if none is left. Return False at the end of the requests."""
     if not asked.recv(1):
         return False
     try:
-        ends = os.openpty()
+        ends: tuple[int, ...] = os.openpty()
     except OSError:
         ends = ()
     socket.send_fds(asked, [b"!"], ends)
@@ -121,20 +122,20 @@ def open_terminal(asked):
     return True
 
 
-def remove(root):
-    """Remove a sandbox's folder, also where the sandbox took away the permission to do so."""
+def remove(root: str) -> None:
+    """Remove a sandbox's folder, even if the sandbox took away the permission to."""
     shutil.rmtree(root, ignore_errors=True)
     if not os.path.exists(root):
         return
     os.chmod(root, 0o700)
-    for folder, folders, _ in os.walk(root):  # what is left; a folder is unlocked before its turn to be listed comes
+    for folder, folders, _ in os.walk(root):  # what is left; a folder is unlocked before it is listed
         for name in folders:
             if not os.path.islink(os.path.join(folder, name)):
                 os.chmod(os.path.join(folder, name), 0o700)
     shutil.rmtree(root, ignore_errors=True)
 
 
-def confine(config):
+def confine(config: "dict[str, Any]") -> None:
     """Apply Landlock to this process and all that it starts."""
     version = landlock_version()
     handled = (1 << 13) - 1
@@ -156,8 +157,8 @@ def confine(config):
     restrict_calls(families, host=False, ipc=False)
 
 
-def close_abstract_sockets():
-    """Cut off the host's unix sockets that have no path, where Landlock can (Linux 6.12): no file system hides them."""
+def close_abstract_sockets() -> None:
+    """Cut off the host's abstract unix sockets, if Landlock can (Linux 6.12): no file system hides them."""
     try:
         version = landlock_version()
     except OSError:
@@ -166,23 +167,23 @@ def close_abstract_sockets():
         landlock(SYS_RESTRICT_SELF, make_ruleset(version, 0, SCOPE_ABSTRACT_SOCKETS), 0)
 
 
-def landlock_version():
-    """How much Landlock this kernel knows, from 1; OSError where it has none."""
+def landlock_version() -> int:
+    """Return the kernel's version of Landlock, from 1. Raises OSError if it has none."""
     return landlock(SYS_CREATE_RULESET, None, 0, CREATE_RULESET_VERSION)
 
 
-def make_ruleset(version, files, scopes):
-    """A descriptor of a ruleset that refuses these rights but for the rules that are added."""
+def make_ruleset(version: int, files: int, scopes: int) -> int:
+    """Return a descriptor of a ruleset that refuses these rights unless a rule grants them."""
     attributes = struct.pack("QQQ", files, 0, scopes)  # between them: TCP, which `restrict_calls` closes with the rest
     return landlock(SYS_CREATE_RULESET, attributes, 24 if version >= 6 else 8, 0)
 
 
-def landlock(number, *arguments):
+def landlock(number: int, *arguments: object) -> int:
     return check(libc.syscall(number, *arguments), "landlock")
 
 
-def rules(config):
-    """(path, rights) of all that the sandbox may reach."""
+def rules(config: "dict[str, Any]") -> "Iterator[tuple[str, int]]":
+    """Yield (path, rights) for all that the sandbox may reach."""
     everything = (1 << 16) - 1
     yield config["root"], everything & ~(MAKE_CHAR | MAKE_BLOCK)
     for path in (*READABLE, *config["read_only"]):

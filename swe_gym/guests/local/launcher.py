@@ -1,10 +1,9 @@
-"""The program from which local sandboxes are forked: small, single-threaded, with everything loaded.
+"""The program that local sandboxes are forked from: small, single-threaded, with everything loaded.
 
-Each message on its socket (standard input) starts one sandbox. It holds the configuration as JSON, and two
-descriptors: the runner's stream and a pipe for the start. To the pipe the forked process, which becomes the sandbox's
-supervisor, first writes its pid, then what went wrong, if anything; the end of the pipe means that the runner serves.
-The end of the socket is the end of the launcher; the sandboxes notice by their own streams that the host process is
-gone.
+Each message on its socket (standard input) starts one sandbox. It holds the configuration as JSON and two descriptors:
+the runner's stream and a pipe for the start. The forked process becomes the sandbox's supervisor. It writes its pid to
+the pipe, then any error; the end of the pipe means that the runner serves. The launcher ends with its socket; sandboxes
+notice by their own streams that the host process is gone.
 """
 
 import contextlib
@@ -16,20 +15,21 @@ import signal
 import socket
 import sys
 import traceback
+from typing import Any, NoReturn
 
-from .. import runner
+from ..runner.serve import serve_standard_streams
 from . import confined, namespace
 
 
-def main():
+def main() -> None:
     """Fork a sandbox for every message until the host process closes the socket."""
     close_all_but(0, 1, 2)
     os.chdir("/")
     os.umask(0o022)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # how many files the host process opens is its own affair
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a low soft limit is the host process's own
     server = socket.socket(fileno=0)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps supervisors; who waits for one has a pidfd
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps supervisors; the host waits on pidfds
     gc.freeze()  # a collection would touch, and so copy, every page that is shared with the sandboxes
     while True:
         message, fds, _, _ = socket.recv_fds(server, 1 << 20, 2)
@@ -42,14 +42,14 @@ def main():
             os.close(fd)
 
 
-def become_sandbox(config, fds):
+def become_sandbox(config: "dict[str, Any]", fds: "list[int]") -> "NoReturn":
     """Turn this process into a sandbox's supervisor and, in a child, its runner. Does not return."""
     stream, report = fds
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # where memory ends a sandbox ends first, not the process that opened it
+            file.write("1000")  # out of memory, a sandbox dies first, not the host process
         os.write(report, b"%d\n" % os.getpid())
         os.dup2(stream, 0)
         os.dup2(stream, 1)
@@ -57,21 +57,21 @@ def become_sandbox(config, fds):
         tier = namespace if config["tier"] == "namespace" else confined
         fork_terminal, kept = tier.enter(config, report)
         os.chdir(config["workdir"])
-    except Exception as error:  # noqa: BLE001  whatever it is, the host process must hear of it
+    except Exception as error:  # noqa: BLE001  the host process must learn of any error
         os.write(report, "".join(traceback.format_exception_only(error)).encode())
         os._exit(1)
     try:
         close_all_but(0, 1, 2, *kept)
-        runner.serve_standard_streams(fork_terminal)
+        serve_standard_streams(fork_terminal)
     finally:
         os._exit(0)
 
 
-def close_all_but(*kept):
-    """A descriptor of the host's that lives on in a sandbox is a way out: the runner follows links to /proc/self/fd."""
+def close_all_but(*kept: int) -> None:
+    """Close descriptors of the host: one left open is a way out, because the runner follows links to /proc/self/fd."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
-            with contextlib.suppress(OSError):  # the one that listed them
+            with contextlib.suppress(OSError):  # the one that `listdir` used
                 os.close(int(name))
 
 

@@ -1,4 +1,4 @@
-"""The few calls of the kernel that Python has no function for."""
+"""System calls that Python has no function for."""
 
 import contextlib
 import ctypes
@@ -6,6 +6,11 @@ import os
 import select
 import signal
 import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Collection
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 
@@ -19,36 +24,41 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 
 
-def check(result, what):
-    """The result of a C call, or OSError with `what` where it failed."""
+def check(result: int, what: str) -> int:
+    """Return the result of a C call; raise OSError with `what` if it failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return result
 
 
-def prctl(option, value):
-    """prctl(2) with one argument."""
+def prctl(option: int, value: int) -> None:
+    """Set a process attribute."""
     check(libc.prctl(option, value, 0, 0, 0), f"prctl({option}, {value})")
 
 
-def mount(source, target, kind="", flags=0, data=""):
-    """mount(2); raises OSError that names the target."""
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    """Mount a file system. Raises an OSError that names the target."""
     arguments = [os.fsencode(text) if text else None for text in (source, target, kind)]
     check(libc.mount(*arguments, flags, os.fsencode(data) if data else None), f"mount {kind or 'bind'} on {target}")
 
 
-def die_with_parent(parent):
-    """Be killed when the parent ends, also when it ended before this call. The parent must have one thread only."""
+def die_with_parent(parent: int) -> None:
+    """Die when the parent ends, or now if it has ended. The parent must have a single thread."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() not in (parent, 0):  # 0: the parent is outside of our PID namespace
         os._exit(1)
 
 
-def wait_for_end(child, host, asked=None, answer=None):
-    """Wait for a child to end, and kill it where the process `host` ends before; meanwhile `answer` what is `asked`.
+def wait_for_end(
+    child: int,
+    host: int,
+    asked: "socket.socket | None" = None,
+    answer: "Callable[[socket.socket], bool] | None" = None,
+) -> None:
+    """Wait for a child to end; kill it if the process `host` ends first. Meanwhile `answer` requests on `asked`.
 
-    The end of the child's streams does not tell of that: whatever `host` forked holds them open.
+    The end of the child's streams does not show the end of `host`: forks of `host` hold them open.
     """
     events = select.poll()
     if asked:
@@ -58,15 +68,16 @@ def wait_for_end(child, host, asked=None, answer=None):
         for end in ends:
             events.register(end, select.POLLIN)
         while ends.isdisjoint(fd for fd, _ in events.poll()):
-            if not answer(asked):
+            if asked and answer and not answer(asked):
                 events.unregister(asked)
-    os.kill(child, signal.SIGKILL)  # harmless where it ended: it keeps its pid until somebody waits for it
+    os.kill(child, signal.SIGKILL)  # harmless if it ended: it keeps its pid until it is waited for
 
 
-def drop_privileges(kept):
-    """From here on neither this process nor one that it starts has a capability but `kept`, or can look into it."""
+def drop_privileges(kept: "Collection[int]") -> None:
+    """Drop all capabilities but `kept`, here and in all that this process starts, and close its memory to them."""
     if os.geteuid() == 0:
-        last = int(open("/proc/sys/kernel/cap_last_cap").read())
+        with open("/proc/sys/kernel/cap_last_cap") as file:
+            last = int(file.read())
         for capability in set(range(last + 1)) - set(kept):
             prctl(PR_CAPBSET_DROP, capability)
         mask = sum(1 << capability for capability in kept)

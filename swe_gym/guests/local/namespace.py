@@ -1,7 +1,6 @@
-"""A root file system of its own in namespaces of its own, without root and without any program but Python.
+"""The namespace tier: a root file system and namespaces of its own, without root and without any program but Python.
 
-Runs in a fresh, single-threaded process that becomes the sandbox; `launcher` is its caller. `layers` makes the files
-that it may write to.
+`launcher` calls it in a fresh, single-threaded process that becomes the sandbox. `layers` makes the writable files.
 """
 
 import errno
@@ -10,28 +9,12 @@ import os
 import signal
 import socket
 import struct
+from typing import Any, Callable, NoReturn
 
 from ..seccomp import restrict_calls
-from . import layers
+from . import layers, linux
 from .confined import close_abstract_sockets
-from .linux import (
-    CLONE_NEWNS,
-    MNT_DETACH,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOEXEC,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    MS_REMOUNT,
-    check,
-    die_with_parent,
-    drop_privileges,
-    libc,
-    mount,
-    wait_for_end,
-)
+from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, check, libc, mount
 
 CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -39,8 +22,8 @@ SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "
 SYS_MOUNT_SETATTR = 442
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 KEPT_CAPABILITIES = {0, 1, 3, 4, 5, 6, 7, 10}
-"""CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, NET_BIND_SERVICE: what root of a container is used to,
-none of which reaches beyond the sandbox."""
+"""CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, NET_BIND_SERVICE: what programs expect of root.
+None of them reaches beyond the sandbox."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 ETC_FILES = (
     "ld.so.cache ld.so.conf nsswitch.conf mime.types services protocols bash.bashrc "
@@ -53,43 +36,43 @@ MASKED = "sysrq-trigger kcore keys timer_list sched_debug latency_stats kmsg int
 READ_ONLY_PROC = ("sys", "bus", "fs", "irq", "acpi", "scsi")
 
 
-def separate(network):
+def separate(network: bool) -> None:
     """Enter new namespaces and map our user to root in them; the next fork is PID 1."""
     user, group = os.geteuid(), os.getegid()
-    flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+    flags = CLONE_NEWUSER | linux.CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     check(libc.unshare(flags | (0 if network else CLONE_NEWNET)), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
         try:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
-        except OSError as error:  # Ubuntu's way of refusing them
+        except OSError as error:  # how Ubuntu refuses them
             raise OSError(error.errno, f"{name}: {error.strerror}") from error
 
 
 class Root:
-    """The new root while it is being built."""
+    """The new root during its construction."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         mount("", "/", flags=MS_REC | MS_PRIVATE)
-        self.sources = {}
+        self.sources: dict[str, int] = {}
         self.root = layers.ROOT
 
-    def hold(self, *paths):
-        """Open folders and files before the tmpfs covers them; `source` names them from then on."""
+    def hold(self, *paths: str) -> None:
+        """Open folders and files before the tmpfs covers them; `source` names them afterwards."""
         for path in {*paths, "/usr"} - {*self.sources, ""}:
             self.sources[path] = os.open(path, os.O_PATH | os.O_CLOEXEC)
 
-    def source(self, path):
+    def source(self, path: str) -> str:
         return f"/proc/self/fd/{self.sources[path]}" if path in self.sources else path
 
-    def folder(self, path, mode=0o755):
+    def folder(self, path: str, mode: int = 0o755) -> str:
         target = self.root + path
         os.makedirs(target, exist_ok=True)
         os.chmod(target, mode)
         return target
 
-    def bind(self, path, target=None):
-        """Show a host file or folder, read-only, at `target` (default: at the same path)."""
+    def bind(self, path: str, target: "str | None" = None) -> None:
+        """Mount a host file or folder, read-only, at `target` (default: the same path)."""
         source, target = self.source(path), self.root + (target or path)
         if os.path.isdir(source):
             os.makedirs(target, exist_ok=True)
@@ -99,51 +82,51 @@ class Root:
         mount(source, target, flags=MS_BIND | MS_REC)
         make_read_only(target)
 
-    def overlay(self, path, target=None):
-        """Show a host folder that is held, on a mount of its own that may be written to."""
+    def overlay(self, path: str, target: "str | None" = None) -> None:
+        """Mount a held host folder copy-on-write."""
         layers.mount_overlay(self.sources[path], self.folder(target or path), "userxattr")
 
-    def is_covered(self, path):
-        """Whether a mount has hidden what the sandbox's own files have there."""
+    def is_covered(self, path: str) -> bool:
+        """Return whether a mount hides the sandbox's own files at `path`."""
         return os.stat(self.folder(path)).st_dev != os.stat(self.root).st_dev
 
-    def hide(self, path):
-        """Put an empty folder in the place of one, where what was shown so far holds it."""
+    def hide(self, path: str) -> None:
+        """Mount an empty folder over one, if it exists in the new root."""
         if os.path.isdir(self.root + path):
-            mount("tmpfs", self.root + path, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=755")
+            mount("tmpfs", self.root + path, "tmpfs", linux.MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=755")
 
-    def write(self, path, text):
+    def write(self, path: str, text: str) -> None:
         self.folder(os.path.dirname(path))
         with open(self.root + path, "w") as file:
             file.write(text)
 
-    def enter(self):
-        """Make it the root of this mount namespace and let go of the host's."""
+    def enter(self) -> None:
+        """Make it the root of this mount namespace, and release the host's."""
         os.chdir(self.root)
         number = SYS_PIVOT_ROOT.get(os.uname().machine)
         if number is None:
-            raise OSError(errno.ENOSYS, f"pivot_root is not known on {os.uname().machine}")
+            raise OSError(errno.ENOSYS, f"no number of pivot_root for {os.uname().machine}")
         check(libc.syscall(number, b".", b"."), "pivot_root")
-        check(libc.umount2(b".", MNT_DETACH), "umount of the host's root")
+        check(libc.umount2(b".", linux.MNT_DETACH), "umount of the host's root")
         os.chdir("/")
         for fd in self.sources.values():
             os.close(fd)
 
 
-def make_read_only(target):
-    """Make a mount and the mounts below it read-only, or raise."""
+def make_read_only(target: str) -> None:
+    """Make a mount and the mounts below it read-only. Raises OSError if the kernel refuses."""
     attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
     path = os.fsencode(target)
     if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, attributes, len(attributes)) == 0:
         return
     flags = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # these are locked and must be repeated
-    mount("", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | flags)
+    mount("", target, flags=MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | flags)
 
 
-def build(config, files):
-    """Build the root that `config` describes, and enter it. We are PID 1 of the new namespaces.
+def build(config: "dict[str, Any]", files: "int | None") -> None:
+    """Build the root that `config` describes, and enter it as PID 1 of the new namespaces.
 
-    `files` is what `layers.make_as_root` made.
+    `files` is the result of `layers.make_as_root`.
     """
     root = Root()
     layer, workspace, shown = config["layer"], config["workspace"], config["read_only"]
@@ -173,11 +156,11 @@ def build(config, files):
         raise_loopback()
 
 
-def system_folders(root):
-    """/usr with copy-on-write, what other systems keep beside it, and empty places to work in."""
+def system_folders(root: Root) -> None:
+    """Add /usr with copy-on-write, other systems' /bin and /lib, and empty folders to work in."""
     try:
         root.overlay("/usr")
-    except OSError:  # not every file system can be a lower layer, another overlay for one
+    except OSError:  # not every file system can be a lower layer: another overlay, for example
         root.bind("/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         if os.path.islink("/" + name):
@@ -190,8 +173,8 @@ def system_folders(root):
         root.folder(path, 0o1777)
 
 
-def etc(root, network):
-    """An /etc of harmless, public files; the host's accounts, keys and service settings stay out."""
+def etc(root: Root, network: bool) -> None:
+    """Add an /etc of harmless, public files, without the host's accounts, keys and service settings."""
     root.write("/etc/passwd", "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n")
     root.write("/etc/group", "root:x:0:\nnogroup:x:65534:\n")
     root.write("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n")
@@ -202,8 +185,8 @@ def etc(root, network):
             root.bind("/etc/" + name)
 
 
-def devices(root):
-    """The harmless device nodes (writing to one needs no writable mount) and a pseudo-terminal file system."""
+def devices(root: Root) -> None:
+    """Add harmless device nodes (writing to one needs no writable mount) and a pseudo-terminal file system."""
     for name in DEVICES:
         root.bind("/dev/" + name)
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
@@ -213,11 +196,11 @@ def devices(root):
     os.symlink("pts/ptmx", root.root + "/dev/ptmx")
 
 
-def limit(pids, disk_mb):
-    """Forbid further user namespaces; cap processes, and System V's shared memory, which no file system counts.
+def limit(pids: int, disk_mb: int) -> None:
+    """Forbid further user namespaces; cap processes and System V's shared memory, which no file system counts.
 
-    RLIMIT_NPROC does not bind a host's root, so the PID namespace is capped, where the kernel can (Linux 6.14).
-    It gives out the numbers below 300 only once, so a sandbox that has used them has `pids` left.
+    RLIMIT_NPROC does not bind the host's root, so the PID namespace is capped too (Linux 6.14). The kernel gives out
+    numbers below 300 only once, so a sandbox that has used them has `pids` left.
     """
     limits = {"user/max_user_namespaces": 0, "kernel/pid_max": 300 + pids, "kernel/shmall": disk_mb * 256}
     for name, value in limits.items():
@@ -225,11 +208,11 @@ def limit(pids, disk_mb):
             with open("/proc/sys/" + name, "w") as file:
                 file.write(str(value))
         except OSError:
-            pass  # an older kernel; `capabilities.notes` says what that means
+            pass  # an older kernel; see `capabilities.notes`
 
 
-def protect_proc():
-    """Hide or freeze what in /proc reaches the host, for the host's root is root of this one."""
+def protect_proc() -> None:
+    """Hide or freeze what in /proc reaches the host: the host's root is root here."""
     for name in READ_ONLY_PROC:
         if os.path.exists("/proc/" + name):
             mount("/proc/" + name, "/proc/" + name, flags=MS_BIND | MS_REC)
@@ -239,27 +222,27 @@ def protect_proc():
             mount("/dev/null", "/proc/" + name, flags=MS_BIND)
 
 
-def raise_loopback():
-    """Bring up `lo`, so that tests may talk to themselves."""
+def raise_loopback() -> None:
+    """Bring up `lo`, so that tests can connect to their own servers."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         request = struct.pack("16sh14x", b"lo", 1 | 64)  # IFF_UP | IFF_RUNNING
         fcntl.ioctl(sock, 0x8914, request)  # SIOCSIFFLAGS
 
 
-def supervise(child, host, *unused):
-    """Wait for PID 1 and so for all that it holds; SIGTERM kills it, and with it the whole namespace."""
+def supervise(child: int, host: int, *unused: int) -> "NoReturn":
+    """Wait for PID 1, and so for the whole namespace; SIGTERM kills both."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     for fd in (0, 1, *unused):
         os.close(fd)
-    wait_for_end(child, host)
+    linux.wait_for_end(child, host)
     os.waitpid(child, 0)
     os._exit(0)
 
 
-def enter(config, report):
+def enter(config: "dict[str, Any]", report: int) -> "tuple[Callable[[], tuple[int, int]], tuple[int, ...]]":
     """Become PID 1 of a new sandbox.
 
-    Returns, in the new process only, how it forks on a terminal and which descriptors that takes.
+    Returns, in the new process only, its `forkpty` and the descriptors that it needs.
     """
     files = layers.make_as_root(config)
     separate(config["network"])
@@ -267,10 +250,10 @@ def enter(config, report):
     child = os.fork()
     if child:
         supervise(child, config["host"], report, *([] if files is None else [files]))
-    die_with_parent(outside)
+    linux.die_with_parent(outside)
     build(config, files)
     if config["network"]:
         close_abstract_sockets()
-    drop_privileges(KEPT_CAPABILITIES)
+    linux.drop_privileges(KEPT_CAPABILITIES)
     restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK], host=False)
     return os.forkpty, ()

@@ -1,9 +1,9 @@
-"""Copying a prepared workspace, which has thousands of small files, fast."""
+"""Fast copies of a prepared workspace, which may have thousands of small files."""
 
 import os
 
 
-def copy_tree(source, target):
+def copy_tree(source: str, target: str) -> None:
     """Copy a folder of files, folders and links, with their modes and times, into another folder, which may exist."""
     os.makedirs(target, exist_ok=True)
     with os.scandir(source) as entries:
@@ -18,8 +18,8 @@ def copy_tree(source, target):
     copy_status(os.stat(source), target)
 
 
-def copy_file(source, target):
-    """Copy one file; in the kernel, for a workspace may have thousands."""
+def copy_file(source: str, target: str) -> None:
+    """Copy one file within the kernel."""
     ours = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     theirs = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -31,7 +31,7 @@ def copy_file(source, target):
         os.close(theirs)
 
 
-def copy_status(status, target):
-    """Give a file, by its path or its descriptor, another one's mode and times."""
+def copy_status(status: os.stat_result, target: "str | int") -> None:
+    """Set the mode and times of a file, given by path or descriptor, to another file's."""
     os.chmod(target, status.st_mode & 0o7777)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))

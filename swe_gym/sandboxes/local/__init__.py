@@ -1,8 +1,8 @@
-"""Sandboxes on this machine: no Docker, no root, no network, nothing left behind.
+"""Sandboxes on this machine, without Docker, root or network.
 
-Three tiers, the best that works here is taken unless one is asked for: "namespace" (a root file system, processes and
-a network of its own), "landlock" (where namespaces are refused, as inside Docker: file and network rules),
-"process" (a folder and a process group: for code that you trust).
+There are three tiers, and by default the strongest that works is used: "namespace" (its own root file system, processes
+and network), "landlock" (file and network rules, for machines without namespaces, such as Docker containers), and
+"process" (a folder and a process group, for code that you trust).
 """
 
 import functools
@@ -28,22 +28,21 @@ from .forkserver import Supervisor, launch
 from .tiers import TIERS
 
 PYTHON_HOME = "/opt/venv"
-"""Where the Python environment lies in tier "namespace": the same on every machine. See `namespace.build`."""
+"""Path of the Python environment in tier "namespace", the same on every machine. See `namespace.build`."""
 
 COPIED_FILES, COPIED_BYTES = 2000, 32 << 20
-"""The largest workspace that is copied into a sandbox of tier "namespace", where it cannot be a layer with all rights.
-See `layers`."""
+"""Largest workspace to copy into a sandbox of tier "namespace" if it cannot be a layer. See `layers`."""
 
 OWN_PACKAGE = str(Path(__file__).parents[2])
-"""Where swe_gym lies: installed beside the Python in use, it would show the bundled tasks' oracles."""
+"""Folder of swe_gym, which sandboxes must not see: it has the bundled tasks' oracles."""
 
 
 class LocalOptions(Frozen):
     """The local backend's own options.
 
     Attributes:
-        tier: Which tier to use; "auto" is the best that works on this machine.
-        python_prefix: An existing Python environment (`sys.prefix` of it) to use, read-only, in place of `spec.python`.
+        tier: Tier to use; "auto" is the strongest that works on this machine.
+        python_prefix: `sys.prefix` of an existing Python environment to use, read-only, instead of `spec.python`.
     """
 
     tier: Literal["auto", "namespace", "landlock", "process"] = "auto"
@@ -59,14 +58,16 @@ class LocalSandbox(RunnerSandbox):
         super().__init__(spec)
         self.options = parse_options(LocalOptions, spec.options, self.name)
         if spec.cpus is not None:
-            raise Unsupported("the local backend cannot limit CPUs: leave `cpus` out, or use a container backend")
+            raise Unsupported("the local backend cannot limit CPUs: omit `cpus`, or use a container backend")
         if spec.image and spec.workspace is None:
             raise Unsupported(
-                f"the local backend runs no images, and the code is in one, {spec.image}: use backend='docker' or "
-                "another that runs containers, or give the code, sandbox_options={'workspace': ...}"
+                f"the local backend cannot run the image {spec.image}: use backend='docker' or another container "
+                "backend, or pass the code, sandbox_options={'workspace': ...}"
             )
         if spec.user not in (None, "root"):
-            raise Unsupported(f"the local backend runs commands as one user only, not as {spec.user!r}")
+            raise Unsupported(
+                f"the local backend cannot run commands as user {spec.user!r}: omit `user`, or use a container backend"
+            )
         self._tier = ""
         self._root = ""
         self._python: PreparedPython | None = None
@@ -79,7 +80,7 @@ class LocalSandbox(RunnerSandbox):
 
     @property
     def workdir(self) -> str:
-        """Below the sandbox's own folder in the tiers that cannot mount; else as the spec says."""
+        """`spec.workdir`, below the sandbox's own folder in tiers that cannot mount."""
         return self._root + self.spec.workdir
 
     # --- life ---------------------------------------------------------------------------------------------
@@ -98,14 +99,14 @@ class LocalSandbox(RunnerSandbox):
 
     def _choose_tier(self) -> str:
         if sys.platform != "linux":
-            raise Unsupported("the local backend needs Linux: use a container backend")
+            raise Unsupported("the local backend needs Linux: use a container backend, such as backend='docker'")
         tier = best_tier() if self.options.tier == "auto" else self.options.tier
         wanted = self.spec.min_isolation
         if ISOLATION_LEVELS.index(tier) < ISOLATION_LEVELS.index(wanted):
             reasons = "; ".join(f"{name}: {why}" for name in ("namespace", "landlock") if (why := problem(name)))
             raise Unsupported(
-                f"min_isolation={wanted!r} was asked for and this machine's local backend gives {tier!r}. "
-                f"{reasons or 'Use a container backend.'} `swe-gym doctor` says what can be done about it."
+                f"the local backend offers isolation {tier!r} on this machine, less than min_isolation={wanted!r}. "
+                f"{reasons or 'Use a container backend.'} `swe-gym doctor` shows how to change it."
             )
         return tier
 
@@ -113,7 +114,7 @@ class LocalSandbox(RunnerSandbox):
         prefix = self.options.python_prefix
         if prefix is not None:
             if not os.path.isdir(f"{prefix}/bin"):
-                raise UsageError(f"python_prefix={prefix!r} is no Python environment: it has no folder `bin`")
+                raise UsageError(f"python_prefix={prefix!r} is not a Python environment: {prefix}/bin is missing")
             return PreparedPython(prefix=Path(prefix), base_prefix=Path(sys.base_prefix), version="")
         return prepare_python(self.spec.python or PythonEnv(), timeout=timeout)
 
@@ -140,16 +141,16 @@ class LocalSandbox(RunnerSandbox):
 
     def _disconnect(self) -> None:
         if self._supervisor:
-            self._supervisor.end(patience=1.0 if self._loss is None else 0.0)  # what is lost does not answer
+            self._supervisor.end(patience=1.0 if self._loss is None else 0.0)  # a lost sandbox does not answer
         if self._root:
-            shutil.rmtree(self._root, ignore_errors=True)  # the supervisor did, unless it had to be killed
+            shutil.rmtree(self._root, ignore_errors=True)  # the supervisor did, unless it was killed
 
     # --- what commands see --------------------------------------------------------------------------------
 
     def _limits(self) -> dict[str, int]:
         limits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": 65536, "RLIMIT_FSIZE": self.spec.disk_mb << 20}
         if self._tier == "namespace":
-            limits["RLIMIT_NPROC"] = self.spec.pids  # elsewhere it would count all of the user's processes
+            limits["RLIMIT_NPROC"] = self.spec.pids  # other tiers would count all of the user's processes
         if self.spec.memory_mb:
             limits["RLIMIT_DATA"] = self.spec.memory_mb << 20
         return limits
@@ -164,7 +165,7 @@ class LocalSandbox(RunnerSandbox):
 
 @functools.cache
 def _is_small(workspace: Path, disk_mb: int) -> bool:
-    """Whether a prepared workspace may be copied for each sandbox: that takes memory, and about 30 us for each file."""
+    """Return whether to copy a prepared workspace for each sandbox: it takes memory, and about 30 us per file."""
     files = size = 0
     for folder, folders, names in os.walk(workspace):
         files += len(folders) + len(names)
@@ -175,7 +176,7 @@ def _is_small(workspace: Path, disk_mb: int) -> bool:
 
 
 def _own_package_in(shown: Mapping[str, str]) -> list[str]:
-    """Where swe_gym would be seen under folders of the host that are shown at other places (place -> folder)."""
+    """Return the paths at which swe_gym would be visible under `shown` (path in the sandbox -> folder)."""
     package = os.path.realpath(OWN_PACKAGE)
     folders = {place: os.path.realpath(folder) for place, folder in shown.items()}
     return [place + package[len(folder) :] for place, folder in folders.items() if package.startswith(folder + "/")]
@@ -183,10 +184,10 @@ def _own_package_in(shown: Mapping[str, str]) -> list[str]:
 
 @functools.cache
 def problem(tier: str) -> str:
-    """Why a tier does not work on this machine; empty where it does. Found out by starting a sandbox, once.
+    """Return why a tier does not work on this machine, or an empty text. It starts one sandbox to learn that.
 
     Raises:
-        SandboxError: It cannot be told now: what may work next time must not decide for a weaker tier.
+        SandboxError: The start failed in a way that may work next time, which must not select a weaker tier.
     """
     spec = SandboxSpec(options={"tier": tier}, start_timeout=60.0)
     try:
@@ -203,14 +204,14 @@ def problem(tier: str) -> str:
 
 @functools.cache
 def best_tier() -> str:
-    """The strongest tier that works on this machine."""
+    """Return the strongest tier that works on this machine."""
     for tier in ("namespace", "landlock"):
         if not problem(tier):
             return tier
     warnings.warn(
-        "The local backend can isolate nothing on this machine: "
-        f"namespaces: {problem('namespace')}; landlock: {problem('landlock')}. Commands run as you. "
-        "Use it for code that you trust, or a container backend; `swe-gym doctor` says more.",
+        "The local backend cannot isolate commands on this machine, so they run as you: "
+        f"namespaces: {problem('namespace')}; landlock: {problem('landlock')}. "
+        "Run only code that you trust, or use a container backend. `swe-gym doctor` shows the details.",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -1,7 +1,6 @@
-"""The host's side of `launcher`: starts it once in a process, and asks it for sandboxes.
+"""The host's side of `launcher`: starts it once per process, and asks it for sandboxes.
 
-Forking from a small process of its own is what makes a sandbox start fast and share its memory with the others, and
-never forks a trainer of many gigabytes and threads.
+Forks of a small process start fast and share their memory. A trainer with gigabytes and threads is never forked.
 """
 
 import atexit
@@ -22,12 +21,12 @@ from ..channel import SocketStream
 
 _LOCKS: dict[int, threading.Lock] = {}
 _SERVERS: dict[int, socket.socket] = {}
-"""The launcher's socket, by our own pid: a forked copy of this process must not talk to its parent's launcher,
-and may find its parent's lock taken for ever."""
+"""The launcher's socket, by our pid: a fork of this process must not use its parent's launcher, or its parent's lock,
+which may be held for ever."""
 
 
 class Supervisor:
-    """The process that holds one sandbox, as seen from here."""
+    """A handle of the process that holds one sandbox."""
 
     def __init__(self, pid: int) -> None:
         self._pidfds: list[int] = []
@@ -35,9 +34,9 @@ class Supervisor:
             self._pidfds.append(os.pidfd_open(pid))
 
     def end(self, *, patience: float = 1.0) -> None:
-        """Wait until nothing of the sandbox is left: `patience` seconds, then by signal. At most 9 s.
+        """Wait `patience` seconds for the sandbox to end, then end it by signals. Takes at most 9 s.
 
-        Any thread may call it; the first one does it.
+        Any thread may call it; the first call does the work.
         """
         try:
             pidfd = self._pidfds.pop()
@@ -55,22 +54,22 @@ class Supervisor:
 
 
 def launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream, Supervisor]:
-    """Fork a sandbox; returns its runner's stream and its supervisor.
+    """Fork a sandbox; return its runner's stream and its supervisor.
 
     Raises:
-        SandboxStartError: It did not start, or not by the deadline; nothing of it is left.
-        OSError: This process or machine is short of something.
+        SandboxStartError: The sandbox did not start by the deadline; nothing of it is left.
+        OSError: This process or machine lacks a resource, such as file descriptors.
     """
-    for _ in range(2):  # the first time the launcher may turn out to have been killed
+    for _ in range(2):  # the launcher may have been killed before the first attempt
         started = _launch({**config, "host": os.getpid()}, deadline)
         if started:
             return started
-    text = "the launcher of local sandboxes ended: killed, out of processes, or its Python does not run"
+    text = "the launcher of local sandboxes ended: it was killed, found no free process, or its Python does not run"
     raise SandboxStartError(text, reason="setup", retryable=True, detail=_python())
 
 
 def _launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream, Supervisor] | None:
-    """One attempt. None where the launcher ended before it forked."""
+    """Try once; return None if the launcher ended before it forked."""
     launcher = _launcher()
     with contextlib.ExitStack() as always, contextlib.ExitStack() as on_failure:
         ours, theirs = socket.socketpair()
@@ -81,7 +80,7 @@ def _launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream
             try:
                 socket.send_fds(launcher, [json.dumps(config).encode()], [theirs.fileno(), their_report])
             except OSError:
-                pass  # it is gone, as the end of the report will tell
+                pass  # it is gone, as the end of the report shows
             finally:
                 os.close(their_report)
         pid, _, _ = _read(report, b"\n", deadline).partition(b"\n")
@@ -98,7 +97,7 @@ def _launch(config: Mapping[str, object], deadline: float) -> tuple[SocketStream
 
 
 def _read(fd: int, end: bytes, deadline: float) -> bytes:
-    """What comes through a pipe until `end`, or until its end where `end` is empty."""
+    """Read a pipe until `end`, or to its end if `end` is empty."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     said = b""
@@ -113,7 +112,7 @@ def _read(fd: int, end: bytes, deadline: float) -> bytes:
 
 
 def _launcher() -> socket.socket:
-    """The launcher's socket; it is started where there is none."""
+    """Return the launcher's socket; start a launcher if there is none."""
     with _LOCKS.setdefault(os.getpid(), threading.Lock()):
         if os.getpid() not in _SERVERS:
             _SERVERS[os.getpid()] = _start_launcher()
@@ -121,14 +120,14 @@ def _launcher() -> socket.socket:
 
 
 def _forget(launcher: socket.socket) -> None:
-    """Let the next call start another launcher, unless one did so already."""
+    """Let the next call start another launcher, unless one has."""
     with _LOCKS[os.getpid()]:
         if _SERVERS.get(os.getpid()) is launcher:
             _SERVERS.pop(os.getpid()).close()
 
 
 def _python() -> str:
-    """The Python that runs the launcher: a virtual environment has nothing it needs."""
+    """Return the Python for the launcher: the base installation, since it needs no packages."""
     return getattr(sys, "_base_executable", None) or sys.executable
 
 
@@ -142,12 +141,12 @@ def _start_launcher() -> socket.socket:
         raise
     ours.settimeout(30.0)
     atexit.register(ours.close)
-    os.register_at_fork(after_in_child=ours.close)  # a fork must not keep our launcher alive
+    os.register_at_fork(after_in_child=ours.close)  # a fork must not keep the launcher alive
     return ours
 
 
 def _spawn_launcher(stream: int) -> None:
-    package = os.path.dirname(os.path.dirname(guests.__file__))  # behind the standard library, which has a `types` too
+    package = os.path.dirname(os.path.dirname(guests.__file__))  # after the standard library, which has a `types` too
     code = f"import sys; sys.path.append({package!r}); import guests.local.launcher; guests.local.launcher.main()"
     python = _python()
     null = os.open(os.devnull, os.O_RDWR)
@@ -161,8 +160,8 @@ def _spawn_launcher(stream: int) -> None:
                 (os.POSIX_SPAWN_DUP2, null, 1),
                 (os.POSIX_SPAWN_DUP2, null, 2),
             ],
-            setsid=True,  # Ctrl-C in our terminal is not for the sandboxes
-            setsigmask=(),  # nor is what this thread blocks or this process ignores
+            setsid=True,  # Ctrl-C in our terminal does not reach the sandboxes
+            setsigmask=(),  # they inherit neither blocked nor ignored signals
             setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
         )
     finally:

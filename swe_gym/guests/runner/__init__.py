@@ -1,0 +1,1 @@
+"""The program inside every sandbox, in parts; `serve` joins them."""

@@ -1,0 +1,105 @@
+"""The program inside every sandbox: runs commands, reads and writes files, holds terminals.
+
+It speaks the frames of `protocol` over its standard input and output, is a single thread around one poll loop, and
+needs nothing but Python >= 3.6. At the end of its standard input it kills whatever runs, and ends.
+"""
+
+import os
+import resource
+import sys
+import time
+
+from .commands import Commands
+from .files import get_tar, put_tar, read_file, write_file
+from .listing import list_files
+from .loop import Loop
+from .processes import below_us, processes
+from .reaper import Reaper
+from .terminals import Terminals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..protocol import Message
+    from .loop import Answer
+
+
+class Runner:
+    """All operations on one loop."""
+
+    def __init__(self, source: int, sink: int, forkpty: "Callable[[], tuple[int, int]]", unprotected: str) -> None:
+        self.unprotected = unprotected
+        self.loop = Loop(source, sink)
+        self.reaper = Reaper(self.loop)
+        Commands(self.loop, self.reaper)
+        Terminals(self.loop, self.reaper, forkpty)
+        self.loop.operations.update(
+            hello=self.hello,
+            environ=self.environ,
+            end_processes=self.end_processes,
+            read=read_file,
+            write=write_file,
+            put_tar=put_tar,
+            get_tar=get_tar,
+            manifest=list_files,
+        )
+
+    def hello(self, request: "Message", _: bytes) -> "Answer":
+        """Set limits and the time to live."""
+        for name, value in request["limits"].items():
+            kind = getattr(resource, name)
+            hard = resource.getrlimit(kind)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (value, value))
+        self.loop.expires = time.monotonic() + request["ttl"]
+        return {"python": "%d.%d.%d" % sys.version_info[:3], "unprotected": self.unprotected}, b""
+
+    def environ(self, request: "Message", _: bytes) -> "Answer":
+        """Return the environment that this process was started with, which holds what an image sets."""
+        return {}, b"\0".join(b"%s=%s" % pair for pair in os.environb.items())
+
+    def end_processes(self, request: "Message", _: bytes) -> "Answer":
+        self.reaper.kill_strays()
+        return {}, b""
+
+
+def take_charge() -> None:
+    """Become the parent of what commands daemonise, as PID 1 is anyway, and close our memory and files to them."""
+    try:
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+        prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: without CAP_SYS_PTRACE nobody opens /proc/<us>/fd or /mem
+    except (ImportError, OSError, AttributeError):
+        pass  # not Linux: process groups must do
+
+
+def why_refused(protect: "Callable[[], None]") -> str:
+    """Call `protect`; return why it failed, or an empty text."""
+    try:
+        protect()
+    except (ImportError, OSError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
+
+
+def serve_standard_streams(
+    forkpty: "Callable[[], tuple[int, int]]" = os.forkpty, protect: "Callable[[], None] | None" = None
+) -> None:
+    """Move the stream to descriptors that no command inherits, and serve it to its end.
+
+    `protect` keeps commands from limiting this process; if it fails, the host is told why.
+    """
+    source, sink = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+    take_charge()
+    runner = Runner(source, sink, forkpty, why_refused(protect) if protect else "")
+    try:
+        runner.loop.run()
+    finally:
+        runner.reaper.kill_all(lambda: below_us(processes()))
