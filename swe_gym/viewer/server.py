@@ -15,7 +15,6 @@ import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote
@@ -23,13 +22,17 @@ from urllib.parse import parse_qsl, unquote
 from ..errors import UsageError
 from .episode import as_page
 from .index import RunIndex
+from .page import static_text
 from .stats import summary
 
 PAGE = "index.html"
 STATIC = {
     PAGE: "text/html; charset=utf-8",
-    "style.css": "text/css; charset=utf-8",
-    **dict.fromkeys(("data.js", "table.js", "episode.js", "plots.js", "app.js"), "text/javascript; charset=utf-8"),
+    **dict.fromkeys(("uPlot.min.css", "style.css"), "text/css; charset=utf-8"),
+    **dict.fromkeys(
+        ("uPlot.iife.min.js", "dom.js", "chart.js", "data.js", "table.js", "episode.js", "plots.js", "app.js"),
+        "text/javascript; charset=utf-8",
+    ),
 }
 """Every file that is served, and nothing else: no path of a request is ever joined to one of the disk."""
 
@@ -51,11 +54,6 @@ MOST_FIELDS = 10
 MOST_DIGITS = 15
 LOCAL = {"127.0.0.1", "localhost"}
 """Names by which a browser may ask, at any port, as it may be forwarded. Another name is led here by somebody else."""
-
-
-def static_text(name: str) -> str:
-    """A file of the page."""
-    return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
 
 
 class ViewServer:

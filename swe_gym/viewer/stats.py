@@ -6,7 +6,7 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..train.evaluate import pass_at_k
+from ..trajectories.statistics import pass_at_k
 from .index import Row
 
 MOST_BARS = 12

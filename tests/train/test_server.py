@@ -40,7 +40,7 @@ def gone(pid: int) -> bool:
     return state == "Z"
 
 
-def test_a_killed_client_leaves_nothing_behind() -> None:
+def test_the_server_stops_when_its_client_is_killed() -> None:
     client = subprocess.Popen([sys.executable, "-c", CLIENT, _GUARD, STUBBORN], stdout=subprocess.PIPE, text=True)
     assert client.stdout is not None
     pids = [int(client.stdout.readline()), int(client.stdout.readline())]
@@ -68,7 +68,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
 
 
 @pytest.mark.parametrize("field", ["enable_scale_out: bool = False", ""])
-def test_a_server_is_told_what_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+def test_only_known_arguments_are_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     """vLLM 0.26 ends at an argument that came later. And no proxy is asked the way to this machine."""
     openai = tmp_path / "vllm" / "entrypoints" / "openai"
     openai.mkdir(parents=True)
@@ -89,7 +89,7 @@ def test_a_server_is_told_what_it_knows(tmp_path: Path, monkeypatch: pytest.Monk
     assert told[-1] == "-x"
 
 
-def test_without_vllm_the_message_says_how_to_get_it(tmp_path: Path) -> None:
+def test_without_vllm_the_error_names_the_package(tmp_path: Path) -> None:
     import importlib.util
 
     if importlib.util.find_spec("vllm"):

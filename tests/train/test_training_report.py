@@ -20,7 +20,7 @@ RECORDED = Path(__file__).parent.parent / "viewer" / "training_runs"
 
 SECTIONS: dict[str, dict[str, Any]] = {
     "rloo": {},
-    "gae": {"algorithm": {"advantage": "gae", "overlap": True}, "model": {"value_head": True}},
+    "gae": {"algorithm": {"advantage": "gae", "async_rollout": True}, "model": {"value_head": True}},
 }
 
 
@@ -35,9 +35,9 @@ def scripted_run(start: str, output: Path, name: str) -> Path:
     """Four updates, with an evaluation before them and after every second."""
     values: dict[str, Any] = {
         "generation": {**SCRIPTED, "options": {"reply": "test_training_report:fails_at_times"}},
-        "optim": {"lr": 1e-3, "micro_tokens": 600},
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
         "run": {"updates": 4, "evaluate_every": 2, "checkpoint_every": 2, "max_failed": 1.0},
-        "algorithm": {"tasks": 4, "attempts": 2, "advantage": "rloo"},
+        "algorithm": {"prompts_per_step": 4, "group_size": 2, "advantage": "rloo"},
         "evaluation": {"tasks": 4, "attempts": 2},
     }
     for section, changes in SECTIONS[name].items():
@@ -52,7 +52,7 @@ def names_in(run: TrainingRun) -> set[str]:
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_a_report_of_a_fresh_run(tiny_lm: Any, tokenizer: Any, tmp_path: Path, name: str) -> None:
+def test_the_report_of_a_fresh_run(tiny_lm: Any, tokenizer: Any, tmp_path: Path, name: str) -> None:
     tiny_lm.save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
     folder = scripted_run(str(tmp_path / "start"), tmp_path / name, name)

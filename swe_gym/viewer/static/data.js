@@ -1,7 +1,7 @@
 "use strict";
-// Where rows and episodes come from, and how the page is built: only ever with text, never with markup.
+// The data of the page: rows and episodes, from a server or from the file itself.
 
-const embedded = document.getElementById("news"); // there in a report, not on the page of a server
+const embedded = document.getElementById("news"); // in a report only
 
 async function ask(name, query = {}) {
   const reply = await fetch(`api/${name}?${new URLSearchParams(query)}`, { signal: AbortSignal.timeout(60_000) });
@@ -76,24 +76,6 @@ const attemptsAt = (task) =>
     .filter((row) => row.task === task)
     .sort((a, b) => a.attempt - b.attempt || a.tries - b.tries);
 
-// --- building the page -----------------------------------------------------------------------------------------
-
-const SVG = "http://www.w3.org/2000/svg";
-
-function fill(node, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value !== undefined && value !== null) node.setAttribute(name, value);
-  }
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
-  return node;
-}
-
-const el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
-const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
-const button = (text, onclick, attributes = {}) => el("button", { type: "button", onclick, ...attributes }, text);
-
 // --- words -----------------------------------------------------------------------------------------------------
 
 const stateWords = {
@@ -111,19 +93,6 @@ const badge = (state) =>
     el("span", { "aria-hidden": "true" }, stateSigns[state]),
     ` ${stateWords[state]}`,
   );
-
-const count = (number) => number.toLocaleString("en");
-const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
-const money = (dollars) => (dollars ? `$${dollars.toFixed(dollars < 0.1 ? 4 : 2)}` : "");
-const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
-
-function time(seconds) {
-  if (seconds < 9.95) return `${seconds.toFixed(seconds < 0.0995 && seconds > 0 ? 2 : 1)} s`;
-  if (seconds < 59.5) return `${seconds.toFixed(0)} s`;
-  const whole = Math.round(seconds);
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  return `${count(Math.floor(whole / 3600))} h ${Math.floor((whole % 3600) / 60)} min`;
-}
 
 const clockParts = [
   ["start", "reset"],
