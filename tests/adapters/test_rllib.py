@@ -1,4 +1,4 @@
-"""RLlib on real sandboxes: episodes end where they should, masks hold in play and loss, failures are left out."""
+"""RLlib on real sandboxes: ends of episodes, action masks, and dropped failures."""
 
 import gc
 import os
@@ -98,7 +98,7 @@ def make_runner() -> Iterator[Sampler]:
         runner.stop()
 
 
-def test_episodes_are_those_that_gymnasium_plays(make_runner: Sampler) -> None:
+def test_episodes_equal_those_of_gymnasium(make_runner: Sampler) -> None:
     runner = make_runner(max_turns=3)
     chunks = [chunk for _ in range(2) for chunk in runner.sample(num_timesteps=7)]
     whole = {chunk.id_ for chunk in chunks if chunk.is_done}
@@ -115,7 +115,7 @@ def test_episodes_are_those_that_gymnasium_plays(make_runner: Sampler) -> None:
     env.close()
 
 
-def test_a_budget_that_was_judged_is_a_termination(make_runner: Sampler) -> None:
+def test_a_graded_budget_is_a_termination(make_runner: Sampler) -> None:
     episodes = make_runner(max_turns=2).sample(num_episodes=2)
     assert [(len(episode), episode.is_terminated, episode.is_truncated) for episode in episodes] == [
         (2, True, False)
@@ -123,14 +123,14 @@ def test_a_budget_that_was_judged_is_a_termination(make_runner: Sampler) -> None
     assert [episode.get_infos(-1)["limit"] for episode in episodes] == ["turns", "turns"]
 
 
-def test_a_limit_from_outside_is_a_truncation(make_runner: Sampler) -> None:
+def test_an_external_limit_is_a_truncation(make_runner: Sampler) -> None:
     episodes = make_runner(steps=2, **FAKE).sample(num_episodes=4)
     assert [(len(episode), episode.is_terminated, episode.is_truncated) for episode in episodes] == [
         (2, False, True)
     ] * 4
 
 
-def test_what_was_taken_once_is_not_drawn_again(make_runner: Sampler) -> None:
+def test_a_masked_action_is_never_sampled(make_runner: Sampler) -> None:
     episodes = make_runner(once=True, steps=2, **FAKE).sample(num_episodes=10)
     for episode in episodes:
         first, second = episode.get_actions()
@@ -162,7 +162,7 @@ def make_unlucky() -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.TimeLimit(HashedText(env, size=32), 2)
 
 
-def test_episodes_that_the_infrastructure_ended_are_left_out(make_runner: Sampler) -> None:
+def test_infrastructure_failures_are_dropped(make_runner: Sampler) -> None:
     runner = make_runner(make_unlucky)
     episodes = runner.sample(num_timesteps=20)
     assert len(episodes) == 8
@@ -172,7 +172,7 @@ def test_episodes_that_the_infrastructure_ended_are_left_out(make_runner: Sample
     assert runner.get_metrics()["infra_failed"].peek() == 4
 
 
-def test_a_world_that_stays_broken_ends_training(make_runner: Sampler) -> None:
+def test_persistent_failures_stop_training(make_runner: Sampler) -> None:
     broken = {**FAKE, "sandbox_options": {"options": {"faults": [{"at": "start", "error": "SandboxStartError"}]}}}
     env = RLlibEpisodes(make_env(**broken))
     with pytest.raises(SweGymError, match=r"3 episodes in a row failed.*a scripted fault"):
@@ -208,7 +208,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_ppo_learns_under_the_masks_that_it_played_under(tmp_path: Path) -> None:
+def test_ppo_learns_with_the_masks_of_the_rollout(tmp_path: Path) -> None:
     algorithm = make_config(once=True, steps=2, **FAKE).build_algo()
     try:
         before = algorithm.get_module().get_state()

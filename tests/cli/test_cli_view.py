@@ -58,7 +58,7 @@ def test_view_prints_an_address_serves_and_ends_at_ctrl_c(run: Path) -> None:
 def test_view_refuses_what_is_no_run(cli, run: Path) -> None:
     refused = cli("view", run.parent)
     assert refused.status == 2
-    assert "in it are first" in refused.err
+    assert "Run folders in it: first" in refused.err
 
 
 def test_report_says_what_is_in_it(cli, run: Path, tmp_path: Path) -> None:

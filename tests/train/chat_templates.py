@@ -1,4 +1,4 @@
-"""Chat templates of three kinds, in the manner of those that models bring."""
+"""Three kinds of chat templates, modelled on those of real models."""
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

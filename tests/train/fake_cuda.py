@@ -1,4 +1,4 @@
-"""One GPU's memory, played by this process's: enough of CUDA for weights to be handed over on a machine without one."""
+"""A fake of CUDA IPC in this process's memory, for machines without a GPU."""
 
 import contextlib
 import types

@@ -1,4 +1,4 @@
-"""Advantages against numbers worked out by hand with numpy."""
+"""Advantages against reference implementations in numpy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Packing changes nothing, and tokens that the environment wrote teach nothing."""
+"""Packing does not change results, and tokens of the environment have no gradient."""
 
 from pathlib import Path
 from typing import Any

@@ -270,7 +270,7 @@ def test_evaluation_uses_held_out_tasks_and_the_model_is_exported(model_folder: 
 
 def test_shared_tasks_of_training_and_evaluation_are_refused(model_folder: str, tmp_path: Path) -> None:
     env = {"train": {"first": 0, "count": 200}, "held_out": {"first": 100, "count": 4}}
-    with pytest.raises(UsageError, match="share tasks, 'micro-1-10"):
+    with pytest.raises(UsageError, match="share tasks, for example 'micro-1-10"):
         Trainer(config(model_folder, tmp_path / "run", run={"evaluate_every": 1}, env=env))
     Trainer(config(model_folder, tmp_path / "run", run={"evaluate_every": 0}, env=env))
 

@@ -1,4 +1,4 @@
-"""Losses against numbers worked out by hand with numpy, and the properties that training stands on."""
+"""Losses against reference implementations in numpy, and their properties."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is started ends with us, however we end, and with everything that it started itself."""
+"""A started server stops with its parent, however that ends, and with all its processes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is trained on is what was sampled: every token once, whatever was said and whatever the template does."""
+"""Training uses exactly the sampled tokens, whatever the chat template does."""
 
 from collections.abc import Sequence
 from typing import Any

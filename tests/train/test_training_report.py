@@ -1,4 +1,4 @@
-"""What `swe-gym report` reads is what a run writes: a tiny model, real sandboxes, real tests."""
+"""The report of a fresh run with a tiny model and real sandboxes."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The client of vLLM against a server that speaks its protocol and fails on command."""
+"""The vLLM client against a server that speaks its protocol and fails on demand."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Run folders as a rollout leaves them, without playing one."""
+"""Run folders as a rollout writes them."""
 
 from pathlib import Path
 from typing import Any

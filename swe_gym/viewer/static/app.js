@@ -1,8 +1,8 @@
 "use strict";
-// Which page is shown, what keys do, and how a run that goes on is followed.
+// Routing, keys, and updates while the run continues.
 
 const main = document.getElementById("main");
-const EVERY = 1000; // milliseconds between two questions to the server, while the page is in sight
+const EVERY = 1000; // milliseconds between requests to the server, while the page is visible
 
 let shown = "";
 
@@ -36,12 +36,12 @@ async function show() {
     page = el(
       "section",
       { class: "problem" },
-      el("h2", {}, "This cannot be shown"),
+      el("h2", {}, "Cannot show this page"),
       el("p", {}, error.message),
       el("a", { href: "#/" }, "← Episodes"),
     );
   }
-  if (location.hash !== hash) return; // the reader is elsewhere by now
+  if (location.hash !== hash) return; // the reader has left
   shown = name;
   Object.assign(opened, page.opened ?? { id: "" });
   main.dataset.page = name || "table";
@@ -102,7 +102,7 @@ async function follow() {
       if (run.behind) pause = 0;
     } catch (error) {
       follow.lost = true;
-      notify(error instanceof TypeError ? "The server does not answer: was swe-gym view ended?" : error.message, true);
+      notify(error instanceof TypeError ? "The server does not answer. Check that swe-gym view is running." : error.message, true);
     }
   }
   setTimeout(follow, pause);

@@ -12,7 +12,7 @@ async function ask(name, query = {}) {
 
 async function unpack(id) {
   const block = document.getElementById(`episode-${id}`);
-  if (!block) throw new Error("This episode is not in the file: it was written with fewer than all of them.");
+  if (!block) throw new Error("This episode is not in the file. Write the report with a larger --most-episodes.");
   const packed = Uint8Array.from(atob(block.textContent), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
@@ -40,7 +40,7 @@ function rowFrom(columns, values) {
   return row;
 }
 
-/** Ask what is new. True where the table is another one than before. */
+/** Fetch new rows. Returns whether the table changed. */
 async function update() {
   const before = run.generation;
   const had = JSON.stringify(run.live);
@@ -83,7 +83,7 @@ const stateWords = {
   unresolved: "not resolved",
   failed: "failed",
   running: "running",
-  left: "left behind",
+  left: "interrupted",
 };
 const stateSigns = { resolved: "✓", unresolved: "✗", failed: "!", running: "▶", left: "◌" };
 const badge = (state) =>
@@ -101,7 +101,7 @@ const clockParts = [
   ["grading", "grading"],
 ];
 
-/** A bar of stacked times. `whole` is what its full width stands for. */
+/** A bar of stacked times, whose full width is `whole` seconds. */
 function timeBar(parts, whole) {
   const spent = parts.filter(([, seconds]) => seconds > 0);
   const words = spent.map(([name, seconds]) => `${name} ${time(seconds)}`).join(", ");
@@ -123,7 +123,7 @@ const legend = (parts) =>
     ),
   );
 
-/** Text of any length: the beginning of it, and the rest when asked for. */
+/** The beginning of a text, with a button for the rest. */
 function longText(text, lines = 24, make = (part) => el("pre", {}, part)) {
   const all = text.split("\n");
   let shown = all.slice(0, lines).join("\n");
@@ -156,7 +156,7 @@ function diffLine(line, inHunk) {
 
 const hasDiff = (text) => /^@@ -\d/m.test(text);
 
-/** A diff with a class for each line; signs stay, so colour says nothing that the text does not. */
+/** A diff with a class for each line. */
 function diffView(text, lines = 80) {
   return longText(text.replace(/\n$/, ""), lines, (part) => {
     let inHunk = false;
