@@ -1,8 +1,8 @@
 """Four bundled tasks for algorithms without text: choose the right patch from a menu.
 
 An observation is the issue, or later the output of a tool, hashed into 256 numbers. An action is one of five calls:
-apply one of four patches, or submit. The issue tells which patch is right; the others do not apply. Sandboxes, tests and
-rewards are those of `SWE/Toy-v0`.
+apply one of four patches, or submit. The issue tells which patch is right; the others do not apply. Sandboxes, tests
+and rewards are those of `SWE/Toy-v0`.
 """
 
 import gymnasium

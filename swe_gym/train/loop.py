@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from .sft import run_sft
 from .state import RunState, check_folder
 from .trackers import make_tracker
 from .update import make_update
+
+logger = logging.getLogger(__name__)
 
 REFERENCE = "reference.pt"
 """File in the run folder: the weights after SFT, if the loss has a KL penalty."""
@@ -98,6 +101,8 @@ class Trainer:
     def _train(self) -> None:
         resumed = self.state.resume(self.checkpoints, self.learner)
         self.log.truncate(self.state.update if resumed else -1)
+        if resumed:
+            logger.info("resuming %s after update %d", self.folder, self.state.update)
         if not resumed:
             (self.folder / REFERENCE).unlink(missing_ok=True)  # left by a run without a checkpoint
             self._sft()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 if "rllib" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
-    pytest.importorskip("ray", reason="RLlib is tested in an environment of its own")
+    pytest.importorskip("ray", reason="RLlib is tested in a separate environment")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about the library's own dependencies
@@ -38,7 +38,7 @@ with warnings.catch_warnings():
 from swe_gym.errors import SandboxStartError, SweGymError, UsageError
 from swe_gym.wrappers import HashedText, ToolMenu
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the library and what it needs warn of themselves
+pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib and its dependencies emit warnings
 
 FAKE = {
     "backend": "fake",

@@ -31,7 +31,7 @@ class SharedMemory:
 
 
 def pretend(monkeypatch: Any) -> SharedMemory:
-    """Let this process have a GPU that is memory of its own."""
+    """Give this process a fake GPU."""
     memory = SharedMemory()
     monkeypatch.setattr(reductions, "reduce_tensor", memory.export)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(uuid=GPU))

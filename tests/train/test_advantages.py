@@ -50,7 +50,7 @@ def test_equal_rewards_in_a_batch_have_no_advantage(name: str) -> None:
 @pytest.mark.parametrize("reward", [0.1, 0.7, 1 / 3])
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_equal_rewards_have_exactly_zero_advantage(name: str, reward: float) -> None:
-    """Also in the precision of training, where their mean is not always they: a spread of 1e-8 is no spread."""
+    """Also in float32, where the mean of equal rewards may differ from them by rounding."""
     found = estimator(name)(torch.full((7,), reward), torch.zeros(7, dtype=torch.long))
     assert found.tolist() == [0.0] * 7
 

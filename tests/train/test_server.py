@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from swe_gym.errors import MissingDependency
 from swe_gym.train.generators.server import _GUARD, VllmServer
 
-# A program with a child of its own, both of which ignore being asked to end.
+# A program with a child process. Both ignore SIGTERM.
 STUBBORN = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -53,7 +53,7 @@ def test_the_server_stops_when_its_client_is_killed() -> None:
     assert all(map(gone, pids))
 
 
-# What stands for vLLM: it writes down what it was told, and is well.
+# A stand-in for vLLM that records its arguments and is healthy.
 API_SERVER = """
 import http.server, json, pathlib, sys
 

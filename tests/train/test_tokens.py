@@ -109,12 +109,12 @@ def test_a_tokenizer_without_a_template_is_an_error(tokenizer: Any) -> None:
 
 
 class Says:
-    """A generator that says what it is told to."""
+    """A generator with scripted answers."""
 
     def __init__(self, template: ChatTemplate, eos: int, answers: Sequence[str]) -> None:
         self.template, self.eos, self.answers, self.prompts = template, eos, list(answers), []
 
-    def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002  it says what it says
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002  scripted
         self.prompts.append((list(prompt), seed))
         ids = [*self.template.encode(self.answers.pop(0)), self.eos][:max_tokens]
         return Completion(ids, [-0.5] * len(ids), "stop" if ids[-1] == self.eos else "length", version=4)

@@ -16,7 +16,7 @@ from swe_gym.viewer.training import TrainingRun, overhead, read_training, spent_
 from swe_gym.viewer.training_report import write_training_report  # noqa: E402
 
 RECORDED = Path(__file__).parent.parent / "viewer" / "training_runs"
-"""Folders that `scripted_run` left, for tests where there is no torch."""
+"""Run folders that `scripted_run` wrote, for tests without torch."""
 
 SECTIONS: dict[str, dict[str, Any]] = {
     "rloo": {},
@@ -25,14 +25,14 @@ SECTIONS: dict[str, dict[str, Any]] = {
 
 
 def fails_at_times(prompt: str, seed: int | None) -> str:
-    """Right, wrong, or lost, as the seed says."""
+    """Return a right or wrong answer, or fail, by seed."""
     if seed is not None and seed % 7 == 0 and "Create the file" in prompt:
         raise PolicyError("the server hangs", reason="timeout", retryable=True)
     return says_by_seed(prompt, seed)
 
 
 def scripted_run(start: str, output: Path, name: str) -> Path:
-    """Four updates, with an evaluation before them and after every second."""
+    """Run four updates, with an evaluation first and after every second."""
     values: dict[str, Any] = {
         "generation": {**SCRIPTED, "options": {"reply": "test_training_report:fails_at_times"}},
         "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},

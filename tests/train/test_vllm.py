@@ -150,10 +150,10 @@ def test_tokens_without_a_finite_logprob_are_refused(
 
 
 LIES: dict[str, Any] = {
-    "more tokens than were asked for": {"token_ids": [5] * 9, "logprobs": {"token_logprobs": [-0.1] * 9}},
+    "too many tokens": {"token_ids": [5] * 9, "logprobs": {"token_logprobs": [-0.1] * 9}},
     "no tokens": {"token_ids": [], "logprobs": {"token_logprobs": []}},
     "a token that the model has not": {"token_ids": [5, 99_999], "logprobs": {"token_logprobs": [-0.1, -0.1]}},
-    "a token that is no number": {"token_ids": [5, "x"], "logprobs": {"token_logprobs": [-0.1, -0.1]}},
+    "a token that is not a number": {"token_ids": [5, "x"], "logprobs": {"token_logprobs": [-0.1, -0.1]}},
     "a probability above one": {"token_ids": [5], "logprobs": {"token_logprobs": [0.7]}},
     "NaN": {"token_ids": [5], "logprobs": {"token_logprobs": [float("nan")]}},
     "no token ids": {"token_ids": None, "logprobs": {"token_logprobs": [-0.1]}},

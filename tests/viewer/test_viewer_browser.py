@@ -34,7 +34,7 @@ def browser() -> Iterator["Browser"]:
 
 
 class Pages:
-    """Opens pages and keeps what they asked for and complained about."""
+    """Opens pages, and records their requests and console messages."""
 
     def __init__(self, browser: "Browser") -> None:
         self.complaints: list[str] = []
@@ -249,13 +249,13 @@ def test_plots_have_tables_of_numbers(pages: Pages, url: str) -> None:
 def test_a_running_run_is_followed(pages: Pages, tmp_path: Path) -> None:
     with RunFolder(tmp_path, run_info()) as folder, ViewServer(tmp_path) as server:
         page = pages(server.url)
-        until_text(page, "tbody", "No episode yet.")
+        until_text(page, "tbody", "No episodes yet.")
         file = folder.start(trajectory(turns=0, outcome="running", reason="", verdict=None))
         folder.progress({"running": 1, "total": 4, "eta": 90.0})
         until_text(page, "tr[data-id]", "running")
         until_text(page, "#counts", "0/4 done · 0 resolved · 1 running · ETA 1 min 30 s")
         page.locator("tr[data-id]").click()
-        until_text(page, ".waiting", "The episode goes on")
+        until_text(page, ".waiting", "The episode is running")
         file.add(turn(1))
         until_text(page, "article.turn", "observation 1")
         page.evaluate("document.querySelector('article.turn').dataset.mine = 'kept'")

@@ -242,6 +242,6 @@ def test_unknown_episodes_are_refused(tmp_path: Path, name: str) -> None:
     write_run(tmp_path, trajectory())
     index = RunIndex(tmp_path)
     index.refresh()
-    with pytest.raises(UsageError, match="no episode"):
+    with pytest.raises(UsageError, match="unknown episode"):
         index.trajectory(name)
     assert not (tmp_path / FAILED).read_bytes()

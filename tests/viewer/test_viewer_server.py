@@ -196,7 +196,7 @@ def test_a_removed_folder_is_an_error(tmp_path: Path) -> None:
         (values,) = get(server, "api/rows").json["rows"]
         (path / "trajectories.jsonl").unlink()
         reply = get(server, f"api/episode?id={values[0]}")
-        assert (reply.status, reply.json["error"]) == (500, "the run cannot be read: No such file or directory")
+        assert (reply.status, reply.json["error"]) == (500, "cannot read the run: No such file or directory")
 
 
 def test_other_methods_are_refused(server: ViewServer) -> None:
@@ -220,7 +220,7 @@ def test_a_closed_connection_is_ignored(server: ViewServer, capsys: pytest.Captu
 def test_a_port_in_use_and_a_missing_folder_are_errors(server: ViewServer, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot listen on port \d+"):
         ViewServer(tmp_path / "run", urlsplit(server.url).port or 0)
-    with pytest.raises(UsageError, match="no run folder"):
+    with pytest.raises(UsageError, match="not a run folder"):
         ViewServer(tmp_path)
     server.close()
     server.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import signal
 import socket
@@ -16,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...errors import MissingDependency, PolicyError
+
+logger = logging.getLogger(__name__)
 
 _GUARD = """
 import os, select, signal, subprocess, sys, time
@@ -75,8 +78,11 @@ class VllmServer:
                 start_new_session=True,
                 env={**os.environ, **variables, **env},
             )
+        logger.info("starting vLLM on port %d; output: %s", port, log)
+        started = time.monotonic()
         try:
-            self._wait(time.monotonic() + timeout)
+            self._wait(started + timeout)
+            logger.info("vLLM is ready after %.0f s", time.monotonic() - started)
         except BaseException:
             self.close()
             raise

@@ -112,7 +112,7 @@ def _rendezvous(host: str) -> dict[str, Any]:
     """Return a free port of this machine and the address at which a host reaches it."""
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, 9))  # sends nothing
+            probe.connect((host, 9))  # sends no packet
         except OSError as error:
             raise PolicyError(f"no IPv4 route to {host}: {error}", reason="connection") from error
         address = probe.getsockname()[0]
