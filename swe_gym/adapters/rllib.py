@@ -42,6 +42,9 @@ try:
 except ImportError as error:
     raise MissingDependency(f"this adapter needs RLlib and torch: pip install 'swe-gym[rllib]' ({error})") from error
 
+Env = gymnasium.Env[Any, Any]
+Record = dict[str, Any]
+
 OBSERVATIONS, ACTION_MASK = "observations", "action_mask"
 """The keys of a module's observation, as in RLlib's examples of action masking."""
 
@@ -49,7 +52,7 @@ FAILURES = 3
 """Failures in a row of one environment before training stops."""
 
 
-def register_env(name: str, make_env: Callable[..., gymnasium.Env[Any, Any]]) -> None:
+def register_env(name: str, make_env: Callable[..., Env]) -> None:
     """Register an environment with RLlib, on every machine of its cluster.
 
     `config.environment(name, env_config={...})` then uses `make_env(**env_config)`. With
@@ -59,7 +62,7 @@ def register_env(name: str, make_env: Callable[..., gymnasium.Env[Any, Any]]) ->
     _register(name, partial(_make, make_env))
 
 
-def _make(make_env: Callable[..., gymnasium.Env[Any, Any]], context: Mapping[str, Any]) -> Any:
+def _make(make_env: Callable[..., Env], context: Mapping[str, Any]) -> Any:
     """Make one environment, or a vector environment if RLlib sets `num_envs`."""
     arguments = dict(context)
     count = arguments.pop("num_envs", None)
@@ -67,7 +70,7 @@ def _make(make_env: Callable[..., gymnasium.Env[Any, Any]], context: Mapping[str
     return make_one() if count is None else SweVectorEnv([make_one] * count)
 
 
-def _make_one(make_env: Callable[..., gymnasium.Env[Any, Any]], arguments: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+def _make_one(make_env: Callable[..., Env], arguments: Record) -> Env:
     return RLlibEpisodes(make_env(**arguments))
 
 
@@ -83,12 +86,12 @@ class RLlibEpisodes(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs
             with `fault_tolerance(restart_failed_sub_environments=True)`.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, env: Env) -> None:
         RecordConstructorArgs.__init__(self)
         gymnasium.Wrapper.__init__(self, env)
         self._failures: list[str] = []
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Record | None = None) -> tuple[Any, Record]:
         """Reset, with retries after infrastructure failures."""
         failures = list(self._failures)
         while len(failures) < FAILURES:
@@ -100,7 +103,7 @@ class RLlibEpisodes(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs
             f"{FAILURES} episodes in a row failed: fix the cause, then resume training. Failures: {'; '.join(failures)}"
         )
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Record]:
         """Take a step; a graded truncation becomes a termination."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if _failed(info):
@@ -137,7 +140,7 @@ class MaskedObservations(SingleAgentObservationPreprocessor):
         mask = Box(0.0, 1.0, (int(input_action_space.n),), np.float32)
         return Dict({ACTION_MASK: mask, OBSERVATIONS: input_observation_space})
 
-    def preprocess(self, observation: Any, episode: Any) -> dict[str, Any]:
+    def preprocess(self, observation: Any, episode: Any) -> Record:
         """Return the last observation of an episode with its mask."""
         mask = episode.get_infos(-1).get(ACTION_MASK)
         if mask is None:  # a failed slot: no action follows
@@ -152,13 +155,13 @@ class MaskedPPOModule(DefaultPPOTorchRLModule):
         super().__init__(observation_space=observation_space[OBSERVATIONS], **kwargs)
         self.observation_space = observation_space  # for copies of this module
 
-    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    def _forward(self, batch: Record, **kwargs: Any) -> Record:
         return _masked(super()._forward(_plain(batch), **kwargs), batch)
 
-    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    def _forward_train(self, batch: Record, **kwargs: Any) -> Record:
         return _masked(super()._forward_train(_plain(batch), **kwargs), batch)
 
-    def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Any:
+    def compute_values(self, batch: Record, embeddings: Any = None) -> Any:
         """Return the values of states, shape (batch,)."""
         return super().compute_values(_plain(batch), embeddings)
 
@@ -180,12 +183,12 @@ def _failed(info: Mapping[str, Any]) -> bool:
     return info.get("outcome") == "infra_failed"
 
 
-def _plain(batch: dict[str, Any]) -> dict[str, Any]:
+def _plain(batch: Record) -> Record:
     """Return the batch as PPO's default networks expect it."""
     return {**batch, Columns.OBS: batch[Columns.OBS][OBSERVATIONS]}
 
 
-def _masked(output: dict[str, Any], batch: dict[str, Any]) -> dict[str, Any]:
+def _masked(output: Record, batch: Record) -> Record:
     mask = batch[Columns.OBS][ACTION_MASK]
     logits = output[Columns.ACTION_DIST_INPUTS]
     return {**output, Columns.ACTION_DIST_INPUTS: torch.where(mask > 0, logits, FLOAT_MIN)}

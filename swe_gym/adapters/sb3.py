@@ -25,6 +25,8 @@ except ImportError as error:
     raise MissingDependency(f"this adapter needs Stable-Baselines3: pip install 'swe-gym[sb3]' ({error})") from error
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Info = dict[str, Any]
+Wrapper = gymnasium.Wrapper[Any, Any, Any, Any]
 
 ATTEMPTS = 3
 """Attempts to reset a slot before its failure is an error."""
@@ -74,7 +76,7 @@ class SB3VecEnv(VecEnv):
         """Start a step in all slots."""
         self.envs.step_async(actions)
 
-    def step_wait(self) -> tuple[Array, Array, Array, list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[Array, Array, Array, list[Info]]:
         """Wait for all slots.
 
         Returns:
@@ -139,9 +141,7 @@ class SB3VecEnv(VecEnv):
         methods = [self.envs.envs[index].get_wrapper_attr(method_name) for index in self._chosen(indices)]
         return [method(*method_args, **method_kwargs) for method in methods]
 
-    def env_is_wrapped(
-        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None
-    ) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: type[Wrapper], indices: Any = None) -> list[bool]:
         """Return whether each given slot has the wrapper."""
         return [_has_wrapper(self.envs.envs[index], wrapper_class) for index in self._chosen(indices)]
 
@@ -151,7 +151,7 @@ class SB3VecEnv(VecEnv):
         return [indices] if isinstance(indices, int) else list(indices)
 
 
-def _row(infos: dict[str, Any], index: int) -> dict[str, Any]:
+def _row(infos: Info, index: int) -> Info:
     """Return one slot's part of batched infos."""
     row = {}
     for name, value in infos.items():
@@ -161,7 +161,7 @@ def _row(infos: dict[str, Any], index: int) -> dict[str, Any]:
     return row
 
 
-def _has_wrapper(env: gymnasium.Env[Any, Any], wrapper: type[gymnasium.Wrapper[Any, Any, Any, Any]]) -> bool:
+def _has_wrapper(env: gymnasium.Env[Any, Any], wrapper: type[Wrapper]) -> bool:
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, wrapper):
             return True

@@ -15,6 +15,9 @@ import torch
 from ..errors import UsageError
 from ..trajectories.trajectory import Trajectory
 
+State = dict[str, Any]
+"""State dictionaries, or plain JSON."""
+
 _COMPLETE = "complete"
 
 
@@ -32,7 +35,7 @@ class Checkpoints:
         self._folder = folder / "checkpoints"
         self._keep = keep
 
-    def save(self, update: int, *, tensors: dict[str, Any], facts: dict[str, Any], waiting: Sequence[Any] = ()) -> Path:
+    def save(self, update: int, *, tensors: State, facts: State, waiting: Sequence[Any] = ()) -> Path:
         """Write a checkpoint.
 
         Args:
@@ -82,12 +85,12 @@ class Checkpoint:
         if not (folder / _COMPLETE).exists():
             raise UsageError(f"not a complete checkpoint: {folder / _COMPLETE} is missing")
         self.folder = folder
-        self.facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
+        self.facts: State = json.loads((folder / "facts.json").read_text())
         self.update: int = self.facts["update"]
 
-    def tensors(self) -> dict[str, Any]:
+    def tensors(self) -> State:
         """Return the state dictionaries."""
-        state: dict[str, Any] = torch.load(self.folder / "state.pt", map_location="cpu", weights_only=True)
+        state: State = torch.load(self.folder / "state.pt", map_location="cpu", weights_only=True)
         return state
 
     def waiting(self) -> list[tuple[int, Trajectory]]:
@@ -95,7 +98,7 @@ class Checkpoint:
         lines = (self.folder / "waiting.jsonl").read_text(encoding="utf-8").splitlines()
         return [(group, Trajectory.model_validate(row)) for group, row in map(json.loads, lines)]
 
-    def restore_random(self, state: dict[str, Any]) -> None:
+    def restore_random(self, state: State) -> None:
         """Restore the global random number generators of Python and PyTorch; `state` is `tensors()`."""
         set_random_state(self.facts["random"], random)
         torch.set_rng_state(state["torch_rng"])

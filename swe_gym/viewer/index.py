@@ -87,21 +87,7 @@ class Row(NamedTuple):
 
 def row_of(name: str, state: State, entry: IndexLine) -> Row:
     """Make the row of an index entry."""
-    return Row(
-        id=name,
-        state=state,
-        task_id=entry.task_id,
-        repo=entry.repo,
-        attempt=entry.attempt,
-        tries=entry.tries,
-        reason=entry.reason,
-        reward=entry.reward,
-        turns=entry.turns,
-        usage=entry.usage,
-        cheat_signs=entry.cheat_signs,
-        seconds=entry.seconds,
-        started=entry.started,
-    )
+    return Row(name, state, *(getattr(entry, field) for field in Row._fields[2:]))
 
 
 class _Place(NamedTuple):

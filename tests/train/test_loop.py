@@ -1,5 +1,6 @@
 """Complete runs with a tiny model, real sandboxes and real tests. A resumed run equals one that never stopped."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -225,6 +226,31 @@ def test_a_run_folder_in_use_is_refused(model_folder: str, tmp_path: Path) -> No
     with take_lock(tmp_path / "run" / "lock"), pytest.raises(UsageError, match="another process"):
         trainer.run()
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+class Closed:
+    """A tracker that records how it was closed."""
+
+    def __init__(self) -> None:
+        self.failed: bool | None = None
+
+    def add(self, numbers: Any, update: int) -> None:
+        """Do nothing."""
+
+    def close(self, *, failed: bool) -> None:
+        self.failed = failed
+
+
+def test_trackers_learn_whether_the_run_failed(model_folder: str, tmp_path: Path) -> None:
+    for limit, updates, failed in ((100.0, 0, False), (1e-9, 1, True)):
+        generation = {**SCRIPTED, "max_logprob_diff": limit}
+        sections = {"generation": generation, "run": {"updates": updates}, "optim": {"max_tokens_per_microbatch": 600}}
+        trainer = Trainer(config(model_folder, tmp_path / str(failed), **sections))
+        tracker = Closed()
+        trainer.log.trackers.append(tracker)
+        with pytest.raises(TrainingStopped) if failed else contextlib.nullcontext():
+            trainer.run()
+        assert tracker.failed is failed
 
 
 def test_nan_weights_stop_the_run(model_folder: str, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ async function show() {
   shown = name;
   Object.assign(opened, page.opened ?? { id: "" });
   main.dataset.page = name || "table";
+  dropCharts(main);
   main.replaceChildren(page);
   for (const link of document.querySelectorAll("[data-page]")) {
     if (link.dataset.page === (name || "table")) link.setAttribute("aria-current", "page");
@@ -91,6 +92,7 @@ async function follow() {
         follow.plots = Date.now();
         const open = [...main.querySelectorAll("details")].map((one) => one.open);
         const page = await plotsPage();
+        dropCharts(shown === "plots" ? main : page);
         if (shown === "plots") main.replaceChildren(page);
         [...main.querySelectorAll("details")].forEach((one, i) => {
           one.open = open[i] ?? false;

@@ -45,9 +45,15 @@ function chart(label, { data, series, x, y, bands = [] }) {
   box.plot.ctx.canvas.setAttribute("aria-label", label);
   const fit = () => box.clientWidth && box.plot.setSize({ width: Math.max(260, box.clientWidth), height });
   new ResizeObserver(() => requestAnimationFrame(fit)).observe(box);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => box.plot.redraw());
   return box;
 }
+
+/** Remove charts before their part of the page is replaced: uPlot keeps listeners of the window. */
+const dropCharts = (within) => within.querySelectorAll(".chart").forEach((box) => box.plot.destroy());
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const box of document.querySelectorAll(".chart")) box.plot.redraw();
+});
 
 /** Stacked bars: `parts` are [name, colour, values]. Each layer covers those below it down to the axis. */
 function stackedBars(label, xs, parts, { words, ...axes }) {

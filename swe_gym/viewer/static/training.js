@@ -104,7 +104,7 @@ function curves() {
   const draw = () => {
     const axis = document.querySelector("input[name=axis]:checked").value;
     for (const [i, plot] of plots.entries()) {
-      boxes[i].firstChild?.plot.destroy();
+      dropCharts(boxes[i]);
       boxes[i].replaceChildren(curveChart(plot, axis));
     }
     showRuns();
