@@ -1,4 +1,4 @@
-"""Sampler and trainer must agree: the weights of both are the same, and so are the log-probabilities, almost."""
+"""Weight sync, and the checks that sampler and trainer agree on log-probabilities."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .trackers import Tracker
 
 
 class Log:
-    """A writer of `log.jsonl` that passes the numbers on to trackers.
+    """A writer of `log.jsonl` that also sends the numbers to trackers.
 
     Args:
         folder: The run folder.

@@ -28,7 +28,7 @@ from .model import PolicyModel
 
 
 class PromptFormat(NamedTuple):
-    """How training prompts the model.
+    """The system prompt, call format and tools of training.
 
     Attributes:
         system: System prompt.
@@ -42,7 +42,7 @@ class PromptFormat(NamedTuple):
 
     @classmethod
     def of(cls, config: EnvConfig) -> Self:
-        """Return that of a training environment."""
+        """Return the prompt format of a training environment."""
         env = make_env(config, config.train)
         try:
             assert isinstance(env.unwrapped, SweEnv)

@@ -1,4 +1,4 @@
-"""The state of a run beside the weights: how to save it, resume it and check the run folder."""
+"""The state of a run apart from the weights: saving, resuming, and the check of the run folder."""
 
 from __future__ import annotations
 

@@ -116,6 +116,6 @@ def make_tracker(name: str, folder: Path, config: Mapping[str, Any]) -> Tracker:
     try:
         return TRACKERS[name](folder, config)
     except ImportError as error:
-        raise MissingDependency(f"run.trackers: pip install {name} ({error})") from error
+        raise MissingDependency(f"run.trackers {name!r} needs its package: pip install {name} ({error})") from error
     except Exception as error:  # any error of a third-party service
-        raise UsageError(f"run.trackers: {name} failed to start: {error}") from error
+        raise UsageError(f"run.trackers {name!r} failed to start: {error}") from error

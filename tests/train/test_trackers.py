@@ -96,7 +96,7 @@ def test_a_failing_tracker_does_not_stop_the_run(tmp_path: Path) -> None:
 def test_a_tracker_that_fails_to_start_is_named(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     (tmp_path / "tensorboard").write_text("a file where a folder is to be")
-    with pytest.raises(UsageError, match=r"run\.trackers: tensorboard failed to start"):
+    with pytest.raises(UsageError, match=r"run\.trackers 'tensorboard' failed to start"):
         make_tracker("tensorboard", tmp_path, CONFIG)
 
 

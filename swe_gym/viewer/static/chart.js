@@ -28,7 +28,7 @@ function chart(label, { data, series, x, y, bands = [] }) {
     stroke: () => colour("dim"),
     grid: { stroke: () => colour("line"), width: 1 },
     ticks: { show: false },
-    splits: of.splits,
+    ...(of.splits && { splits: of.splits }),
     ...(of.values && { values: (plot, all) => all.map(of.values) }),
   });
   const options = {
@@ -54,6 +54,15 @@ const dropCharts = (within) => within.querySelectorAll(".chart").forEach((box) =
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const box of document.querySelectorAll(".chart")) box.plot.redraw();
 });
+
+/** At most about eight round whole numbers between two ends. */
+function wholeTicks(low, high) {
+  const rough = Math.max(1, (high - low) / 8);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
+  const first = Math.ceil(low / step) * step;
+  return Array.from({ length: Math.floor((high - first) / step) + 1 }, (_, i) => first + i * step);
+}
 
 /** Stacked bars: `parts` are [name, colour, values]. Each layer covers those below it down to the axis. */
 function stackedBars(label, xs, parts, { words, ...axes }) {

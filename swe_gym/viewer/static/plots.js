@@ -55,13 +55,6 @@ function passPlot(points) {
   );
 }
 
-/** At most about eight whole numbers between two ends. */
-function wholeTicks(low, high) {
-  const first = Math.ceil(low);
-  const step = Math.max(1, Math.ceil((high - first) / 8));
-  return Array.from({ length: Math.floor((high - first) / step) + 1 }, (_, i) => first + i * step);
-}
-
 function turnsPlot(bins) {
   const names = bins.map(([low, high]) => (low === high ? `${low}` : `${low}–${high}`));
   const drawing = () =>

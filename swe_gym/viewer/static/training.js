@@ -32,7 +32,7 @@ function runsTable() {
       evaluated(run.last),
       run.first && run.last ? (run.last[0] - run.first[0]).toFixed(3) : "",
       run.logprob_diff == null ? "" : exact(run.logprob_diff),
-      run.overhead == null ? "" : `${short(100 * run.overhead)} %`,
+      run.overhead == null ? "" : `${short(100 * run.overhead, 2)} %`,
     ]),
   );
 }
@@ -79,6 +79,7 @@ function curveChart(plot, axis) {
       label: axis === "update" ? "updates" : "minutes",
       range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high : 1],
       words: axis === "update" ? count : (minutes) => minutes.toFixed(1),
+      splits: axis === "update" ? (_, __, low, high) => wholeTicks(low, high) : undefined,
     },
     y: { values: words, range: (_, low, high) => yRange(plot, low, high) },
   });
@@ -173,7 +174,7 @@ function timeFigure(run) {
     `of ${time(60 * run.minutes)}: updates ${time(whole)}, evaluations ${time(run.evaluating)}, loading and SFT ${time(outside)}`,
   ]);
   const table = wide(["part", "per update", "share", "description"], rows);
-  const about = `Seconds per update. The trainer's overhead is ${short(100 * (run.overhead ?? 0))} %.`;
+  const about = `Seconds per update. The trainer's overhead is ${short(100 * (run.overhead ?? 0), 2)} %.`;
   return el(
     "figure",
     {},
