@@ -51,7 +51,7 @@ def bash(command: str, once: bool = False) -> dict[str, Any]:
 
 
 def make_env(once: bool = False, steps: int | None = None, **arguments: Any) -> gymnasium.Env[Any, Any]:
-    """Two commands, and a time limit from outside after so many steps."""
+    """Make an environment with two commands and an external step limit."""
     env = gymnasium.make("SWE/Micro-v0", task_id="micro-1-0", disable_env_checker=True, **arguments)
     env = HashedText(ToolMenu(env, [bash("echo one", once), bash("echo two", once)]), size=32)
     return env if steps is None else gymnasium.wrappers.TimeLimit(env, steps)
@@ -86,7 +86,7 @@ Sampler = Callable[..., SingleAgentEnvRunner]
 
 @pytest.fixture
 def make_runner() -> Iterator[Sampler]:
-    """What plays RLlib's episodes, without a cluster around it."""
+    """Make RLlib's env runner without a cluster."""
     made = []
 
     def make(*args: Any, **arguments: Any) -> SingleAgentEnvRunner:
@@ -142,7 +142,7 @@ def test_a_masked_action_is_never_sampled(make_runner: Sampler) -> None:
 
 
 class Unlucky(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Every episode begins at the second attempt only, and every third loses its sandbox."""
+    """Every first reset fails, and every third episode loses its sandbox."""
 
     resets = 0
 
@@ -194,10 +194,10 @@ def test_texts_are_refused(make_runner: Sampler) -> None:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Ray as small as it gets, which leaves nothing behind."""
+    """Start a minimal Ray that cleans up after itself."""
     with tempfile.TemporaryDirectory(prefix="ray") as folder:  # its sockets need a short path
         monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # it would write one into the home folder
+        monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray would write one into the home folder
         ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
         yield
         ray.shutdown()
@@ -219,8 +219,8 @@ def test_ppo_learns_with_the_masks_of_the_rollout(tmp_path: Path) -> None:
         algorithm.stop()
     assert learned["mean_kl_loss"] == pytest.approx(
         0.0, abs=1e-6
-    )  # before its only step, the policy is the one that played
-    assert 0.0 < learned["entropy"] < 0.5 * np.log(2) + 1e-3  # of every second step it is 0
+    )  # before the first step, the policy is that of the rollout
+    assert 0.0 < learned["entropy"] < 0.5 * np.log(2) + 1e-3  # 0 in every second step
     assert any(not np.array_equal(before[name], after[name]) for name in before)
 
     parts = ("learner_group", "learner", "rl_module", "default_policy")

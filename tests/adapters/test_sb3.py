@@ -71,7 +71,7 @@ def test_an_external_limit_is_a_truncation() -> None:
 
 
 class Unlucky(gymnasium.Env[Any, Any]):
-    """Some of its episodes cannot begin; those that do have one step."""
+    """An environment whose resets fail at times and whose episodes have one step."""
 
     observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)

@@ -52,7 +52,7 @@ EPISODES = [
 
 
 def test_a_model_is_trained_without_dropout(tiny_lm: Any, tmp_path: Path) -> None:
-    """With it the ratio would not be 1 before the first step, and no one would know of what the update was."""
+    """Dropout would make the ratio differ from 1 before the first step."""
     tiny_lm.config.attention_dropout = 0.5
     tiny_lm.save_pretrained(tmp_path)
     model = load_model(str(tmp_path)).train()
@@ -76,7 +76,7 @@ SMALL = {
         ("Qwen2", {"num_key_value_heads": 2}, True),
         ("Phi", {}, True),  # its output layer has a bias
         ("Granite", {"num_key_value_heads": 2, "logits_scaling": 8.0}, False),
-        ("Falcon", {}, False),  # a row looks at the one before it
+        ("Falcon", {}, False),  # rows attend to the row before them
     ],
 )
 def test_a_model_that_does_not_support_packing_is_refused(kind: str, more: dict[str, Any], fits: bool) -> None:

@@ -53,14 +53,14 @@ def test_wilson_at_the_edges() -> None:
 def test_the_interval_of_a_mean_reward() -> None:
     assert mean_interval([[1.0], [0.0], [1.0]]) == wilson(2, 3)
     assert mean_interval([]) == (0.0, 1.0)
-    assert mean_interval([[1.0, 0.0, 1.0]]) == wilson(2, 3)  # one task: its attempts are all that is known
+    assert mean_interval([[1.0, 0.0, 1.0]]) == wilson(2, 3)  # one task: its attempts are the sample
     low, high = mean_interval([[0.2, 0.4], [0.5, 0.7]])  # means 0.3 and 0.6, deviation 0.2121
     assert (low + high) / 2 == pytest.approx(0.45)
     assert (high - low) / 2 == pytest.approx(1.96 * 0.2121 / 2**0.5, abs=1e-3)
 
 
 def test_attempts_at_one_task_are_not_independent_samples() -> None:
-    """Half of the tasks are always solved and half never: 40 attempts say no more of that than 10 tasks do."""
+    """If half of the tasks are always solved and half never, 40 attempts tell no more than 10 tasks."""
     episodes = [
         Trajectory(
             task_id=f"task-{task}",

@@ -20,7 +20,7 @@ STUBBORN = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.fork()
-os.write(1, b"%d\\n" % os.getpid())  # at once: the two write into one pipe
+os.write(1, b"%d\\n" % os.getpid())  # in one write: both processes use the pipe
 time.sleep(600)
 """
 # A client that starts it under the guard and says so.
@@ -69,7 +69,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
 
 @pytest.mark.parametrize("field", ["enable_scale_out: bool = False", ""])
 def test_only_known_arguments_are_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    """vLLM 0.26 ends at an argument that came later. And no proxy is asked the way to this machine."""
+    """vLLM 0.26 exits on unknown arguments. No proxy is used for this machine."""
     openai = tmp_path / "vllm" / "entrypoints" / "openai"
     openai.mkdir(parents=True)
     (openai / "api_server.py").write_text(API_SERVER)

@@ -17,8 +17,8 @@ from swe_gym.rollout.tokens import ChatTemplate, Completion, Conversation, Token
 
 TURNS = st.lists(
     st.tuples(
-        st.lists(st.integers(7, 399), max_size=12),  # no special token but those that a model may well write
-        st.booleans(),  # whether the answer ends by itself
+        st.lists(st.integers(7, 399), max_size=12),  # special tokens that a model may write
+        st.booleans(),  # whether the answer has an end token
         st.one_of(st.text(max_size=30), st.sampled_from(["", " ", "\n", "ok\n", "</think>x", "<|im_end|>"])),
         st.booleans(),  # whether it thinks first
     ),
@@ -69,7 +69,7 @@ def test_each_sampled_token_is_in_one_segment_with_its_logprob(tokenizer: Any, n
 
 
 def _rewritten(template: ChatTemplate, conversation: Conversation) -> bool:
-    """Where the tokens are not extended, they are those of the rendered conversation, and nothing is spliced."""
+    """A new segment has the tokens of the rendered conversation."""
     return conversation.prompt == template.encode(template.render(conversation.messages))
 
 

@@ -23,7 +23,7 @@ REPLY = Reply("", token_ids=[5, 6, 0], logprobs=[-0.1, -0.2, -0.3], finish_reaso
 
 
 class Server(OpenAIServer):
-    """With the calls by which weights are changed."""
+    """A server with the requests of weight sync."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: REPLY, model="m", api_key="k")
@@ -106,14 +106,14 @@ def test_unchanged_checksums_after_a_sync_are_an_error(server: Server, generator
     server.reloads = False
     with torch.no_grad():
         tiny_lm.model.norm.weight.mul_(1.5)
-    for _ in range(2):  # and again: what did not arrive is not taken for served
+    for _ in range(2):  # again: the weights still did not arrive
         with pytest.raises(PolicyError, match="did not change"):
             generator.sync_weights(1)
     assert ask(generator).version == 0
 
 
 def test_the_same_weights_may_be_synced_again(server: Server, generator: VllmGenerator) -> None:
-    """As at the start, where the server was started with them, and after an update that had nothing to learn from."""
+    """This happens at the start, and after an update without a gradient."""
     generator.sync_weights(0)
     server.reloads = False
     generator.sync_weights(1)

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # vLLM's, while it is imported
+    warnings.simplefilter("ignore")  # by vLLM, at import
     api_router = pytest.importorskip("vllm.entrypoints.rl.online.api_router", reason="vLLM 0.32 is not installed")
     from vllm.distributed.device_communicators import pynccl
     from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
@@ -33,8 +33,8 @@ from swe_gym.train.model import PolicyModel  # noqa: E402
 PARALLEL = types.SimpleNamespace(world_size_across_dp=1, world_size=1, data_parallel_index=0, rank=0)
 
 
-class Served(torch.nn.Module):  # type: ignore[misc]  # torch is checked as if it had no types
-    """A model with vLLM's way of taking weights."""
+class Served(torch.nn.Module):  # type: ignore[misc]  # torch is untyped for mypy
+    """A model that loads weights as vLLM's do."""
 
     def __init__(self, lm: Any) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Served(torch.nn.Module):  # type: ignore[misc]  # torch is checked as if i
 
 
 class Engine:
-    """What vLLM's routes call, with a real transfer engine and no worker processes between."""
+    """The engine behind vLLM's routes, with a real transfer engine and without worker processes."""
 
     def __init__(self, engine_class: Any, model: Served) -> None:
         reload.record_metadata_for_reloading(model)
@@ -72,7 +72,7 @@ class Engine:
 
 
 class Wire:
-    """Stands for NCCL: the group that vLLM forms for it, which can carry small things itself."""
+    """A stand-in for NCCL: the group that vLLM forms for it, over a socket."""
 
     disabled = False
 
@@ -90,7 +90,7 @@ class Wire:
 
 
 def sync_twice(sync: WeightSync, model: PolicyModel, engine: Engine, served: Served) -> None:
-    """The first meets the server; the second must work too, and bring what was trained meanwhile."""
+    """Sync before and after training; the first sync also forms the connection."""
     app = FastAPI()
     app.include_router(api_router.router)
     app.state.engine_client = engine

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 TIMEOUT = 30_000
-"""Milliseconds until something must have come, on a busy machine too."""
+"""Milliseconds before a wait fails, with room for a busy machine."""
 
 NASTY = "</script><script>window.owned=1</script><img src=x onerror=window.owned=1><svg onload=window.owned=1>"
 
@@ -71,7 +71,7 @@ def pages(browser: "Browser") -> Iterator[Pages]:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """Four attempts at `a-1`, of which one solved it, a slow `b-2`, and a failed try."""
+    """Write a run: four attempts at `a-1`, one resolved, a slow `b-2`, and a failed try."""
     attempts = [trajectory(attempt=attempt, resolved=attempt == 2, turns=2 + attempt) for attempt in range(4)]
     slow = trajectory("b-2", turns=30, reason="turns", outcome="agent_limit", seconds={"total": 500.0})
     with ViewServer(write_run(tmp_path / "run", *attempts, slow, failed("c-3"))) as server:
@@ -83,7 +83,7 @@ def tasks(page: "Page") -> list[str]:
 
 
 def until(page: "Page", condition: str) -> None:
-    """Wait for a condition in JavaScript. The page forbids how Playwright's own `wait_for_function` does it."""
+    """Wait for a JavaScript condition. The page's policy forbids Playwright's `wait_for_function`."""
     page.evaluate(
         f"""new Promise((done, fail) => {{
             const look = () => (({condition}) ? done() : requestAnimationFrame(look));
@@ -268,7 +268,7 @@ def test_a_running_run_is_followed(pages: Pages, tmp_path: Path) -> None:
             half.write(line[100:] + b"\n")
         until_text(page, "article.turn", "observation 2")
         until_text(page, "dl.facts", "200 read (0 cached), 20 written in 2 calls")
-        assert page.locator("[data-mine=kept]").count() == 1  # what was there is not drawn again
+        assert page.locator("[data-mine=kept]").count() == 1  # existing turns are not drawn again
         file.close()
         folder.add(trajectory(resolved=True))
         page.wait_for_selector(".verdict")
@@ -366,7 +366,7 @@ def nasty_run(path: Path) -> Path:
 
 
 def visit_everything(page: "Page") -> None:
-    """Every page there is, with everything opened."""
+    """Visit all pages and open all details."""
     names = page.evaluate("run.rows.map((row) => row.id)")
     for place in (*(f"episode/{name}" for name in names), f"compare/{names[0]},{names[1]}", "plots", ""):
         page.evaluate("(place) => { location.hash = `#/${place}`; }", place)
@@ -384,7 +384,7 @@ def test_model_output_is_only_text(pages: Pages, tmp_path: Path) -> None:
         page = pages(server.url)
         visit_everything(page)
         assert page.evaluate("window.owned") is None
-        # and if it got in all the same, the browser would not run it
+        # even injected, the browser would not run it
         page.evaluate(
             "document.querySelector('main').insertAdjacentHTML('beforeend', '<img src=x onerror=window.owned=1>')"
         )

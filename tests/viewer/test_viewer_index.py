@@ -105,7 +105,7 @@ def test_an_index_that_lags_loses_nothing(tmp_path: Path, lines: int) -> None:
     (tmp_path / INDEX).write_bytes(b"".join(known[:lines]))
     index = RunIndex(tmp_path)
     assert len(read(index)) == 2
-    (tmp_path / INDEX).write_bytes(b"".join(known))  # it comes later, or is made again
+    (tmp_path / INDEX).write_bytes(b"".join(known))  # the index may lag or be rebuilt
     assert len(read(index)) == 2
     with RunFolder(tmp_path, run_info()) as folder:
         folder.add(trajectory("b-2"))
@@ -190,7 +190,7 @@ def test_a_finished_episode_is_not_shown_as_running(tmp_path: Path) -> None:
         folder.start(trajectory(turns=0, outcome="running")).close()
         left = (tmp_path / "live" / "a-1.0.jsonl").read_bytes()
         folder.add(trajectory())
-        (tmp_path / "live" / "a-1.0.jsonl").write_bytes(left)  # as it is for a moment
+        (tmp_path / "live" / "a-1.0.jsonl").write_bytes(left)  # a state between two writes
         index = RunIndex(tmp_path)
         index.refresh()
         assert (index.live, len(index.rows)) == ([], 1)

@@ -18,7 +18,7 @@ NASTY = "</script><script>document.title='owned'</script><!-- <img src=x onerror
 
 
 class Page(html.parser.HTMLParser):
-    """The elements of a page as a browser sees them."""
+    """The elements and data blocks of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def test_most_episodes_limits_readable_episodes(run: Path, tmp_path: Path) -> No
 def test_a_failed_report_keeps_the_old_one(run: Path, tmp_path: Path) -> None:
     (tmp_path / "out.html").write_text("old")
     path = run / "trajectories.jsonl"
-    path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))  # the index does not know
+    path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))  # the index still has it
     with pytest.raises(UsageError, match="not a trajectory"):
         write_report(run, tmp_path / "out.html")
     assert (tmp_path / "out.html").read_text() == "old"

@@ -212,7 +212,7 @@ def test_a_closed_connection_is_ignored(server: ViewServer, capsys: pytest.Captu
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", url.port or 0), timeout=20) as client:
             client.sendall(f"GET {url.path}api/rows HTTP/1.0\r\nHost: {url.netloc}\r\n\r\n".encode())
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset, not a farewell
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # RST instead of FIN
     assert get(server, "api/rows").status == 200
     assert "Traceback" not in capsys.readouterr().err
 
