@@ -1,12 +1,12 @@
-"""PPO in one file, in the manner of CleanRL, with the three things that such files often get wrong done right.
+"""PPO in one file, in the style of CleanRL. It handles three details that such files often get wrong.
 
-1. The vector environment resets in the step after an episode's end (NEXT_STEP). That step's action is ignored and its
-   reward is 0: it is no transition, and is left out of the batch.
-2. An episode that a time limit cut has not ended: the value of its last state counts. One that terminated has.
-3. One whose work was judged at a budget of the environment's own (`max_turns`) has ended too, truncated or not.
+1. The vector environment resets in the step after the end of an episode (NEXT_STEP). That step is not a transition, so
+   it is left out of the batch.
+2. A time limit truncates an episode: the value of the last state is bootstrapped. A termination has no such value.
+3. A budget of the environment (`max_turns`) ends with grading, so it counts as a termination even if truncated.
 
-    python examples/classic_rl/cleanrl_ppo.py                  # the menu of repairs
-    python examples/classic_rl/cleanrl_ppo.py CartPole-v1      # unchanged on any environment of vectors and numbers
+    python examples/classic_rl/cleanrl_ppo.py                  # the menu of patches
+    python examples/classic_rl/cleanrl_ppo.py CartPole-v1      # any environment with vectors and discrete actions
 """
 
 import collections
@@ -22,7 +22,7 @@ LEARNING_RATE, LAMBDA, CLIP, ENTROPY, VALUE, NORM = 2e-3, 0.95, 0.2, 0.01, 0.5, 
 
 
 class Agent(nn.Module):
-    """A policy and a value, each of two layers."""
+    """A policy network and a value network of two layers each."""
 
     def __init__(self, inputs: int, actions: int) -> None:
         super().__init__()
@@ -38,22 +38,22 @@ class Agent(nn.Module):
 
 
 def is_final(terminated, truncated, infos):
-    """Whether nothing comes behind a step, so that no value of its state counts."""
+    """Return whether a step is final, so that the value of its state is not bootstrapped."""
     return terminated | truncated & infos.get("reward_valid", False)
 
 
 def advantages_of(rewards, values, following, final, ended, gamma):
-    """GAE over (steps, envs). `following` is the value of the state that a step led to, whatever came after it."""
+    """Return GAE over (steps, envs). `following` is the value of the next state of each step."""
     found, running = torch.zeros_like(rewards), 0.0
     for step in reversed(range(len(rewards))):
-        surprise = rewards[step] + gamma * following[step] * ~final[step] - values[step]
-        running = surprise + gamma * LAMBDA * ~ended[step] * running
+        delta = rewards[step] + gamma * following[step] * ~final[step] - values[step]
+        running = delta + gamma * LAMBDA * ~ended[step] * running
         found[step] = running
     return found
 
 
 def train(envs: gymnasium.vector.VectorEnv, steps: int, goal: float, gamma: float, seed: int = 0) -> float:
-    """Train until the mean return of the last 100 episodes reaches the goal, or the steps are used up."""
+    """Train until the mean return of the last 100 episodes reaches the goal, or for a number of steps."""
     torch.manual_seed(seed)
     agent = Agent(int(np.prod(envs.single_observation_space.shape)), int(envs.single_action_space.n))
     optimizer = torch.optim.Adam(agent.parameters(), lr=LEARNING_RATE, eps=1e-5)
@@ -67,7 +67,7 @@ def train(envs: gymnasium.vector.VectorEnv, steps: int, goal: float, gamma: floa
                 action, logprob, _, value = agent.act(observation)
             after, reward, terminated, truncated, infos = envs.step(action.numpy())
             after = torch.tensor(after, dtype=torch.float32)
-            with torch.no_grad():  # of the state that the step led to: under NEXT_STEP it is returned as it is
+            with torch.no_grad():  # NEXT_STEP returns the final observation
                 following = agent.value(after)[:, 0]
             ended = torch.tensor(terminated | truncated)
             final = torch.tensor(is_final(terminated, truncated, infos))
@@ -88,7 +88,7 @@ def train(envs: gymnasium.vector.VectorEnv, steps: int, goal: float, gamma: floa
 
 
 def learn(agent, optimizer, columns, gamma):
-    """One update of PPO, on real transitions only."""
+    """Run one PPO update, on real transitions only."""
     observations, actions, logprobs, values, rewards, following, final, ended, real = columns
     advantages = advantages_of(rewards, values, following, final, ended, gamma)
     targets = advantages + values
@@ -109,7 +109,7 @@ def learn(agent, optimizer, columns, gamma):
 
 
 def main(env_id: str | None = None) -> float:
-    """Train on the menu, or on any environment by its id."""
+    """Train on the menu, or on an environment id."""
     if env_id:
         with gymnasium.make_vec(env_id, num_envs=ENVS, vectorization_mode="sync") as envs:
             return train(envs, steps=200_000, goal=195.0, gamma=0.99)

@@ -1,8 +1,8 @@
-"""Four of the bundled tasks for algorithms that know nothing of text: pick the right repair from a menu.
+"""Four bundled tasks for algorithms without text: choose the right patch from a menu.
 
-An observation is the issue, and later what a tool said, hashed into 256 numbers. An action is one of five calls: apply
-one of four patches, or submit. Which patch repairs the repository at hand must be read off the issue; the others do not
-even apply. Sandboxes, tests and rewards are those of `SWE/Toy-v0`.
+An observation is the issue, or later the output of a tool, hashed into 256 numbers. An action is one of five calls:
+apply one of four patches, or submit. The issue tells which patch is right; the others do not apply. Sandboxes, tests
+and rewards are those of `SWE/Toy-v0`.
 """
 
 import gymnasium
@@ -16,7 +16,7 @@ TASKS = list(SOURCE.ids())[:4]
 
 MENU = [
     *(
-        # The gold patches are the menu, so this is no benchmark: it shows that an algorithm learns.
+        # The gold patches are on the menu, so this only shows that an algorithm learns.
         {"name": "bash", "arguments": {"command": f"git apply <<'END'\n{SOURCE.get(task).oracle.gold_patch}\nEND"}}
         for task in TASKS
     ),
@@ -25,7 +25,7 @@ MENU = [
 
 
 class OneOf(gymnasium.Wrapper):
-    """Begins each episode with one of a few tasks."""
+    """Starts each episode with one of a few tasks."""
 
     def __init__(self, env: gymnasium.Env, tasks: list[str]) -> None:
         super().__init__(env)
@@ -39,6 +39,6 @@ class OneOf(gymnasium.Wrapper):
 
 
 def make_env() -> gymnasium.Env:
-    """One environment. Two turns, then the work is judged, submitted or not."""
+    """Make an environment that grades after two turns at the latest."""
     env = gymnasium.make("SWE/Toy-v0", max_turns=2, disable_env_checker=True)
     return HashedText(ToolMenu(OneOf(env, TASKS), MENU), size=256)

@@ -1,4 +1,4 @@
-"""PPO of Ray RLlib on the menu: a mean return of 0.9 in a few minutes on two cores.
+"""Train PPO of Ray RLlib on the menu, to a mean return of 0.9 in a few minutes on two cores.
 
 pip install 'swe-gym[rllib]'
 python examples/classic_rl/rllib_ppo.py
@@ -21,7 +21,7 @@ STEPS = 8_000
 
 
 def make_config(name: str) -> PPOConfig:
-    """PPO in this process, on eight environments; `num_env_runners=4` would play on four processes more."""
+    """Configure PPO in this process with eight environments; `num_env_runners=4` adds four processes."""
     return (
         PPOConfig()
         .environment(name)
@@ -59,7 +59,7 @@ def make_config(name: str) -> PPOConfig:
 
 
 def train(steps: int = STEPS) -> float:
-    """The mean return of the last 100 episodes."""
+    """Train and return the mean return of the last 100 episodes."""
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     register_env("menu", make_env)
     algorithm = make_config("menu").build_algo()

@@ -1,8 +1,8 @@
-"""PPO of Stable-Baselines3 on the menu: a mean return of 0.9 in a few minutes on two cores.
+"""Train PPO of Stable-Baselines3 on the menu, to a mean return of 0.9 in a few minutes on two cores.
 
 pip install 'swe-gym[sb3]'
 python examples/classic_rl/sb3_ppo.py            # PPO
-python examples/classic_rl/sb3_ppo.py --masked   # MaskablePPO, which takes nothing twice
+python examples/classic_rl/sb3_ppo.py --masked   # MaskablePPO, which takes no action twice
 """
 
 import sys
@@ -20,7 +20,7 @@ STEPS = 6_000
 
 
 class StopAtGoal(BaseCallback):
-    """Ends training when the mean return of the last 100 episodes is good enough."""
+    """Stops training at the goal."""
 
     def _on_step(self) -> bool:
         returns = [episode["r"] for episode in self.model.ep_info_buffer]
@@ -28,7 +28,7 @@ class StopAtGoal(BaseCallback):
 
 
 def train(masked: bool = False, steps: int = STEPS) -> float:
-    """The mean return of the last 100 episodes."""
+    """Train and return the mean return of the last 100 episodes."""
     if masked:
         from sb3_contrib import MaskablePPO as algorithm
     else:

@@ -1,1 +1,1 @@
-"""One file per outside library: what it takes to use the environments with it."""
+"""Adapters for other libraries, one file each."""

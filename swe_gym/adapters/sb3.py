@@ -1,9 +1,9 @@
-"""Stable-Baselines3: a `VecEnv` over `SweVectorEnv`.
+"""The adapter for Stable-Baselines3: a `VecEnv` over `SweVectorEnv`.
 
     envs = SweVectorEnv([make_env] * 8, autoreset_mode="SameStep")
     model = PPO("MlpPolicy", VecMonitor(SB3VecEnv(envs)))
 
-Stable-Baselines3 knows neither text nor tool calls: the environments wear `ToolMenu` and `HashedText`.
+Stable-Baselines3 supports neither text nor tool calls: wrap the environments in `ToolMenu` and `HashedText`.
 """
 
 from __future__ import annotations
@@ -25,62 +25,62 @@ except ImportError as error:
     raise MissingDependency(f"this adapter needs Stable-Baselines3: pip install 'swe-gym[sb3]' ({error})") from error
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Info = dict[str, Any]
+Wrapper = gymnasium.Wrapper[Any, Any, Any, Any]
 
 ATTEMPTS = 3
-"""So many times an episode is begun before its failure is no accident."""
+"""Attempts to reset a slot before its failure is an error."""
 
 
 class SB3VecEnv(VecEnv):
-    """A vector environment as Stable-Baselines3 has them.
+    """A Stable-Baselines3 vector environment.
 
-    A slot whose episode ends is reset at once: `step_wait` returns the first observation of the next episode, and the
-    last one of the old stands in `infos[i]["terminal_observation"]`. `infos[i]["TimeLimit.truncated"]` is True where a
-    limit from outside cut the episode (`max_episode_steps`), so that its last state is bootstrapped. A budget of the
-    environment itself is no such limit: the work was judged, and the episode is over. An episode that the
-    infrastructure ended is marked the same way, as it has no reward of its own. One that cannot begin is begun again,
-    as Stable-Baselines3 has no word for it and would learn from a step that never was.
+    A slot resets in the step that ends its episode: `step_wait` returns the first observation of the next episode, and
+    `infos[i]["terminal_observation"]` the last of the old. `infos[i]["TimeLimit.truncated"]` is True if an external
+    limit (`max_episode_steps`) or an infrastructure failure cut the episode, so that its last state is bootstrapped. A
+    budget of the environment is not a truncation: the work was graded. A failed reset is retried.
 
     Args:
-        envs: With `autoreset_mode="SameStep"`; closed by `close`.
+        envs: The environments, with `autoreset_mode="SameStep"`. `close` closes them.
 
     Raises:
-        UsageError: Another autoreset mode, or observations or actions that are texts.
-        SweGymError: By `reset` and `step_wait`, where an episode failed to begin `ATTEMPTS` times in a row.
+        UsageError: The autoreset mode is another one, or observations or actions are texts.
+        SweGymError: `reset` or `step_wait` failed to reset a slot `ATTEMPTS` times in a row.
     """
 
     def __init__(self, envs: SweVectorEnv) -> None:
         if envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
-            raise UsageError("Stable-Baselines3 resets within a step: SweVectorEnv(..., autoreset_mode='SameStep')")
+            raise UsageError("Stable-Baselines3 resets within a step: use SweVectorEnv(..., autoreset_mode='SameStep')")
         for space, wrapper in ((envs.single_observation_space, "HashedText"), (envs.single_action_space, "ToolMenu")):
             if isinstance(space, Text):
                 raise UsageError(
-                    f"Stable-Baselines3 takes no texts: wrap each environment in swe_gym.wrappers.{wrapper}"
+                    f"Stable-Baselines3 does not support text: wrap each environment in swe_gym.wrappers.{wrapper}"
                 )
         self.envs = envs
         self._seeds: list[int | None] = [None] * envs.num_envs
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seeds for the next reset: `seed`, `seed + 1` and so on."""
+        """Set the seeds of the next reset: `seed`, `seed + 1` and so on."""
         self._seeds = [None if seed is None else seed + index for index in range(self.num_envs)]
         return list(self._seeds)
 
     def reset(self) -> Array:
-        """Begin an episode in every slot."""
+        """Reset all slots."""
         observations, infos = self.envs.reset(seed=self._seeds)
         self._seeds = [None] * self.num_envs
         self.reset_infos = [_row(infos, index) for index in range(self.num_envs)]
-        return np.asarray(self._begun(observations))
+        return np.asarray(self._retry_failed(observations))
 
     def step_async(self, actions: Array) -> None:
-        """Start a step in every slot."""
+        """Start a step in all slots."""
         self.envs.step_async(actions)
 
-    def step_wait(self) -> tuple[Array, Array, Array, list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[Array, Array, Array, list[Info]]:
         """Wait for all slots.
 
         Returns:
-            Observations, rewards and dones, each of shape (slots, ...), and one info for each slot.
+            Observations, rewards and dones, each of shape (slots, ...), and an info per slot.
         """
         observations, rewards, terminations, truncations, infos = self.envs.step_wait()
         dones = terminations | truncations
@@ -98,11 +98,11 @@ class SB3VecEnv(VecEnv):
             info["TimeLimit.truncated"] = bool(truncations[index] and not terminations[index] and not judged)
             rows.append(info)
         if dones.any():
-            observations = self._begun(observations)
+            observations = self._retry_failed(observations)
         return np.asarray(observations), np.asarray(rewards, dtype=np.float32), np.asarray(dones), rows
 
-    def _begun(self, observations: Any) -> Any:
-        """The observations, after slots whose episode failed to begin were reset again."""
+    def _retry_failed(self, observations: Any) -> Any:
+        """Reset slots again whose reset failed, and return the observations."""
         for _ in range(ATTEMPTS - 1):
             failed = np.array([info.get("outcome") == "infra_failed" for info in self.reset_infos])
             if not failed.any():
@@ -113,8 +113,8 @@ class SB3VecEnv(VecEnv):
         failures = [str(info["failure"]) for info in self.reset_infos if info.get("outcome") == "infra_failed"]
         if failures:
             raise SweGymError(
-                f"{ATTEMPTS} times in a row episodes failed to begin, so this is no accident: mend what failed, then "
-                f"train on. The failures: {'; '.join(failures)}"
+                f"resets failed {ATTEMPTS} times in a row: fix the cause, then resume training. "
+                f"Failures: {'; '.join(failures)}"
             )
         return observations
 
@@ -123,29 +123,27 @@ class SB3VecEnv(VecEnv):
         self.envs.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """The attribute of each of the chosen slots."""
+        """Return the attribute of each given slot."""
         values = self.envs.get_attr(attr_name)
         return [values[index] for index in self._chosen(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Set an attribute of the chosen slots."""
+        """Set an attribute of the given slots."""
         values = list(self.envs.get_attr(attr_name))
         for index in self._chosen(indices):
             values[index] = value
         self.envs.set_attr(attr_name, values)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
-        """Call a method of each of the chosen slots; what they returned."""
+        """Call a method of each given slot and return the results."""
         if indices is None:
             return list(self.envs.call(method_name, *method_args, **method_kwargs))
         methods = [self.envs.envs[index].get_wrapper_attr(method_name) for index in self._chosen(indices)]
         return [method(*method_args, **method_kwargs) for method in methods]
 
-    def env_is_wrapped(
-        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None
-    ) -> list[bool]:
-        """Whether each of the chosen slots wears that wrapper."""
-        return [_wears(self.envs.envs[index], wrapper_class) for index in self._chosen(indices)]
+    def env_is_wrapped(self, wrapper_class: type[Wrapper], indices: Any = None) -> list[bool]:
+        """Return whether each given slot has the wrapper."""
+        return [_has_wrapper(self.envs.envs[index], wrapper_class) for index in self._chosen(indices)]
 
     def _chosen(self, indices: Any) -> Iterable[int]:
         if indices is None:
@@ -153,8 +151,8 @@ class SB3VecEnv(VecEnv):
         return [indices] if isinstance(indices, int) else list(indices)
 
 
-def _row(infos: dict[str, Any], index: int) -> dict[str, Any]:
-    """One slot's part of batched infos."""
+def _row(infos: Info, index: int) -> Info:
+    """Return one slot's part of batched infos."""
     row = {}
     for name, value in infos.items():
         if name.startswith("_") or not infos.get(f"_{name}", np.ones(index + 1, dtype=bool))[index]:
@@ -163,7 +161,7 @@ def _row(infos: dict[str, Any], index: int) -> dict[str, Any]:
     return row
 
 
-def _wears(env: gymnasium.Env[Any, Any], wrapper: type[gymnasium.Wrapper[Any, Any, Any, Any]]) -> bool:
+def _has_wrapper(env: gymnasium.Env[Any, Any], wrapper: type[Wrapper]) -> bool:
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, wrapper):
             return True

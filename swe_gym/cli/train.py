@@ -10,15 +10,15 @@ from .common import open_console
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="A TOML file; docs/learning has examples, line by line.")],
+    config: Annotated[Path, typer.Argument(help="TOML configuration; see docs/learning.")],
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SECTION.FIELD=VALUE", help="Values to use instead, as in optim.lr=2e-5."),
+        typer.Argument(metavar="SECTION.FIELD=VALUE", help="Overrides, for example optim.lr=2e-5."),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Show the whole configuration and do nothing.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Print the full configuration and exit.")] = False,
 ) -> None:
-    """Train a language model on an environment. The same command goes on where a run was stopped."""
-    from ..train.config import load_config  # torch and all that stands behind it is loaded by those who train
+    """Train a language model on an environment. Run the same command again to resume."""
+    from ..train.config import load_config  # without torch
 
     found = load_config(config, changes or ())
     console = open_console()
@@ -29,9 +29,9 @@ def train(
         from ..train.loop import train as run
     except ImportError as error:
         raise MissingDependency(f"training needs torch: pip install 'swe-gym[train]' ({error})") from error
-    console.print(f"What happens is written to {Path(found.run.output) / 'log.jsonl'}.")
+    console.print(f"Log: {Path(found.run.output) / 'log.jsonl'}")
     try:
-        console.print(f"The model is in {run(found)}.")
+        console.print(f"Model: {run(found)}")
     except KeyboardInterrupt:
-        console.print("Interrupted. The same command goes on from the last checkpoint.")
+        console.print("Interrupted. Run the same command to resume from the last checkpoint.")
         raise

@@ -1,6 +1,7 @@
-"""The reference trainer, in parts: each module is one idea, usable without the others.
+"""The reference trainer, in modules that also work alone.
 
-`loop` puts them together. `config` says what can be set, `generators` sample tokens, `collect` plays episodes with
-them, `batch` packs what came of it, `advantages` and `losses` are the mathematics, `model` the weights,
-`checkpoint` and `log` what stays on disk, `evaluate` the judge of it all.
+`loop` combines them: `config` holds the settings, `generators` sample tokens, `collect` runs episodes, `batch` packs
+them, `advantages` and `losses` are the mathematics, `learner` and `model` the weights, `update` one update, `agreement`
+the checks between sampler and trainer, `sft` supervised fine-tuning, `state`, `checkpoint` and `log` the run folder,
+`evaluate` the held-out tasks.
 """

@@ -1,10 +1,8 @@
-"""How much better an episode, or a token, was than expected.
+"""Advantage estimators.
 
-The group estimators compare episodes of the same task with each other and need no value head: one number per
-episode, for all of its sampled tokens. `gae` gives one number per sampled token and needs a value for each.
-
-Only valid episodes may come in: one that the infrastructure ended is no sample of the policy, neither in the
-numerator nor in a baseline. An episode that ran into a budget is one.
+The group estimators compare the episodes of a task and give one number per episode. `gae` needs a value head and gives
+one number per sampled token. Pass valid episodes only: those that the infrastructure ended are not samples of the
+policy; those that reached a budget are.
 """
 
 from __future__ import annotations
@@ -18,19 +16,19 @@ from torch import Tensor
 from ..errors import unknown_name
 
 EPSILON = 1e-6
-"""What keeps a division by a spread of zero from being one."""
+"""Guards divisions by a standard deviation."""
 
 Estimator = Callable[[Tensor, Tensor], Tensor]
 
 
 def rloo(rewards: Tensor, groups: Tensor) -> Tensor:
-    """REINFORCE leave-one-out: the reward less the mean of the others in the group (arXiv 2402.14740).
+    """Return the reward minus the mean of the others in the group: REINFORCE leave-one-out (arXiv 2402.14740).
 
-    An episode that is alone in its group has nothing to be compared with and gets 0.
+    A single episode in a group gets 0.
 
     Args:
-        rewards: Of the episodes, shape (episodes,).
-        groups: Which episodes play the same task: equal integers, shape (episodes,).
+        rewards: Rewards of the episodes, shape (episodes,).
+        groups: Group number of each episode, shape (episodes,).
 
     Returns:
         Advantages, shape (episodes,).
@@ -41,7 +39,7 @@ def rloo(rewards: Tensor, groups: Tensor) -> Tensor:
 
 
 def dr_grpo(rewards: Tensor, groups: Tensor) -> Tensor:
-    """The reward less the mean of the group, not divided by its spread (arXiv 2503.20783).
+    """Return the reward minus the mean of the group (arXiv 2503.20783).
 
     Args:
         rewards: Shape (episodes,).
@@ -54,10 +52,9 @@ def dr_grpo(rewards: Tensor, groups: Tensor) -> Tensor:
 
 
 def grpo(rewards: Tensor, groups: Tensor) -> Tensor:
-    """The reward less the mean of the group, in units of its standard deviation (arXiv 2402.03300).
+    """Return the reward minus the mean of the group, divided by its standard deviation (arXiv 2402.03300).
 
-    The deviation is that of a sample (divided by n - 1), as in the peers' code. A group whose rewards are all equal,
-    or that holds one episode, gets 0.
+    It is the sample standard deviation (n - 1), as in verl and TRL. A group with equal rewards or one episode gets 0.
 
     Args:
         rewards: Shape (episodes,).
@@ -73,14 +70,14 @@ def grpo(rewards: Tensor, groups: Tensor) -> Tensor:
 
 
 def reinforce_plus_plus(rewards: Tensor, groups: Tensor) -> Tensor:
-    """The reward less the mean of the group, in units of the whole batch's deviation (arXiv 2501.03262).
+    """Return the reward minus the mean of the group, whitened over the batch (arXiv 2501.03262).
 
     Args:
         rewards: Shape (episodes,).
         groups: Shape (episodes,).
 
     Returns:
-        Advantages, shape (episodes,); their mean is 0 and, where they differ at all, their deviation 1.
+        Advantages, shape (episodes,), with mean 0 and, unless all are equal, standard deviation 1.
     """
     return whiten(dr_grpo(rewards, groups))
 
@@ -91,22 +88,22 @@ ESTIMATORS: dict[str, Estimator] = {
     "dr_grpo": dr_grpo,
     "reinforce++": reinforce_plus_plus,
 }
-"""Name -> group estimator. "gae" is not among them: it works on tokens."""
+"""Name -> group estimator. "gae" is not one: it works on tokens."""
 
 
 def estimator(name: str) -> Estimator:
-    """The group estimator of that name.
+    """Return the group estimator of a name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: The name is unknown.
     """
     if name not in ESTIMATORS:
         raise unknown_name("advantage estimator", name, ESTIMATORS)
     return ESTIMATORS[name]
 
 
-def informative(rewards: Tensor, groups: Tensor) -> Tensor:
-    """Which episodes are of a group whose rewards differ: the others teach a group estimator nothing.
+def nonzero_variance(rewards: Tensor, groups: Tensor) -> Tensor:
+    """Return which episodes are in a group whose rewards differ: the others have no gradient in a group estimator.
 
     Args:
         rewards: Shape (episodes,).
@@ -118,41 +115,40 @@ def informative(rewards: Tensor, groups: Tensor) -> Tensor:
     return _means((dr_grpo(rewards, groups).abs() > EPSILON).float(), groups)[0] > 0
 
 
-def gae(rewards: Tensor, values: Tensor, *, gamma: float = 1.0, lam: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation over the sampled tokens of one episode (arXiv 1506.02438, equation 16).
+def gae(rewards: Tensor, values: Tensor, *, gamma: float = 1.0, gae_lambda: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Return generalized advantage estimates over the sampled tokens of one episode (arXiv 1506.02438, equation 16).
 
-    Tokens that were not sampled are no steps: the caller leaves them out, and the state behind a sampled token is
-    that before the next sampled one. The state behind the last is worth 0: an episode ends there, whether it was
-    submitted or cut by a budget that is part of the task.
+    Each sampled token is a step; tokens of the environment are not. The value after the last token is 0, whether the
+    episode was submitted or reached a budget.
 
     Args:
-        rewards: What each sampled token earned, shape (tokens,).
-        values: What the state before it was thought to be worth, shape (tokens,).
-        gamma: Discount per sampled token.
-        lam: Trust in the values: 0 is one step, 1 the whole return.
+        rewards: Reward of each sampled token, shape (tokens,).
+        values: Value of the state before each, shape (tokens,).
+        gamma: Discount factor per sampled token.
+        gae_lambda: 0 is one-step TD, 1 is Monte Carlo.
 
     Returns:
         Advantages and returns (the targets of the value head), each of shape (tokens,).
     """
     following = torch.cat([values[1:], values.new_zeros(1)])
-    surprise = (rewards + gamma * following - values).tolist()
-    advantages, running = [0.0] * len(surprise), 0.0
-    for index in range(len(surprise) - 1, -1, -1):
-        running = surprise[index] + gamma * lam * running
+    delta = (rewards + gamma * following - values).tolist()
+    advantages, running = [0.0] * len(delta), 0.0
+    for index in range(len(delta) - 1, -1, -1):
+        running = delta[index] + gamma * gae_lambda * running
         advantages[index] = running
     found = torch.tensor(advantages, dtype=values.dtype)
     return found, found + values
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> float:
-    """How much of what the returns differ by the values foresaw: 1 is all, 0 nothing, below 0 they mislead.
+    """Return the share of the returns' variance that the values explain.
 
     Args:
-        values: What states were thought to be worth, shape (tokens,).
-        returns: What they turned out to be worth, shape (tokens,).
+        values: Values, shape (tokens,).
+        returns: Returns, shape (tokens,).
 
     Returns:
-        1 - variance(returns - values) / variance(returns); NaN where the returns do not differ.
+        1 - variance(returns - values) / variance(returns); NaN if the returns are all equal.
     """
     spread = float((returns - returns.mean()).pow(2).mean()) if returns.numel() else 0.0
     error = returns - values
@@ -160,17 +156,16 @@ def explained_variance(values: Tensor, returns: Tensor) -> float:
 
 
 def whiten(values: Tensor) -> Tensor:
-    """The same with mean 0 and deviation 1, shape kept; all 0 where there is no deviation."""
+    """Shift and scale to mean 0 and standard deviation 1. Equal values become 0."""
     centred = values - values.mean() if values.numel() else values
     spread = centred.pow(2).mean().sqrt() if values.numel() else values.new_zeros(())
     return centred / (spread + EPSILON)
 
 
 def _means(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of each episode's group and the size of it, both of shape (episodes,).
+    """Return the mean and size of each episode's group, both of shape (episodes,).
 
-    Summed in double precision, in which the mean of equal rewards is that reward: what rounding leaves of a difference
-    would be blown up by a division by the spread.
+    Double precision makes the mean of equal rewards exactly that reward: `grpo` would amplify a rounding error.
     """
     _, index, size = torch.unique(groups, return_inverse=True, return_counts=True)
     total = torch.zeros(len(size), dtype=torch.float64).index_add(0, index, values.double())

@@ -1,7 +1,6 @@
-"""From trajectories to what a model is run on: rows of tokens, packed behind each other into micro-batches.
+"""Batches: segments of episodes as rows of tokens, packed into microbatches.
 
-A row is one segment of one episode. Rows are packed without padding: each begins at position 0 again, by which the
-model's attention keeps them apart. Only the places before sampled tokens are looked at afterwards.
+Rows are packed without padding. The position ids of each row start at 0, which keeps the rows apart in attention.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ class Row:
     """One segment of one episode.
 
     Attributes:
-        episode: The number of the episode in its batch.
-        token_ids: Shape (length,).
-        sampled: Which of them were sampled, booleans of shape (length,).
-        logprobs: The sampler's, 0 where none was sampled, shape (length,).
-        temperature: At which they were sampled.
+        episode: Number of the episode in its batch.
+        token_ids: Token ids, shape (length,).
+        sampled: Mask of the sampled tokens, booleans of shape (length,).
+        logprobs: Log-probabilities of the sampler, 0 for other tokens, shape (length,).
+        temperature: Sampling temperature.
     """
 
     episode: int
@@ -41,15 +40,15 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pack:
-    """A micro-batch: rows behind each other, and the sampled tokens in them.
+    """A microbatch of packed rows.
 
     Attributes:
-        token_ids: Shape (1, length).
-        position_ids: From 0 in each row, shape (1, length).
-        places: Where the sampled tokens are predicted, one before each, shape (tokens,).
+        token_ids: Token ids, shape (1, length).
+        position_ids: Positions, from 0 in each row, shape (1, length).
+        places: Positions in the pack that predict the sampled tokens, shape (tokens,).
         labels: The sampled tokens, shape (tokens,).
-        temperatures: At which they were sampled, shape (tokens,).
-        index: Which sampled tokens of the batch these are, shape (tokens,).
+        temperatures: Their sampling temperatures, shape (tokens,).
+        index: Their numbers among the sampled tokens of the batch, shape (tokens,).
     """
 
     token_ids: Tensor
@@ -60,18 +59,18 @@ class Pack:
     index: Tensor
 
     def to(self, device: torch.device | str) -> Pack:
-        """The same on another device."""
+        """Copy to a device."""
         return Pack(*(getattr(self, field.name).to(device) for field in dataclasses.fields(self)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
-    """The episodes of one update, as rows; what belongs to sampled tokens lies flat, row by row.
+    """The episodes of one update. Tensors hold the sampled tokens of all rows, concatenated.
 
     Attributes:
-        rows: Every segment of every episode.
-        episodes: Of which episode each sampled token is, shape (tokens,).
-        sampler: The sampler's log-probabilities, shape (tokens,).
+        rows: The segments of all episodes.
+        episodes: Episode number of each sampled token, shape (tokens,).
+        sampler: Log-probabilities of the sampler, shape (tokens,).
     """
 
     rows: tuple[Row, ...]
@@ -80,18 +79,18 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """How many tokens were sampled."""
+        """Number of sampled tokens."""
         return len(self.episodes)
 
     def packs(self, most: int, part: Tensor | None = None) -> list[Pack]:
-        """Micro-batches of at most `most` tokens each, by first fit, the longest rows first.
+        """Pack rows into microbatches, first-fit decreasing.
 
         Args:
-            most: Tokens, sampled or not.
-            part: Booleans of shape (tokens,): only rows with one of these sampled tokens.
+            most: Maximum tokens of a microbatch, sampled or not.
+            part: Booleans of shape (tokens,). Only rows with one of these sampled tokens are packed.
 
         Raises:
-            UsageError: A row is longer than that.
+            UsageError: A row is longer than `most`.
         """
         ends = list(itertools.accumulate(int(row.sampled.sum()) for row in self.rows))
         starts = [0, *ends[:-1]]
@@ -105,16 +104,16 @@ class Batch:
 
 
 def make_batch(trajectories: Sequence[Trajectory]) -> Batch:
-    """The rows of episodes; the number of an episode is its place in the sequence.
+    """Make a batch of episodes; the number of an episode is its index.
 
     Raises:
-        UsageError: A segment breaks a rule that training stands on; the message says which.
+        UsageError: The first token of a segment is sampled.
     """
     return segments_batch([trajectory.segments for trajectory in trajectories])
 
 
 def segments_batch(episodes: Sequence[Sequence[Segment]]) -> Batch:
-    """The same from the segments of each episode alone."""
+    """Make a batch of the segments of each episode."""
     rows = tuple(_row(number, segment) for number, segments in enumerate(episodes) for segment in segments)
     return Batch(
         rows=rows,
@@ -124,15 +123,17 @@ def segments_batch(episodes: Sequence[Sequence[Segment]]) -> Batch:
 
 
 def _flat(columns: Iterable[Tensor], rows: Iterable[Row], dtype: torch.dtype) -> Tensor:
-    """The values at sampled tokens, row by row."""
+    """Concatenate the values at sampled tokens."""
     parts = [column[row.sampled] for column, row in zip(columns, rows, strict=True)]
     return torch.cat(parts).to(dtype) if parts else torch.zeros(0, dtype=dtype)
 
 
 def _row(episode: int, segment: Segment) -> Row:
-    """A segment as tensors. What holds for every segment was checked when it was made; see `Segment`."""
+    """Convert a segment, which `Segment` has validated, to tensors."""
     if segment.loss_mask and segment.loss_mask[0]:
-        raise UsageError(f"episode {episode}: its first token is sampled, and nothing stands before it to predict it")
+        raise UsageError(
+            f"episode {episode}: the first token of a segment is sampled, and no token before it predicts it"
+        )
     return Row(
         episode=episode,
         token_ids=torch.tensor(segment.token_ids, dtype=torch.long),
@@ -161,10 +162,10 @@ def _pack(rows: Sequence[Row], starts: Sequence[int]) -> Pack:
 
 
 def first_fit(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Which of `lengths` go together so that no sum is over `most`: first-fit decreasing.
+    """Group indices of `lengths` so that no sum exceeds `most`, by first-fit decreasing.
 
     Raises:
-        UsageError: One alone is over it.
+        UsageError: A single length exceeds it.
     """
     groups: list[list[int]] = []
     room: list[int] = []
@@ -172,8 +173,8 @@ def first_fit(lengths: Sequence[int], most: int) -> list[list[int]]:
         length = lengths[index]
         if length > most:
             raise UsageError(
-                f"a row of {length} tokens does not fit into a micro-batch of {most}: raise `optim.micro_tokens`, "
-                "or lower `generation.max_context`"
+                f"a row of {length} tokens does not fit into a microbatch of {most}: raise "
+                "optim.max_tokens_per_microbatch, or lower generation.max_context"
             )
         place = next((place for place, free in enumerate(room) if free >= length), None)
         if place is None:

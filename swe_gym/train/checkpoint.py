@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, and enough to go on as if nothing had happened."""
+"""Checkpoints: complete or absent, and sufficient to resume a run bit by bit."""
 
 from __future__ import annotations
 
@@ -15,31 +15,34 @@ import torch
 from ..errors import UsageError
 from ..trajectories.trajectory import Trajectory
 
+State = dict[str, Any]
+"""State dictionaries, or plain JSON."""
+
 _COMPLETE = "complete"
 
 
 class Checkpoints:
-    """The checkpoints of a run folder, `checkpoints/00000017` after update 17.
+    """The checkpoints of a run folder, such as `checkpoints/00000017` after update 17.
 
-    One is written beside the others and renamed at the end, so that a kill at any moment leaves the last whole one.
+    A checkpoint is written under another name and renamed at the end, so a kill leaves the previous one intact.
 
     Args:
         folder: The run folder.
-        keep: How many of the last to keep.
+        keep: Number of checkpoints to keep.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
         self._folder = folder / "checkpoints"
         self._keep = keep
 
-    def save(self, update: int, *, tensors: dict[str, Any], facts: dict[str, Any], waiting: Sequence[Any] = ()) -> Path:
-        """Write one.
+    def save(self, update: int, *, tensors: State, facts: State, waiting: Sequence[Any] = ()) -> Path:
+        """Write a checkpoint.
 
         Args:
-            update: How many updates were made.
-            tensors: State dictionaries by name; the generators' states are added.
-            facts: Plain JSON: the data cursor and so on.
-            waiting: Episodes that were played and not yet trained on, as (group, trajectory).
+            update: Number of updates made.
+            tensors: State dictionaries by name. The states of the global random number generators are added.
+            facts: Plain JSON.
+            waiting: Episodes that were played and not trained on yet, as (group, trajectory).
         """
         target = self._folder / f"{update:08d}"
         partial = target.with_name(f"{target.name}.part")
@@ -50,7 +53,7 @@ class Checkpoints:
             torch.save(torch.cuda.get_rng_state_all(), partial / "cuda_rng.pt")
         lines = [json.dumps([group, trajectory.model_dump(mode="json")]) for group, trajectory in waiting]
         (partial / "waiting.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        (partial / "facts.json").write_text(json.dumps({**facts, "update": update, "random": _random_state()}))
+        (partial / "facts.json").write_text(json.dumps({**facts, "update": update, "random": random_state(random)}))
         (partial / _COMPLETE).touch()
         _sync(partial)
         shutil.rmtree(target, ignore_errors=True)
@@ -60,7 +63,7 @@ class Checkpoints:
         return target
 
     def last(self) -> Checkpoint | None:
-        """The last whole one."""
+        """Return the last complete checkpoint."""
         found = self._all()
         return Checkpoint(found[-1]) if found else None
 
@@ -69,48 +72,54 @@ class Checkpoints:
 
 
 class Checkpoint:
-    """One checkpoint.
+    """A checkpoint on disk.
 
     Args:
-        folder: Where it lies.
+        folder: Its folder.
 
     Raises:
-        UsageError: It is not whole.
+        UsageError: The checkpoint is incomplete.
     """
 
     def __init__(self, folder: Path) -> None:
         if not (folder / _COMPLETE).exists():
-            raise UsageError(f"{folder} is no whole checkpoint")
+            raise UsageError(f"not a complete checkpoint: {folder / _COMPLETE} is missing")
         self.folder = folder
-        self.facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
+        self.facts: State = json.loads((folder / "facts.json").read_text())
         self.update: int = self.facts["update"]
 
-    def tensors(self) -> dict[str, Any]:
-        """The state dictionaries."""
-        state: dict[str, Any] = torch.load(self.folder / "state.pt", map_location="cpu", weights_only=True)
+    def tensors(self) -> State:
+        """Return the state dictionaries."""
+        state: State = torch.load(self.folder / "state.pt", map_location="cpu", weights_only=True)
         return state
 
     def waiting(self) -> list[tuple[int, Trajectory]]:
-        """The episodes that were played and not trained on."""
+        """Return the episodes that were played and not trained on yet."""
         lines = (self.folder / "waiting.jsonl").read_text(encoding="utf-8").splitlines()
         return [(group, Trajectory.model_validate(row)) for group, row in map(json.loads, lines)]
 
-    def restore_random(self, state: dict[str, Any]) -> None:
-        """Put the random generators of Python and torch back to where they were; `state` is `tensors()`."""
-        version, internal, gauss = self.facts["random"]
-        random.setstate((version, tuple(internal), gauss))
+    def restore_random(self, state: State) -> None:
+        """Restore the global random number generators of Python and PyTorch; `state` is `tensors()`."""
+        set_random_state(self.facts["random"], random)
         torch.set_rng_state(state["torch_rng"])
         if (self.folder / "cuda_rng.pt").exists() and torch.cuda.is_available():
             torch.cuda.set_rng_state_all(torch.load(self.folder / "cuda_rng.pt", weights_only=True))
 
 
-def _random_state() -> list[Any]:
-    version, internal, gauss = random.getstate()
+def random_state(draw: Any) -> list[Any]:
+    """Return the state of a `random.Random`, or of the module `random`, as plain JSON."""
+    version, internal, gauss = draw.getstate()
     return [version, list(internal), gauss]
 
 
+def set_random_state(state: list[Any], draw: Any) -> None:
+    """Restore what `random_state` returned."""
+    version, internal, gauss = state
+    draw.setstate((version, tuple(internal), gauss))
+
+
 def _sync(folder: Path) -> None:
-    """Have the disk keep it before it gets its name."""
+    """Flush a folder to disk before it is renamed."""
     for path in [*folder.iterdir(), folder]:
         handle = os.open(path, os.O_RDONLY)
         try:

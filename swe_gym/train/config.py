@@ -1,9 +1,9 @@
-"""What can be set for a training run: one TOML file, every value of it changeable on the command line."""
+"""The configuration of a training run: a TOML file, each value of which the command line can override."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -12,20 +12,51 @@ from pydantic import Field, ValidationError, field_serializer, field_validator, 
 from ..errors import UsageError, unknown_name, wrong_fields
 from ..types import Frozen
 
+RENAMED = {
+    "warm_start": "sft",
+    "algorithm.tasks": "algorithm.prompts_per_step",
+    "algorithm.attempts": "algorithm.group_size",
+    "algorithm.average": "algorithm.loss_agg",
+    "algorithm.importance_cap": "algorithm.tis_cap",
+    "algorithm.kl": "algorithm.kl_coef",
+    "algorithm.kl_estimate": "algorithm.kl_estimator",
+    "algorithm.entropy": "algorithm.entropy_coef",
+    "algorithm.value": "algorithm.value_coef",
+    "algorithm.lam": "algorithm.gae_lambda",
+    "algorithm.uninformative": "algorithm.zero_variance_groups",
+    "algorithm.overlap": "algorithm.async_rollout",
+    "optim.max_norm": "optim.max_grad_norm",
+    "optim.micro_tokens": "optim.max_tokens_per_microbatch",
+    "optim.warmup": "optim.warmup_steps",
+    "model.matmul": "model.matmul_precision",
+    "generation.max_gap": "generation.max_logprob_diff",
+    "generation.options.push": "generation.options.weight_sync",
+    "generation.options.push_folder": "generation.options.weight_sync_folder",
+}
+"""Former name -> name. A former name is an error, except in the `config.json` of a run folder."""
+
+_RENAMED_VALUES = {
+    "algorithm.loss_agg": {
+        "token": "token-mean",
+        "episode": "seq-mean-token-mean",
+        "constant": "seq-mean-token-sum-norm",
+    }
+}
+
 
 class RunConfig(Frozen):
-    """The run as a whole.
+    """The settings of the run as a whole.
 
     Attributes:
-        output: The folder of everything that is written. A run that is there already goes on where it stopped.
-        seed: Of everything that is drawn.
-        updates: How many updates.
-        minutes: Stop after so much wall-clock time, counted over all sittings; 0 is no limit.
-        evaluate_every: Updates between evaluations, one before the first; 0 never evaluates.
-        checkpoint_every: Updates between checkpoints; there is one at the end too.
-        keep: How many of the last checkpoints stay.
-        max_failed: Stop where a larger share of an update's episodes was lost to the infrastructure.
-        trackers: Who gets the log's numbers too: "tensorboard", "wandb", "mlflow".
+        output: Run folder. A run that is already there resumes.
+        seed: Seed of all random number generators.
+        updates: Number of updates.
+        minutes: Wall-clock limit in minutes, over all resumes. 0 disables it.
+        evaluate_every: Updates between evaluations; one runs before the first update. 0 disables them.
+        checkpoint_every: Updates between checkpoints. The last update always has one.
+        keep: Number of checkpoints to keep.
+        max_failed: Largest share of an update's episodes that the infrastructure may lose before the run stops.
+        trackers: Experiment trackers that receive the logged metrics: "tensorboard", "wandb", "mlflow".
     """
 
     output: str = "runs/train"
@@ -40,24 +71,24 @@ class RunConfig(Frozen):
 
 
 class ModelConfig(Frozen):
-    """The weights.
+    """The model.
 
     Attributes:
-        path: A Hugging Face folder or id.
-        dtype: Of the weights; other than float32 only below adapters, which are float32 themselves.
-        matmul: How exact products of float32 matrices are, as `torch.set_float32_matmul_precision` names it; "medium"
-            is twice as fast on a processor with AVX-512, "high" is fast on a GPU. The logged gap shows what it costs.
+        path: Hugging Face id or local folder.
+        dtype: Data type of the weights. Only LoRA training allows other types than float32.
+        matmul_precision: Precision of float32 matrix products, as in `torch.set_float32_matmul_precision`. Watch
+            `logprob_diff` in the log when you lower it.
         device: "cpu", "cuda" or "auto".
-        lora_rank: Train adapters of this rank; 0 trains all weights.
-        value_head: Whether there is one; "gae" needs it.
-        detach_value: The value loss trains the head alone.
-        gradient_checkpointing: Less memory, more time.
-        chunk: Sampled tokens whose logits are in memory at a time.
+        lora_rank: Rank of LoRA adapters. 0 trains all weights.
+        value_head: Add a value head, which advantage "gae" needs.
+        detach_value: Train only the value head with the value loss, not the language model.
+        gradient_checkpointing: Trade compute for memory.
+        chunk: Number of sampled tokens whose logits are in memory at a time.
     """
 
     path: str
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    matmul: Literal["highest", "high", "medium"] = "highest"
+    matmul_precision: Literal["highest", "high", "medium"] = "highest"
     device: str = "auto"
     lora_rank: int = Field(default=0, ge=0)
     value_head: bool = False
@@ -66,25 +97,25 @@ class ModelConfig(Frozen):
     chunk: int = Field(default=1024, ge=1)
 
     @model_validator(mode="after")
-    def _fine_enough(self) -> Self:
+    def _check_dtype(self) -> Self:
         if self.dtype != "float32" and not self.lora_rank:
             raise ValueError(
-                f"dtype {self.dtype!r} is too coarse for the small steps of an optimizer, and most weights would stay "
-                "as they are: train in float32, or adapters (model.lora_rank)"
+                f"dtype {self.dtype!r} rounds most small optimizer steps to nothing: use float32, or train LoRA "
+                "adapters (model.lora_rank)"
             )
         return self
 
 
 class EnvConfig(Frozen):
-    """What is played.
+    """The environment.
 
     Attributes:
-        id: A registered environment.
-        options: Its arguments, beside those below.
-        train: Further arguments for training, such as a range of task numbers.
-        held_out: Further arguments for evaluation. They must choose other tasks.
-        system: What the model is told first; empty names the tools in a few lines.
-        workers: Episodes at once.
+        id: Registered environment id.
+        options: Arguments of `gymnasium.make` for training and evaluation.
+        train: Additional arguments for training, such as a range of task numbers.
+        held_out: Additional arguments for evaluation. They must select other tasks.
+        system: System prompt. If empty, a short list of the tools.
+        workers: Number of episodes that run at once.
     """
 
     id: str = "SWE/Micro-v0"
@@ -96,17 +127,16 @@ class EnvConfig(Frozen):
 
 
 class GenerationConfig(Frozen):
-    """How answers are sampled.
+    """The generator and its sampling parameters.
 
     Attributes:
-        backend: "vllm" over HTTP, "hf" in this process on the trained weights, or "module:Class".
-        url: Of a running vLLM server; empty starts one.
-        options: More for the backend, such as the server's arguments.
-        temperature: In training.
-        max_tokens: Of one answer.
-        max_context: Of a conversation, prompt and answers together.
-        max_gap: Stop where sampler and trainer differ by more in the mean log-probability of a token: such weights are
-            not the same.
+        backend: "vllm" over HTTP, "hf" in this process, or "module:Class".
+        url: Address of a running vLLM server. If empty, the trainer starts one.
+        options: Options of the backend, such as the server's arguments.
+        temperature: Sampling temperature in training.
+        max_tokens: Maximum tokens of one answer.
+        max_context: Maximum tokens of a conversation, prompt and answers together.
+        max_logprob_diff: Largest mean difference of log-probabilities between sampler and trainer before the run stops.
     """
 
     backend: str = "vllm"
@@ -115,86 +145,83 @@ class GenerationConfig(Frozen):
     temperature: float = Field(default=1.0, gt=0)
     max_tokens: int = Field(default=512, ge=1)
     max_context: int = Field(default=4096, ge=2)
-    max_gap: float = Field(default=0.3, gt=0)
+    max_logprob_diff: float = Field(default=0.3, gt=0)
 
     @field_serializer("options")
     def _without_key(self, options: dict[str, Any]) -> dict[str, Any]:
-        """What is written down or shown of a run has no key in it."""
+        """Keep the API key out of files and logs."""
         return {name: value for name, value in options.items() if name != "api_key"}
 
 
 class AlgorithmConfig(Frozen):
-    """How advantages and losses are made; `advantages` and `losses` have the formulas.
+    """The policy-gradient algorithm; `advantages` and `losses` have the formulas.
 
     Attributes:
-        advantage: A group estimator, or "gae" with a value head.
-        tasks: Tasks per update.
-        attempts: Episodes per task: the group of a group estimator.
+        advantage: Advantage estimator. "gae" needs a value head; the others compare the episodes of a group.
+        prompts_per_step: Number of tasks per update.
+        group_size: Episodes per task.
         epochs: Passes over the batch.
         minibatches: Optimizer steps per pass.
-        average: How tokens are weighed in the loss; the length of "constant" is that of the batch's longest episode.
-        clip_low: Of the ratio.
-        clip_high: Of the ratio.
-        dual_clip: Of the loss where the advantage is negative, above 1; 0 is none.
-        importance_cap: Of the correction between sampler and trainer; 0 does not correct.
-        kl: Coefficient of the divergence from the starting weights, those behind the warm start, in the loss.
-        kl_estimate: How it is estimated.
-        entropy: Coefficient of the entropy bonus.
-        gamma: Of "gae".
-        lam: Of "gae".
-        value: Coefficient of the value loss.
-        value_clip: Of the value's change; 0 is none.
-        whiten: Whether the advantages of "gae" are whitened over the batch.
-        uninformative: What becomes of groups whose rewards are all equal: "drop" them, or "keep" them in the average.
-        overlap: Play the next batch while this one is trained on, one update behind.
-        max_staleness: Episodes with tokens of weights older than so many updates are dropped.
+        loss_agg: How the loss weighs tokens: all alike, all episodes alike, or by a constant length (Dr. GRPO).
+        clip_low: Lower clip range epsilon: ratio >= 1 - clip_low.
+        clip_high: Upper clip range epsilon: ratio <= 1 + clip_high.
+        dual_clip: Bound of the loss for negative advantages, above 1. 0 disables it.
+        tis_cap: Cap of the truncated importance sampling weight between sampler and trainer. 0 disables the correction.
+        kl_coef: Coefficient of the KL penalty in the loss. The reference is the model after SFT.
+        kl_estimator: KL estimator.
+        entropy_coef: Coefficient of the entropy bonus.
+        gamma: Discount factor per sampled token, for "gae".
+        gae_lambda: Bias-variance trade-off of "gae".
+        value_coef: Coefficient of the value loss.
+        value_clip: Value clip range. 0 disables clipping.
+        whiten: Whiten the advantages of "gae" over the batch.
+        zero_variance_groups: "drop" or "keep" groups whose rewards are all equal.
+        async_rollout: Collect the next batch while training on this one, one update off-policy.
+        max_staleness: Maximum age of sampled tokens, in updates. Older episodes are dropped.
     """
 
     advantage: Literal["rloo", "grpo", "dr_grpo", "reinforce++", "gae"] = "rloo"
-    tasks: int = Field(default=16, ge=1)
-    attempts: int = Field(default=4, ge=1)
+    prompts_per_step: int = Field(default=16, ge=1)
+    group_size: int = Field(default=4, ge=1)
     epochs: int = Field(default=1, ge=1)
     minibatches: int = Field(default=1, ge=1)
-    average: Literal["token", "episode", "constant"] = "token"
+    loss_agg: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     clip_high: float = Field(default=0.28, gt=0)
     dual_clip: float = Field(default=3.0, ge=0)
-    importance_cap: float = Field(default=2.0, ge=0)
-    kl: float = Field(default=0.0, ge=0)
-    kl_estimate: Literal["k1", "k2", "k3"] = "k3"
-    entropy: float = 0.0
+    tis_cap: float = Field(default=2.0, ge=0)
+    kl_coef: float = Field(default=0.0, ge=0)
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    entropy_coef: float = 0.0
     gamma: float = Field(default=1.0, gt=0, le=1)
-    lam: float = Field(default=1.0, ge=0, le=1)
-    value: float = Field(default=0.5, ge=0)
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    value_coef: float = Field(default=0.5, ge=0)
     value_clip: float = Field(default=0.2, ge=0)
     whiten: bool = True
-    uninformative: Literal["drop", "keep"] = "keep"
-    overlap: bool = False
+    zero_variance_groups: Literal["drop", "keep"] = "keep"
+    async_rollout: bool = False
     max_staleness: int = Field(default=1, ge=0)
 
     @field_validator("dual_clip")
     @classmethod
-    def _above_one(cls, dual_clip: float) -> float:
+    def _check_dual_clip(cls, dual_clip: float) -> float:
         if 0 < dual_clip <= 1:
-            raise ValueError(
-                "it would cut the loss where the ratio is 1, so that nothing is learned from what was worse than "
-                "expected: it must be above 1, or 0 for none"
-            )
+            raise ValueError("must be above 1, or 0 to disable it: 1 or less removes the gradient of bad actions")
         return dual_clip
 
 
 class OptimConfig(Frozen):
-    """The optimizer: AdamW.
+    """The AdamW optimizer.
 
     Attributes:
         lr: Learning rate of the language model.
-        value_lr: Of the value head.
-        betas: Of AdamW.
-        eps: Of AdamW.
-        weight_decay: Of AdamW.
-        warmup: Optimizer steps until the rate is reached, linearly; it is constant then.
-        max_norm: The gradient is cut to this norm.
-        micro_tokens: Tokens, given and sampled, of one forward pass.
+        value_lr: Learning rate of the value head.
+        betas: AdamW betas.
+        eps: AdamW epsilon.
+        weight_decay: AdamW weight decay.
+        warmup_steps: Optimizer steps of linear warmup to a constant learning rate.
+        max_grad_norm: Gradient clipping norm.
+        max_tokens_per_microbatch: Maximum tokens of one forward pass, prompts included.
     """
 
     lr: float = Field(default=1e-6, gt=0)
@@ -202,23 +229,23 @@ class OptimConfig(Frozen):
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     weight_decay: float = Field(default=0.0, ge=0)
-    warmup: int = Field(default=0, ge=0)
-    max_norm: float = Field(default=1.0, gt=0)
-    micro_tokens: int = Field(default=8192, ge=1)
+    warmup_steps: int = Field(default=0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_tokens_per_microbatch: int = Field(default=8192, ge=1)
 
 
-class WarmStartConfig(Frozen):
+class SFTConfig(Frozen):
     """Supervised fine-tuning before the first update.
 
     Attributes:
-        episodes: Demonstrations to learn from, played in the environment of training; 0 is no warm start.
-        policy: Who demonstrates: "expert" for generated tasks, "gold" for others.
-        trajectories: A run folder of `swe-gym rollout`, or a file of trajectories, to learn from instead: a model's own
-            best. Of either, only resolved episodes are taken.
-        per_task: At most so many of these of each task, the cleanest and shortest, no two alike; 0 takes all.
-        epochs: Passes over them.
+        episodes: Number of demonstrations to collect in the training environment. 0 disables SFT.
+        policy: Policy that demonstrates: "expert" for generated tasks, "gold" for others.
+        trajectories: Run folder of `swe-gym rollout`, or a trajectory file, to learn from instead. Only resolved
+            episodes count.
+        per_task: Maximum distinct episodes per task, fewest invalid calls and shortest first. 0 takes all.
+        epochs: Passes over the episodes.
         lr: Learning rate.
-        batch_tokens: Tokens of one optimizer step.
+        batch_tokens: Tokens per optimizer step.
     """
 
     episodes: int = Field(default=0, ge=0)
@@ -231,12 +258,12 @@ class WarmStartConfig(Frozen):
 
 
 class EvaluationConfig(Frozen):
-    """How the held-out tasks are played.
+    """The evaluation on held-out tasks.
 
     Attributes:
-        tasks: How many; the same at every evaluation.
+        tasks: Number of tasks, drawn without replacement; the same in every evaluation.
         attempts: Episodes per task.
-        temperature: Of sampling; 0 takes the likeliest token.
+        temperature: Sampling temperature. 0 is greedy.
     """
 
     tasks: int = Field(default=64, ge=1)
@@ -245,7 +272,7 @@ class EvaluationConfig(Frozen):
 
 
 class TrainConfig(Frozen):
-    """A whole training run."""
+    """The configuration of a training run."""
 
     run: RunConfig = RunConfig()
     model: ModelConfig
@@ -253,85 +280,117 @@ class TrainConfig(Frozen):
     generation: GenerationConfig = GenerationConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     optim: OptimConfig = OptimConfig()
-    warm_start: WarmStartConfig = WarmStartConfig()
+    sft: SFTConfig = SFTConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_combination(self) -> Self:
         algorithm, generation = self.algorithm, self.generation
+        episodes = algorithm.prompts_per_step * algorithm.group_size
         if algorithm.advantage == "gae" and not self.model.value_head:
             raise ValueError("algorithm.advantage 'gae' needs a value head: set model.value_head = true")
-        if algorithm.advantage != "gae" and algorithm.attempts < 2:
+        if algorithm.advantage != "gae" and algorithm.group_size < 2:
             raise ValueError(
-                f"algorithm.advantage {algorithm.advantage!r} compares attempts at one task: "
-                f"algorithm.attempts must be at least 2, not {algorithm.attempts}"
+                f"algorithm.advantage {algorithm.advantage!r} compares episodes of one task: "
+                f"algorithm.group_size must be at least 2, not {algorithm.group_size}"
             )
-        episodes = algorithm.tasks * algorithm.attempts
         if episodes % algorithm.minibatches:
             raise ValueError(
-                f"{episodes} episodes (algorithm.tasks * algorithm.attempts) cannot be cut into "
-                f"{algorithm.minibatches} minibatches of one size: change algorithm.minibatches"
+                f"{episodes} episodes (algorithm.prompts_per_step * algorithm.group_size) do not divide into "
+                f"{algorithm.minibatches} equal minibatches: change algorithm.minibatches"
             )
         if generation.max_tokens >= generation.max_context:
             raise ValueError(
                 f"generation.max_tokens ({generation.max_tokens}) leaves no room for a prompt "
                 f"in generation.max_context ({generation.max_context})"
             )
-        if self.optim.micro_tokens < generation.max_context:
+        if self.optim.max_tokens_per_microbatch < generation.max_context:
             raise ValueError(
-                f"optim.micro_tokens ({self.optim.micro_tokens}) is less than generation.max_context "
-                f"({generation.max_context}): a long episode would fit into no micro-batch"
+                f"optim.max_tokens_per_microbatch ({self.optim.max_tokens_per_microbatch}) is less than "
+                f"generation.max_context ({generation.max_context}): a long episode would not fit"
             )
-        if generation.backend == "hf" and algorithm.overlap:
+        if generation.backend == "hf" and algorithm.async_rollout:
             raise ValueError(
-                "generation.backend 'hf' samples from the weights that are being trained: set algorithm.overlap = false"
+                "generation.backend 'hf' samples from the weights being trained: set algorithm.async_rollout = false"
             )
-        if algorithm.overlap and algorithm.max_staleness < 1:
-            raise ValueError("algorithm.overlap plays one update behind: algorithm.max_staleness must be at least 1")
+        if algorithm.async_rollout and algorithm.max_staleness < 1:
+            raise ValueError(
+                "algorithm.async_rollout runs one update behind: algorithm.max_staleness must be at least 1"
+            )
         if self.run.evaluate_every and self.env.held_out == self.env.train:
             raise ValueError(
-                "env.held_out equals env.train, so evaluation would play the tasks of training: "
-                "give another range, or set run.evaluate_every = 0"
+                "env.held_out equals env.train, so evaluation would run the training tasks: "
+                "choose another range, or set run.evaluate_every = 0"
             )
         return self
 
 
 def load_config(path: str | Path, changes: Iterable[str] = ()) -> TrainConfig:
-    """The configuration of a TOML file.
+    """Load the configuration of a TOML file.
 
     Args:
         path: The file.
-        changes: As on a command line: "optim.lr=1e-5", the value in TOML's notation or a plain word.
+        changes: Overrides such as "optim.lr=1e-5". The value is TOML or a plain word.
 
     Raises:
-        UsageError: The file or a change makes no sense; the message names the field.
+        UsageError: The file or an override is invalid; the message names the field.
     """
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the configuration {path}: {error}") from error
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not TOML: {error}") from error
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
     for change in changes:
         _set(values, change)
     return make_config(values)
 
 
 def make_config(values: Mapping[str, Any]) -> TrainConfig:
-    """The configuration of nested values.
+    """Make a configuration from nested values.
 
     Raises:
-        UsageError: A field is unknown or wrong, or two do not go together.
+        UsageError: A field is unknown, renamed or invalid, or two contradict each other.
     """
+    for name, value in _dotted(values):
+        if name in RENAMED:
+            raise UsageError(f"{name} was renamed: use {RENAMED[name]}")
+        if isinstance(value, str) and value in (renamed := _RENAMED_VALUES.get(name, {})):
+            raise UsageError(f"{name} = {value!r} was renamed: use {renamed[value]!r}")
     _check_names(values, TrainConfig)
     try:
         return TrainConfig.model_validate(values)
     except ValidationError as error:
-        raise UsageError(f"the training configuration: {wrong_fields(error)}") from error
+        raise UsageError(f"the training configuration is invalid: {wrong_fields(error)}") from error
+
+
+def stored_config(values: Mapping[str, Any]) -> TrainConfig:
+    """Make the configuration of a run folder's `config.json`, which may use former names."""
+    return make_config(_renamed(values))
+
+
+def _renamed(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+    found = {}
+    for name, value in values.items():
+        known = RENAMED.get(section + name, section + name)
+        if isinstance(value, Mapping):
+            value = _renamed(value, f"{section}{name}.")
+        elif isinstance(value, str):
+            value = _RENAMED_VALUES.get(known, {}).get(value, value)
+        found[known.rpartition(".")[2]] = value
+    return found
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each nested value with its dotted name, sections included."""
+    for name, value in values.items():
+        yield prefix + name, value
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{name}.")
 
 
 def _check_names(values: Mapping[str, Any], model: type[Frozen], section: str = "") -> None:
-    """Every name must be a field of its section; pydantic alone would not say which there are."""
+    """Refuse a name that is not a field; pydantic alone would not list the fields."""
     for name, value in values.items():
         if name not in model.model_fields:
             raise unknown_name(
@@ -345,12 +404,12 @@ def _check_names(values: Mapping[str, Any], model: type[Frozen], section: str = 
 def _set(values: dict[str, Any], change: str) -> None:
     name, equals, text = change.partition("=")
     if not equals or not all(part.isidentifier() for part in name.strip().split(".")):
-        raise UsageError(f"{change!r} changes nothing: write section.field=value, as in optim.lr=1e-5")
+        raise UsageError(f"invalid override {change!r}: write section.field=value, for example optim.lr=1e-5")
     *sections, field = name.strip().split(".")
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            raise UsageError(f"{change!r}: {section!r} is no section")
+            raise UsageError(f"invalid override {change!r}: {section!r} is a field, not a section")
     try:
         values[field] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

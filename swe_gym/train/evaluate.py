@@ -1,68 +1,50 @@
-"""How good a policy is on tasks that it was not trained on, and how sure that is."""
+"""The evaluation on held-out tasks: which tasks, and the metrics."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .collect import Played  # who counts attempts needs no environment
+from ..errors import UsageError
+from ..trajectories.statistics import mean_interval, pass_at_k
+from .collect import Played, Slot, task_ids
+from .config import EvaluationConfig, TrainConfig
 
 
-def pass_at_k(attempts: int, resolved: int, k: int) -> float:
-    """The chance that at least one of k attempts, drawn without putting back, is resolved: 1 - C(n-c, k) / C(n, k).
-
-    It is unbiased: its mean over many runs is that of `k` new attempts (Chen et al. 2021, arXiv 2107.03374).
-
-    Args:
-        attempts: n, at the same task.
-        resolved: c, of them.
-        k: At least 1, at most n.
+def check_tasks(config: TrainConfig) -> None:
+    """Check that training and evaluation have tasks and share none.
 
     Raises:
-        ValueError: The three do not fit together.
+        UsageError: They share a task, or tasks cannot be found.
     """
-    if not 0 <= resolved <= attempts or not 1 <= k <= attempts:
-        raise ValueError(f"pass@{k} of {attempts} attempts, {resolved} resolved, makes no sense")
-    return 1.0 - math.comb(attempts - resolved, k) / math.comb(attempts, k)
+    trained = task_ids(config.env, config.env.train)
+    if config.run.evaluate_every:
+        evaluated = held_out_tasks(task_ids(config.env, config.env.held_out), config.evaluation.tasks)
+        if common := [task_id for task_id in evaluated if task_id in trained]:
+            raise UsageError(
+                f"env.train and env.held_out share tasks, for example {common[0]!r}: choose ranges that do not "
+                "overlap, or set run.evaluate_every = 0"
+            )
 
 
-def wilson(resolved: int, attempts: int, z: float = 1.96) -> tuple[float, float]:
-    """The interval that holds the true rate with 95 % confidence (Wilson 1927)."""
-    if not attempts:
-        return 0.0, 1.0
-    rate, square = resolved / attempts, z * z
-    middle = (rate + square / (2 * attempts)) / (1 + square / attempts)
-    half = z / (1 + square / attempts) * math.sqrt(rate * (1 - rate) / attempts + square / (4 * attempts**2))
-    return max(0.0, middle - half), min(1.0, middle + half)
+def held_out_tasks(ids: Sequence[str], count: int) -> list[str]:
+    """Draw tasks without replacement, the same ones in each evaluation of each run; all of them if there are fewer."""
+    return random.Random("held out").sample(ids, min(count, len(ids)))
 
 
-def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The interval that holds the true mean reward with about 95 % confidence.
-
-    Attempts at one task are no independent samples, so the spread is that of the tasks' means; of one task alone, that
-    of its attempts. Where every reward is 0 or 1, and each task was played once or all attempts ended alike, it is
-    Wilson's interval, which is never of width 0.
-
-    Args:
-        by_task: The rewards of each task's attempts.
-    """
-    rewards = [reward for attempts in by_task for reward in attempts]
-    if len(by_task) == 1:
-        by_task = [[reward] for reward in rewards]
-    independent = len(rewards) == len(by_task) or len(set(rewards)) < 2
-    if independent and all(reward in (0.0, 1.0) for reward in rewards):
-        return wilson(int(sum(rewards)), len(rewards))
-    means = [sum(attempts) / len(attempts) for attempts in by_task]
-    middle = sum(means) / len(means)
-    variance = sum((mean - middle) ** 2 for mean in means) / max(1, len(means) - 1)
-    half = 1.96 * math.sqrt(variance / len(means))
-    return middle - half, middle + half
+def evaluation_slots(ids: Sequence[str], evaluation: EvaluationConfig) -> list[Slot]:
+    """Return the episodes of an evaluation, with the same seeds in each evaluation of each run."""
+    draw = random.Random("seeds")
+    return [
+        Slot(task_id, group, draw.getrandbits(31))
+        for group, task_id in enumerate(held_out_tasks(ids, evaluation.tasks))
+        for _ in range(evaluation.attempts)
+    ]
 
 
 def summarize(played: Played, ks: Sequence[int] = (1,)) -> dict[str, object]:
-    """What to log of an evaluation: mean reward, pass@k with its interval, and every task by itself."""
+    """Return the metrics of an evaluation: mean reward and pass@k with 95 % intervals, and the outcome of each task."""
     by_task: dict[str, list[bool]] = {}
     earned: dict[str, list[float]] = {}
     for trajectory in played.trajectories:
@@ -72,7 +54,7 @@ def summarize(played: Played, ks: Sequence[int] = (1,)) -> dict[str, object]:
     resolved = sum(trajectory.resolved for trajectory in played.trajectories)
     low, high = mean_interval(list(by_task.values()))
     reward_low, reward_high = mean_interval(list(earned.values()))
-    facts: dict[str, object] = {
+    metrics: dict[str, object] = {
         "episodes": len(rewards),
         "lost": len(played.lost),
         "reward": sum(rewards) / len(rewards) if rewards else math.nan,
@@ -84,6 +66,6 @@ def summarize(played: Played, ks: Sequence[int] = (1,)) -> dict[str, object]:
         "tasks": {task_id: [sum(found), len(found)] for task_id, found in sorted(by_task.items())},
     }
     for k in ks:
-        fitting = [pass_at_k(len(found), sum(found), k) for found in by_task.values() if len(found) >= k]
-        facts[f"pass@{k}"] = sum(fitting) / len(fitting) if fitting else math.nan
-    return facts
+        values = [pass_at_k(len(found), sum(found), k) for found in by_task.values() if len(found) >= k]
+        metrics[f"pass@{k}"] = sum(values) / len(values) if values else math.nan
+    return metrics

@@ -1,4 +1,4 @@
-"""What is written down of a run: a line of JSON per event, and nothing else that cannot be made from it."""
+"""The log of a run, `log.jsonl`: one line of JSON per event."""
 
 from __future__ import annotations
 
@@ -17,55 +17,60 @@ from .trackers import Tracker
 
 
 class Log:
-    """`log.jsonl` of a run folder; its numbers go to trackers too, where there are any.
-
-    A line is written whole and at once. After a crash, what was written later than the checkpoint that a run goes on
-    from is cut off, so no update stands there twice.
+    """A writer of `log.jsonl` that also sends the numbers to trackers.
 
     Args:
         folder: The run folder.
-        trackers: Services that get the numbers.
+        trackers: Experiment trackers.
+
+    Attributes:
+        path: The file.
+        trackers: Experiment trackers.
     """
 
     def __init__(self, folder: Path, trackers: Iterable[Tracker] = ()) -> None:
         self.path = folder / "log.jsonl"
-        self._trackers = tuple(trackers)
+        self.trackers = list(trackers)
 
-    def go_back_to(self, update: int) -> None:
-        """Forget what was logged after an update."""
+    def truncate(self, update: int) -> None:
+        """Remove events after an update, so that a resumed run logs no update twice."""
         if not self.path.exists():
             return
         kept = (line for _, line in whole_lines(self.path) if json.loads(line).get("update", 0) <= update)
         write_text(self.path, b"".join(kept).decode())
 
-    def add(self, event: str, update: int, **facts: Any) -> None:
-        """One line: what happened, at which update, and numbers. What is not finite is written as text."""
-        line = {"event": event, "update": update, "time": round(time.time(), 3), **_plain(facts)}
+    def add(self, event: str, update: int, **metrics: Any) -> None:
+        """Append an event. Numbers that are not finite become strings."""
+        line = {"event": event, "update": update, "time": round(time.time(), 3), **_plain(metrics)}
         append_line(self.path, json.dumps(line, allow_nan=False))
-        if numbers := dict(_numbers(event, facts)):
-            for tracker in self._trackers:
-                with _harmless(tracker):
-                    tracker.add(numbers, facts.get("step", update))
+        if numbers := dict(_numbers(event, metrics)):
+            for tracker in self.trackers:
+                with _tolerated(tracker):
+                    tracker.add(numbers, metrics.get("step", update))
 
-    def close(self) -> None:
-        """Have trackers hand over what they buffer."""
-        for tracker in self._trackers:
-            with _harmless(tracker):
-                tracker.close()
+    def close(self, *, failed: bool = False) -> None:
+        """Close the trackers.
+
+        Args:
+            failed: Whether an error ended the run.
+        """
+        for tracker in self.trackers:
+            with _tolerated(tracker):
+                tracker.close(failed=failed)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The events of a log, in order; a line that was never finished is left out."""
+    """Return the events of a log, in order. An incomplete last line is ignored."""
     return [json.loads(line) for _, line in json_lines(path)]
 
 
 @contextlib.contextmanager
-def _harmless(tracker: Tracker) -> Iterator[None]:
-    """`log.jsonl` has it all, so nobody who draws curves may end a run."""
+def _tolerated(tracker: Tracker) -> Iterator[None]:
+    """Turn an error of a tracker into a warning: `log.jsonl` is complete without it."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001  whatever a service raises
-        warnings.warn(f"{type(tracker).__name__} failed, and training goes on: {error}", stacklevel=3)
+    except Exception as error:  # noqa: BLE001  any error of a third-party service
+        warnings.warn(f"{type(tracker).__name__} failed; training continues: {error}", stacklevel=3)
 
 
 def _plain(value: Any) -> Any:
@@ -78,9 +83,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _numbers(prefix: str, facts: dict[str, Any]) -> list[tuple[str, float]]:
+def _numbers(prefix: str, metrics: dict[str, Any]) -> list[tuple[str, float]]:
     found: list[tuple[str, float]] = []
-    for name, value in facts.items():
+    for name, value in metrics.items():
         if isinstance(value, dict):
             found += _numbers(f"{prefix}/{name}", value)
         elif isinstance(value, int | float):

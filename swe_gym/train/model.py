@@ -1,4 +1,4 @@
-"""The weights: a causal language model of Hugging Face, and a value head where one is asked for."""
+"""The model: a causal language model of Hugging Face with an optional value head."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ..trajectories.trajectory import Segment
 from .batch import Pack, segments_batch
 
 MAX_PACKING_GAP = 0.1
-"""Between log-probabilities in a row of its own and behind another one: more than any precision leaves."""
+"""Largest mean difference of log-probabilities between a packed row and a single one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenOutputs:
-    """What a model says of sampled tokens.
+    """The outputs of a model for sampled tokens.
 
     Attributes:
-        logprobs: Of each, under the distribution at its temperature, float32 of shape (tokens,).
-        entropy: Of that distribution, shape (tokens,), without a gradient unless it was asked for.
-        values: What the state before each is worth, shape (tokens,); None without a value head.
+        logprobs: Log-probabilities at the sampling temperature, float32 of shape (tokens,).
+        entropy: Entropies of the same distributions, shape (tokens,).
+        values: Values of the states before them, shape (tokens,); None without a value head.
     """
 
     logprobs: Tensor
@@ -35,16 +35,15 @@ class TokenOutputs:
 
 
 class PolicyModel(nn.Module):
-    """A causal language model that is asked about sampled tokens only.
+    """A causal language model that computes logits for sampled tokens only.
 
-    The vocabulary is large and most tokens of an episode are the environment's, so logits are made in float32 for a
-    chunk of sampled tokens at a time, and made again in the backward pass instead of being kept.
+    To save memory, it computes float32 logits for a chunk of sampled tokens at a time, and again in the backward pass.
 
     Args:
         lm: A `transformers` model for causal language modelling.
-        value_head: Add a linear head on the last hidden state, of zeros: every state is worth 0 at first.
-        detach_value: Let the value loss train the head alone, and not what is below it.
-        chunk: Sampled tokens at a time.
+        value_head: Add a linear value head on the last hidden state, initialized to zero.
+        detach_value: Stop the gradient of the value loss at the head.
+        chunk: Number of sampled tokens per chunk.
     """
 
     def __init__(self, lm: Any, *, value_head: bool = False, detach_value: bool = False, chunk: int = 1024) -> None:
@@ -58,11 +57,11 @@ class PolicyModel(nn.Module):
             nn.init.zeros_(self.value.bias)
 
     def forward(self, pack: Pack, *, entropy_gradient: bool = False) -> TokenOutputs:
-        """Run a micro-batch.
+        """Run a microbatch.
 
         Args:
-            pack: The micro-batch, on the model's device.
-            entropy_gradient: Whether the entropy is part of the loss.
+            pack: The microbatch, on the model's device.
+            entropy_gradient: Whether the entropy needs a gradient.
         """
         decoder = self.lm.get_decoder()
         hidden = decoder(input_ids=pack.token_ids, position_ids=pack.position_ids, use_cache=False).last_hidden_state
@@ -83,12 +82,12 @@ class PolicyModel(nn.Module):
         return TokenOutputs(torch.cat(logprobs), torch.cat(entropy), values)
 
     def check(self) -> None:
-        """See that it says of rows behind each other what the language model says of each alone.
+        """Check that packed rows give the same log-probabilities as single rows.
 
-        Some families scale or cap their logits after the output layer, and some let a row look at the one before it.
+        Some model families scale or cap the logits after the output layer, and some attend across packed rows.
 
         Raises:
-            UsageError: It does not.
+            UsageError: They do not.
         """
         rows = [torch.arange(3, 11), torch.arange(20, 27)]
         batch = segments_batch([[_all_sampled(row.tolist())] for row in rows])
@@ -103,17 +102,17 @@ class PolicyModel(nn.Module):
         gap = float((packed - torch.cat(alone)).abs().mean())
         if not gap <= MAX_PACKING_GAP:
             raise UsageError(
-                f"model.path: the trainer cannot run models of the kind {self.lm.config.model_type!r}: in rows behind "
-                f"each other it finds log-probabilities of tokens that are off by {gap:.2f} on average"
+                f"model.path: the trainer does not support models of type {self.lm.config.model_type!r}: log-"
+                f"probabilities of packed rows are off by {gap:.2f} on average. Choose a model of another family"
             )
 
     def export(self, folder: Path, tokenizer: Any, *, untied: bool = False) -> None:
-        """Write the language model and its tokenizer as a Hugging Face folder, adapters merged in.
+        """Write the language model and its tokenizer as a Hugging Face folder, with adapters merged.
 
         Args:
-            folder: Where to; it is made.
-            tokenizer: Is written beside the weights.
-            untied: Write the output embedding as a weight of its own, also where it is the input embedding.
+            folder: The folder to create.
+            tokenizer: The tokenizer.
+            untied: Untie the output embedding from the input embedding.
         """
         lm = self._merged()
         if untied and lm.config.tie_word_embeddings:
@@ -122,9 +121,9 @@ class PolicyModel(nn.Module):
         tokenizer.save_pretrained(folder)
 
     def weights(self) -> dict[str, Tensor]:
-        """The language model's weights under the names that `export` writes, adapters merged in, shared ones once.
+        """Return the language model's weights by the names that `export` writes, adapters merged, shared ones once.
 
-        Without adapters they are, as a rule, the very tensors that are trained, not copies.
+        Without adapters they are usually the trained tensors, not copies.
         """
         lm = self._merged()
         named: dict[str, Tensor] = {}
@@ -136,7 +135,7 @@ class PolicyModel(nn.Module):
                 named[name] = weight
         try:
             from transformers.core_model_loading import revert_weight_conversion
-        except ImportError:  # before transformers 5 the names in memory are those in files
+        except ImportError:  # before transformers 5, names in memory and in files are the same
             return named
         return dict(revert_weight_conversion(lm, named))
 
@@ -148,7 +147,7 @@ class PolicyModel(nn.Module):
 
 
 def _untied(lm: Any) -> Any:
-    """The same model with an output embedding of its own; all other weights are shared with `lm`."""
+    """Return a model with an untied output embedding that shares all other weights."""
     config = copy.deepcopy(lm.config)
     config.tie_word_embeddings = False
     with torch.device("meta"):
@@ -159,7 +158,7 @@ def _untied(lm: Any) -> Any:
 
 
 def _all_sampled(token_ids: list[int]) -> Segment:
-    """A row of which the first token alone is given."""
+    """Make a segment in which all tokens but the first are sampled."""
     behind = len(token_ids) - 1
     return Segment(
         token_ids=tuple(token_ids),
@@ -185,16 +184,18 @@ def load_model(
     detach_value: bool = False,
     lora_rank: int = 0,
     gradient_checkpointing: bool = False,
+    chunk: int = 1024,
 ) -> PolicyModel:
-    """The model of a Hugging Face folder or id, without dropout: a token has one probability, trained on or not.
+    """Load a model without dropout, so that log-probabilities in training and evaluation mode agree.
 
     Args:
-        path: The folder or id.
-        dtype: Of the weights: "float32", "bfloat16" or "float16".
+        path: Hugging Face folder or id.
+        dtype: Data type of the weights: "float32", "bfloat16" or "float16".
         value_head: As in `PolicyModel`.
         detach_value: As in `PolicyModel`.
-        lora_rank: Train low-rank adapters of this rank in all linear layers instead of the weights; 0 trains them all.
-        gradient_checkpointing: Keep less in the forward pass and compute it again.
+        lora_rank: Rank of LoRA adapters in all linear layers. 0 trains all weights.
+        gradient_checkpointing: Recompute activations in the backward pass.
+        chunk: As in `PolicyModel`.
 
     Raises:
         MissingDependency: transformers, or peft for adapters, is not installed.
@@ -205,7 +206,7 @@ def load_model(
         raise MissingDependency(f"training needs transformers: pip install 'swe-gym[train]' ({error})") from error
     config = AutoConfig.from_pretrained(path)
     for name in [name for name, value in vars(config).items() if isinstance(value, float) and "drop" in name]:
-        setattr(config, name, 0.0)  # "attention_dropout", "resid_pdrop": every family has names of its own
+        setattr(config, name, 0.0)  # names differ by family: "attention_dropout", "resid_pdrop"
     lm = AutoModelForCausalLM.from_pretrained(
         path, config=config, dtype=getattr(torch, dtype), attn_implementation="sdpa"
     )
@@ -213,12 +214,12 @@ def load_model(
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if lora_rank:
         lm = _with_adapters(lm, lora_rank)
-    return PolicyModel(lm, value_head=value_head, detach_value=detach_value)
+    return PolicyModel(lm, value_head=value_head, detach_value=detach_value, chunk=chunk)
 
 
 def _with_adapters(lm: Any, rank: int) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise MissingDependency(f"adapters need peft: pip install peft ({error})") from error
+        raise MissingDependency(f"model.lora_rank needs peft: pip install peft ({error})") from error
     return get_peft_model(lm, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", lora_dropout=0.0))

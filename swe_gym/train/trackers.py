@@ -1,4 +1,4 @@
-"""Services that draw curves of a run while it goes on. Each gets the numbers of the log, under the log's names."""
+"""Experiment trackers: TensorBoard, Weights & Biases and MLflow. Each receives the numbers of the log."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ PROJECT = "swe-gym"
 
 
 class Tracker(Protocol):
-    """One service."""
+    """An experiment tracker."""
 
     def add(self, numbers: Mapping[str, float], update: int) -> None:
-        """Take the numbers of one event."""
+        """Record the numbers of one event."""
         ...
 
-    def close(self) -> None:
-        """Hand over what is buffered."""
+    def close(self, *, failed: bool) -> None:
+        """Flush, and mark the run as finished or failed."""
         ...
 
 
 class TensorBoard:
-    """Event files in the run folder."""
+    """Writes event files into the run folder."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:  # noqa: ARG002  it shows numbers only
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:  # noqa: ARG002  numbers only
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = SummaryWriter(folder / "tensorboard")
@@ -38,13 +38,13 @@ class TensorBoard:
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, update)
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:  # noqa: ARG002  it has no status
         """See `Tracker`."""
         self._writer.close()
 
 
 class WandB:
-    """Weights & Biases; its own variables say where and as whom (`WANDB_PROJECT`, `WANDB_MODE=offline`, ...)."""
+    """Logs to Weights & Biases, configured by its environment variables (`WANDB_PROJECT`, `WANDB_MODE`, ...)."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         import wandb
@@ -52,16 +52,16 @@ class WandB:
         self._run: Any = wandb.init(name=folder.name, dir=folder, config=dict(config), settings={"silent": True})
 
     def add(self, numbers: Mapping[str, float], update: int) -> None:
-        """See `Tracker`. The step is the service's own, as it takes none twice; the update is a number of its own."""
+        """See `Tracker`. W&B refuses a step twice, so the update is a metric of its own."""
         self._run.log({**numbers, "at_update": update})
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         """See `Tracker`."""
-        self._run.finish()
+        self._run.finish(exit_code=int(failed))
 
 
 class MLflow:
-    """MLflow; `MLFLOW_TRACKING_URI` and `MLFLOW_EXPERIMENT_NAME` say where."""
+    """Logs to MLflow, configured by `MLFLOW_TRACKING_URI` and `MLFLOW_EXPERIMENT_NAME`."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         import mlflow
@@ -87,9 +87,9 @@ class MLflow:
         metrics = [Metric(name, value, now, update) for name, value in numbers.items()]
         self._client.log_batch(self._run, metrics=metrics)
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         """See `Tracker`."""
-        self._client.set_terminated(self._run)
+        self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
 TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
@@ -100,22 +100,22 @@ TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
 
 
 def make_tracker(name: str, folder: Path, config: Mapping[str, Any]) -> Tracker:
-    """A service by its name.
+    """Start a tracker.
 
     Args:
         name: "tensorboard", "wandb" or "mlflow".
-        folder: The run folder; its name is the run's.
-        config: The run's configuration, by section.
+        folder: The run folder; its name becomes the run's name.
+        config: The configuration, by section.
 
     Raises:
-        UsageError: There is none of that name, or it does not begin: nobody is logged in, say.
-        MissingDependency: Its package is not installed.
+        UsageError: The name is unknown, or the tracker fails to start, for example without a login.
+        MissingDependency: The tracker's package is not installed.
     """
     if name not in TRACKERS:
         raise unknown_name("tracker", name, list(TRACKERS))
     try:
         return TRACKERS[name](folder, config)
     except ImportError as error:
-        raise MissingDependency(f"run.trackers: pip install {name} ({error})") from error
-    except Exception as error:  # whatever a service raises that is not set up, or does not answer
-        raise UsageError(f"run.trackers: {name} does not begin: {error}") from error
+        raise MissingDependency(f"run.trackers {name!r} needs its package: pip install {name} ({error})") from error
+    except Exception as error:  # any error of a third-party service
+        raise UsageError(f"run.trackers {name!r} failed to start: {error}") from error

@@ -1,1 +1,1 @@
-"""The page that shows a run: `server` while it goes on, `report` as one file to give to somebody."""
+"""Pages of runs: served by `server`, or written by `report` and `training_report` as one file."""

@@ -1,4 +1,4 @@
-"""One trajectory as a page takes it."""
+"""A trajectory as JSON for a page."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from ..trajectories.trajectory import Trajectory
 
 
 def as_page(trajectory: Trajectory, *, first_turn: int = 0) -> dict[str, Any]:
-    """What is shown of a trajectory, as plain JSON.
-
-    Rows of tokens are for trainers: of them only the counts are left, and of the conversation only what the policy was
-    told before it began. `verdict` and `failure` are passed on where they are there.
+    """Return a trajectory as plain JSON, with counts in place of tokens and the system prompt in place of messages.
 
     Args:
-        trajectory: The record.
-        first_turn: Turns before it are left out; the page knows them.
+        trajectory: The trajectory.
+        first_turn: Index of the first turn to return.
     """
     shown = trajectory.model_dump(exclude={"segments", "messages", "turns", "tools", "env"})
     shown["tools"] = [tool.name for tool in trajectory.tools]

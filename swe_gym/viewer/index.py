@@ -1,7 +1,6 @@
-"""What a page shows of a run, read from its folder as it grows.
+"""The index of a run for its page, read from the run folder as it grows.
 
-Nothing is read twice and no trajectory is kept: a row of the table knows the bytes of its line. Half-written lines are
-waited for.
+It reads each line once and keeps no trajectory, only the position of its line. It waits for incomplete lines.
 """
 
 from __future__ import annotations
@@ -35,35 +34,35 @@ from ..trajectories.run_folder import (
 from ..trajectories.trajectory import Trajectory, Usage
 
 State = Literal["resolved", "unresolved", "failed", "running", "left"]
-"""Judged one way or the other, a try that does not count, being played, left behind by a process that was killed."""
+"""Judged (two states), an attempt that does not count, running, or left behind by a killed process."""
 
 NOT_JUDGED = ("infra_failed", "running")
-"""Outcomes of a trajectory that do not count."""
+"""Outcomes that do not count."""
 
 STALE = 15.0
-"""Seconds after which a run is over whose count was not replaced; a rollout replaces it about once a second."""
+"""Seconds without a new progress file before a run counts as stopped. A rollout writes one about once a second."""
 
 SLICE = 1.0
-"""Seconds that one look at a folder may take; the next one goes on."""
+"""Maximum seconds of one refresh."""
 
 
 class Row(NamedTuple):
-    """A line of the run's table.
+    """A row of the table of episodes.
 
     Attributes:
-        id: Of the episode's record, for `RunIndex.trajectory`.
-        state: How it ended, where it did.
-        task_id: The task.
-        repo: Whose code it is.
-        attempt: Which of the attempts at this task, from 0.
-        tries: How often it was played.
-        reason: What ended it; empty while it is played.
-        reward: What it was worth; 0.0 where it was not judged.
-        turns: Steps so far.
-        usage: What the policy used of its model.
-        cheat_signs: How many signs of cheating were seen.
-        seconds: Wall-clock time by activity: "start", "tools", "grading", "policy"; and "total".
-        started: Date and time (UTC, ISO 8601).
+        id: Id of the record, for `RunIndex.trajectory`.
+        state: State.
+        task_id: Task id.
+        repo: Repository.
+        attempt: Number of the attempt at this task, from 0.
+        tries: Number of tries, retries included.
+        reason: Stop reason; empty while the episode runs.
+        reward: Reward; 0.0 if not judged.
+        turns: Number of turns so far.
+        usage: Tokens and cost of the policy's model.
+        cheat_signs: Number of signs of cheating.
+        seconds: Wall-clock seconds by activity ("start", "tools", "grading", "policy"), and "total".
+        started: Start (UTC, ISO 8601).
     """
 
     id: str
@@ -82,31 +81,17 @@ class Row(NamedTuple):
 
     @property
     def judged(self) -> bool:
-        """It counts."""
+        """Whether the episode was judged."""
         return self.state in ("resolved", "unresolved")
 
 
 def row_of(name: str, state: State, entry: IndexLine) -> Row:
-    """The row of an entry of the index."""
-    return Row(
-        id=name,
-        state=state,
-        task_id=entry.task_id,
-        repo=entry.repo,
-        attempt=entry.attempt,
-        tries=entry.tries,
-        reason=entry.reason,
-        reward=entry.reward,
-        turns=entry.turns,
-        usage=entry.usage,
-        cheat_signs=entry.cheat_signs,
-        seconds=entry.seconds,
-        started=entry.started,
-    )
+    """Make the row of an index entry."""
+    return Row(name, state, *(getattr(entry, field) for field in Row._fields[2:]))
 
 
 class _Place(NamedTuple):
-    """Where a record stands: a line of a file, in bytes."""
+    """The position of a record: a line of a file, in bytes."""
 
     path: Path
     offset: int
@@ -114,23 +99,23 @@ class _Place(NamedTuple):
 
 
 class RunIndex:
-    """A run folder, or a file of trajectories, as far as it was read. Its methods may be called from any thread.
+    """An index of a run folder or a trajectory file. Its methods may be called from any thread.
 
     Args:
         path: The folder or file.
 
     Attributes:
-        generation: Another one each time that reading began anew: rows that were handed out before are void.
-        rows: Episodes that are over, in the order in which they were read. It only grows, within a generation.
-        live: Episodes that are being played, or that a killed process left behind.
-        problems: Lines that could not be read, in words.
-        run: What was asked for; None for a file.
-        progress: The run's last count, as `Progress`; empty where there is none.
-        active: The run goes on.
-        behind: There is more to read than one look had time for.
+        generation: Id that changes when the index starts over, which invalidates earlier rows.
+        rows: Finished episodes, in reading order. Only grows within a generation.
+        live: Episodes that are running, or that a killed process left behind.
+        problems: Messages about lines that cannot be read.
+        run: Configuration of the run; None for a file.
+        progress: Last progress of the run; empty without one.
+        active: Whether the run is running.
+        behind: Whether the last refresh ran out of time.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: The path is neither.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -139,10 +124,10 @@ class RunIndex:
         self._trajectories = given / TRAJECTORIES if self.folder else given
         if self.folder is not None and not (self.folder / RUN).exists():
             inside = sorted(found.parent.name for found in self.folder.glob(f"*/{RUN}"))
-            hint = f"; in it are {', '.join(inside)}" if inside else ""
-            raise UsageError(f"{path} is no run folder: it holds no {RUN}{hint}")
+            hint = f". Run folders in it: {', '.join(inside)}" if inside else ""
+            raise UsageError(f"not a run folder: {path} has no {RUN}{hint}")
         if not given.exists():
-            raise UsageError(f"{path} is neither a run folder nor a file of trajectories")
+            raise UsageError(f"{path} is neither a run folder nor a trajectory file")
         self._mutex = threading.Lock()
         self.run: RunInfo | None = None
         self._run_changed = 0
@@ -161,13 +146,13 @@ class RunIndex:
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """Name of the run."""
         return self.run.experiment if self.run else self._trajectories.stem
 
     # --- reading what is new ----------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Read what came since the last time, for about a second at most."""
+        """Read new lines, for about a second at most."""
         with self._mutex:
             deadline = time.monotonic() + SLICE
             if self._is_another_run():
@@ -178,13 +163,13 @@ class RunIndex:
                 self._read_live(self.folder)
 
     def read_all(self) -> None:
-        """Read until nothing is left, however long it takes."""
+        """Read all lines."""
         self.refresh()
         while self.behind:
             self.refresh()
 
     def _is_another_run(self) -> bool:
-        """The folder was replaced, or files of it were cut by more than half a line."""
+        """Return whether the folder was replaced or its files were truncated."""
         before = self.run
         if self.folder is not None and (changed := _changed(self.folder / RUN)) != self._run_changed:
             self.run, self._run_changed = read_run(self.folder), changed
@@ -196,7 +181,7 @@ class RunIndex:
         )
 
     def _read_finished(self, deadline: float) -> bool:
-        """The index says it quickly; what it does not say yet, the lines themselves do. True if nothing is left."""
+        """Read index lines, which is fast, then trajectories that are not indexed yet. Return whether all were read."""
         if self.folder is not None and not self._read_index(self.folder / INDEX, deadline):
             return False
         for offset, line in whole_lines(self._trajectories, self._end):
@@ -209,12 +194,12 @@ class RunIndex:
     def _read_index(self, path: Path, deadline: float) -> bool:
         size = _size(self._trajectories)
         if _size(path) < self._index_end:
-            self._index_end = 0  # it was made again
+            self._index_end = 0  # it was rebuilt
         for offset, line in whole_lines(path, self._index_end):
             try:
                 entry = IndexLine.model_validate_json(line)
             except ValidationError:
-                return True  # the next rollout makes it again; until then the lines themselves are read
+                return True  # the next rollout rebuilds it
             if entry.offset > self._end or entry.end > size:
                 return True
             self._index_end = offset + len(line)
@@ -239,7 +224,7 @@ class RunIndex:
     def _add_line(self, place: _Place, line: bytes) -> None:
         try:
             entry = index_line(Trajectory.from_json(line.decode()), place.offset, place.length)
-        except ValueError as error:  # UsageError and UnicodeDecodeError are such
+        except ValueError as error:  # includes UsageError and UnicodeDecodeError
             self.problems.append(f"{place.path.name}, byte {place.offset}: {error}")
             return
         self._add(place, entry)
@@ -264,20 +249,20 @@ class RunIndex:
         running = {}
         for path in sorted((folder / LIVE).glob("*.jsonl")):
             known = self._running.get(path.name)
-            running[path.name] = known if known and known.goes_on() else _Running(path)
+            running[path.name] = known if known and known.is_current() else _Running(path)
         self._running = running
         state: State = "running" if self.active else "left"
         self.live = [row for file in running.values() if (row := file.row(state)) is not None]
-        if self.live:  # its end may be on disk before the file of its turns is gone
+        if self.live:  # its record may be written before its live file is removed
             over = {(row.task_id, row.attempt, row.started) for row in self.rows[-1000:]}
             self.live = [row for row in self.live if (row.task_id, row.attempt, row.started) not in over]
 
     def news(self, generation: str = "", known: int = 0) -> dict[str, Any]:
-        """What a page does not know yet, as plain JSON.
+        """Return what is new to a page, as plain JSON.
 
         Args:
-            generation: What the page has seen before.
-            known: How many of its rows.
+            generation: Generation that the page has.
+            known: Number of rows that the page has.
         """
         with self._mutex:
             start = known if generation == self.generation else 0
@@ -299,13 +284,13 @@ class RunIndex:
     # --- one episode ------------------------------------------------------------------------------------------
 
     def trajectory(self, name: str) -> Trajectory:
-        """The record of a row, read from disk.
+        """Read the record of a row from disk.
 
         Args:
             name: The row's `id`.
 
         Raises:
-            UsageError: There is none of that name, or its line is no trajectory.
+            UsageError: The id is unknown, or its line is not a trajectory.
         """
         with self._mutex:
             place, running = self._places.get(name), self._running.get(name.removeprefix("live-"))
@@ -315,12 +300,12 @@ class RunIndex:
                 return Trajectory.from_json(file.read(place.length).decode())
         trajectory = read_live_file(running.path) if running else None
         if trajectory is None:
-            raise UsageError(f"there is no episode {name!r} here, or no longer: it may have ended")
+            raise UsageError(f"unknown episode {name!r}: it may have ended since the page was loaded")
         return trajectory
 
 
 class _Running:
-    """The file of a running episode, as far as it was read."""
+    """A reader of the file of a running episode."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -331,15 +316,15 @@ class _Running:
         self._usage = Usage()
         self._tools = self._policy = 0.0
 
-    def goes_on(self) -> bool:
-        """It is still the same try, and not the next one in a file of the same name."""
+    def is_current(self) -> bool:
+        """Return whether the file still belongs to the same try."""
         with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
             return file.read(len(self._beginning)) == self._beginning and _size(self.path) >= self._end
         return False
 
     def row(self, state: State) -> Row | None:
-        """With the turns that are on disk by now; None where not even a beginning is, or nothing that is an episode."""
-        with contextlib.suppress(ValueError, KeyError):  # of another version: its end will be named as such
+        """Read new turns and return the row; None if the file has no valid start of an episode."""
+        with contextlib.suppress(ValueError, KeyError):  # of another version; its record will be reported
             self._read()
         if self._entry is None:
             return None
@@ -368,11 +353,11 @@ COLUMNS = (
     *("id", "state", "task", "repo", "attempt", "tries", "reason", "reward", "turns"),
     *("read", "written", "cost", "signs", "started", "start", "policy", "tools", "grading", "total"),
 )
-"""What stands where in a row as a page takes it."""
+"""The order of the values in `as_list`."""
 
 
 def as_list(row: Row) -> list[Any]:
-    """A row as a page takes it: short, in the order of `COLUMNS`."""
+    """Return a row as a list in the order of `COLUMNS`."""
     used, spent = row.usage, row.seconds
     times = [round(spent.get(name, 0.0), 3) for name in COLUMNS[-5:]]
     return [*row[:9], used.prompt_tokens, used.completion_tokens, used.cost, row.cheat_signs, row.started, *times]

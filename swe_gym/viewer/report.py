@@ -1,34 +1,32 @@
-"""A run as one file of HTML that needs nothing else: to read without a server, and to give to somebody."""
+"""The report of a run: one HTML file that needs neither a server nor a network."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
-import html
 import json
 import os
-import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
-from ..atomic import replacing
 from .episode import as_page
 from .index import RunIndex
-from .server import PAGE, STATIC, static_text
+from .page import write_page
+from .server import PAGE
 from .stats import summary
 
 MOST_EPISODES = 1000
-"""Episodes that are put into a file where nobody says otherwise; the table has all of them."""
+"""Default number of episodes in a report; the table lists all."""
 
 
 class Report(NamedTuple):
-    """What was written.
+    """A summary of what was written.
 
     Attributes:
-        episodes: Rows of the table.
-        readable: Those that can be opened.
-        size: Of the file, in bytes.
+        episodes: Number of rows in the table.
+        readable: Number of episodes that can be opened.
+        size: Size of the file in bytes.
     """
 
     episodes: int
@@ -43,62 +41,29 @@ def write_report(
     with_verdicts: bool = False,
     most_episodes: int = MOST_EPISODES,
 ) -> Report:
-    """Write a run as one file of HTML.
-
-    Episodes are packed one by one, and a browser unpacks the one that is read.
+    """Write a run as one HTML file.
 
     Args:
-        source: A run folder, or a file of trajectories.
-        path: The file; it is replaced.
-        with_verdicts: Also what graders found, test by test, and failures in full. That is content of the tasks'
-            oracles: whoever has the file knows the names of hidden tests and the end of their output.
-        most_episodes: The first so many can be opened.
+        source: Run folder, or trajectory file.
+        path: The file to write.
+        with_verdicts: Include graders' verdicts and full failures. They reveal the names and output of hidden tests.
+        most_episodes: Number of episodes that can be opened.
 
     Raises:
-        UsageError: There is no such run, or an episode of it cannot be read.
+        UsageError: The run is missing, or an episode cannot be read.
     """
     index = RunIndex(source)
     index.read_all()
-    news = {**index.news(), "live": [], "active": False, "progress": {}, "with_verdicts": with_verdicts}
     readable = index.rows[:most_episodes]
-    target = Path(path)
-    with replacing(target) as partial, partial.open("w", encoding="utf-8") as file:
-        head, foot = _page()
-        file.write(head)
-        _add(file, "news", json.dumps(news))
-        _add(file, "stats", json.dumps(summary(index.rows)))
+
+    def blocks() -> Iterator[tuple[str, str]]:
+        news = {**index.news(), "live": [], "active": False, "progress": {}, "with_verdicts": with_verdicts}
+        yield "news", json.dumps(news)
+        yield "stats", json.dumps(summary(index.rows))
         for row in readable:
             trajectory = index.trajectory(row.id)
             shown = as_page(trajectory if with_verdicts else trajectory.without_oracle())
             packed = gzip.compress(json.dumps(shown).encode(), compresslevel=6, mtime=0)
-            _add(file, f"episode-{row.id}", base64.b64encode(packed).decode())
-        file.write(foot)
-    return Report(len(index.rows), len(readable), target.stat().st_size)
+            yield f"episode-{row.id}", base64.b64encode(packed).decode()
 
-
-def _add(file: IO[str], name: str, data: str) -> None:
-    """A block of data. No `<` is left in it, so nothing of it can end the block."""
-    escaped = data.replace("<", "\\u003c")
-    file.write(f'<script type="application/json" id="{html.escape(name)}">{escaped}</script>\n')
-
-
-def _page() -> tuple[str, str]:
-    """What stands before the data, and what stands behind it: style and scripts in the page, and no others allowed."""
-    style = static_text("style.css")
-    scripts = [static_text(name) for name in STATIC if name.endswith(".js")]
-    allowed = " ".join(_hash(script) for script in scripts)
-    policy = (
-        f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    page = re.sub(r"<script src=.*?</script>\n?", "", static_text(PAGE))
-    page = page.replace(
-        '<link rel="stylesheet" href="style.css">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>',
-    )
-    head, body_end, foot = page.rpartition("</body>")
-    return head, "".join(f"<script>{script}</script>\n" for script in scripts) + body_end + foot
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return Report(len(index.rows), len(readable), write_page(Path(path), PAGE, blocks()))

@@ -1,6 +1,6 @@
-"""The page of a run, served to this machine only.
+"""The server of the page of a run, for this machine only.
 
-What a model printed is data here and on the page, never markup: see the policy of contents that goes with each answer.
+Output of models is data here and on the page, never markup; the content security policy of each response enforces it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote
@@ -23,15 +22,19 @@ from urllib.parse import parse_qsl, unquote
 from ..errors import UsageError
 from .episode import as_page
 from .index import RunIndex
+from .page import static_text
 from .stats import summary
 
 PAGE = "index.html"
 STATIC = {
     PAGE: "text/html; charset=utf-8",
-    "style.css": "text/css; charset=utf-8",
-    **dict.fromkeys(("data.js", "table.js", "episode.js", "plots.js", "app.js"), "text/javascript; charset=utf-8"),
+    **dict.fromkeys(("uPlot.min.css", "style.css"), "text/css; charset=utf-8"),
+    **dict.fromkeys(
+        ("uPlot.iife.min.js", "dom.js", "chart.js", "data.js", "table.js", "episode.js", "plots.js", "app.js"),
+        "text/javascript; charset=utf-8",
+    ),
 }
-"""Every file that is served, and nothing else: no path of a request is ever joined to one of the disk."""
+"""Name -> content type of every file that is served. No request path is ever joined to a path on disk."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -45,32 +48,26 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 LONGEST_ADDRESS = 4096
-"""Characters of an address below the root."""
+"""Maximum characters of an address below the root."""
 
 MOST_FIELDS = 10
 MOST_DIGITS = 15
 LOCAL = {"127.0.0.1", "localhost"}
-"""Names by which a browser may ask, at any port, as it may be forwarded. Another name is led here by somebody else."""
-
-
-def static_text(name: str) -> str:
-    """A file of the page."""
-    return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
+"""Accepted host names, at any port because it may be forwarded. Others may be DNS rebinding."""
 
 
 class ViewServer:
     """Serves the page of one run on 127.0.0.1 while it is open.
 
     Args:
-        path: A run folder, or a file of trajectories.
-        port: 0 takes any that is free.
+        path: Run folder, or trajectory file.
+        port: Port. 0 takes any free port.
 
     Attributes:
-        url: Where the page is. It holds a secret, without which nothing is answered: others on this machine, and
-            programs in sandboxes that share its network, are not to read verdicts.
+        url: Address of the page. It holds a secret, so that other users and programs in sandboxes cannot read verdicts.
 
     Raises:
-        UsageError: There is no such run, or the port is taken.
+        UsageError: The run is missing, or the port is in use.
     """
 
     def __init__(self, path: str | os.PathLike[str], port: int = 0) -> None:
@@ -80,13 +77,15 @@ class ViewServer:
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
-            raise UsageError(f"port {port} cannot be had ({error.strerror}): choose another, or 0 for any") from error
+            raise UsageError(
+                f"cannot listen on port {port} ({error.strerror}): choose another port, or 0 for any free one"
+            ) from error
         self.url = f"http://127.0.0.1:{self._server.server_port}{self._server.root}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="view", daemon=True)
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Serve until it is closed, or for so long."""
+        """Serve until `close`, or for a number of seconds."""
         self._thread.join(seconds)
 
     def close(self) -> None:
@@ -106,7 +105,7 @@ class ViewServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 128  # a browser asks for all files at once
+    request_queue_size = 128  # a browser requests all files at once
 
     def __init__(self, index: RunIndex, port: int) -> None:
         self.index = index
@@ -114,10 +113,10 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
 
     def answer(self, name: str, query: dict[str, str]) -> Any:
-        """What an address of the API says.
+        """Return the answer of an API address.
 
         Raises:
-            UsageError: There is nothing of that name.
+            UsageError: The address or the episode is unknown.
             BadRequest: A number of the request is invalid.
         """
         if name == "rows":
@@ -129,29 +128,29 @@ class _Server(ThreadingHTTPServer):
         if name == "episode":
             first_turn = _count(query, "turns")
             return as_page(self.index.trajectory(query.get("id", "")), first_turn=first_turn)
-        raise UsageError(f"there is nothing at {name!r}")
+        raise UsageError(f"unknown address {name!r}")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what went wrong; a browser that goes away in the middle of an answer did nothing wrong."""
+        """Print an error, unless the browser closed the connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 class BadRequest(Exception):
-    """An address that no page of ours asks for; the message says what is wrong with it."""
+    """An invalid address."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = 30.0
-    """Seconds that a client may keep a thread waiting."""
+    """Seconds before an idle connection is closed."""
 
     def do_GET(self) -> None:
         if self.headers.get("Host", "").partition(":")[0] not in LOCAL:
-            return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"This page is for this machine only.\n")
+            return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"This page is available on this machine only.\n")
         root = self.server.root
         if not secrets.compare_digest(self.path[: len(root)].encode("latin-1"), root.encode()):
-            return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"Open the whole address that was printed.\n")
+            return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"Open the full address that swe-gym view printed.\n")
         try:
             name, query = _parse(self.path[len(root) :])
             if name in STATIC:
@@ -166,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         except UsageError as error:
             status, said = HTTPStatus.NOT_FOUND, {"error": str(error)}
         except OSError as error:
-            status, said = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"the run cannot be read: {error.strerror}"}
+            status, said = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"cannot read the run: {error.strerror}"}
         self._send(status, "application/json", json.dumps(said).encode())
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
@@ -177,24 +176,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: whoever opened the page sees it."""
+        """Do not log requests."""
 
 
 def _parse(address: str) -> tuple[str, dict[str, str]]:
-    """The name and the query of an address below the root.
+    """Parse name and query of an address below the root.
 
     Raises:
         BadRequest: It is too long, not ASCII, not percent-encoded UTF-8, or holds a control character.
     """
     if len(address) > LONGEST_ADDRESS:
-        raise BadRequest(f"The address has {len(address)} characters; at most {LONGEST_ADDRESS} are read.")
+        raise BadRequest(f"The address has {len(address)} characters; the maximum is {LONGEST_ADDRESS}.")
     if not address.isascii() or re.search(r"%(?![0-9A-Fa-f]{2})", address):
         raise BadRequest("The address is not percent-encoded.")
     path, _, query = address.partition("#")[0].partition("?")
     try:
         name = unquote(path, errors="strict")
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
-    except ValueError as error:  # bytes that are not UTF-8, or too many fields
+    except ValueError as error:  # not UTF-8, or too many fields
         raise BadRequest(f"The address cannot be decoded: {error}.") from error
     if any(not character.isprintable() for text in (name, *itertools.chain(*pairs)) for character in text):
         raise BadRequest("The address holds a control character.")
@@ -202,7 +201,7 @@ def _parse(address: str) -> tuple[str, dict[str, str]]:
 
 
 def _count(query: dict[str, str], name: str) -> int:
-    """A number of a request, from 0."""
+    """Parse a non-negative number of a request."""
     text = query.get(name, "0")
     if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
         raise BadRequest(f"{name} must be a number of at most {MOST_DIGITS} digits, not {text[:20]!r}.")

@@ -1,4 +1,4 @@
-"""What the plots show, in numbers. Pure functions."""
+"""The data of the plots of a run."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..train.evaluate import pass_at_k
+from ..trajectories.statistics import pass_at_k
 from .index import Row
 
 MOST_BARS = 12
-"""Repositories that a plot names; the others are one bar."""
+"""Maximum repositories in a plot. The others share one bar."""
 
 
 class PassAtK(NamedTuple):
     """A point of the curve.
 
     Attributes:
-        k: Attempts.
-        value: Chance that at least one of `k` attempts solves a task, on average over the tasks.
-        tasks: Those with at least `k` attempts, which the average is over.
+        k: Number of attempts.
+        value: Unbiased estimate of pass@k, averaged over the tasks.
+        tasks: Number of tasks with at least `k` attempts.
     """
 
     k: int
@@ -28,10 +28,10 @@ class PassAtK(NamedTuple):
 
 
 def pass_curve(outcomes: Mapping[str, Sequence[bool]]) -> list[PassAtK]:
-    """pass@k for each k up to the most attempts at a task.
+    """Return pass@k for each k up to the largest number of attempts at a task.
 
     Args:
-        outcomes: Of the judged attempts, by task. A task with fewer than k attempts is left out of pass@k.
+        outcomes: Whether each judged attempt is resolved, by task. pass@k skips tasks with fewer than k attempts.
     """
     counts = [(len(tried), sum(tried)) for tried in outcomes.values()]
     points = []
@@ -42,7 +42,7 @@ def pass_curve(outcomes: Mapping[str, Sequence[bool]]) -> list[PassAtK]:
 
 
 def resolved_by(rows: Iterable[Row]) -> list[tuple[str, int, int]]:
-    """Repository, resolved and judged episodes; the largest first, and the small ones together."""
+    """Return repository, resolved and judged episodes, largest first. Small repositories share the last entry."""
     judged: collections.Counter[str] = collections.Counter()
     resolved: collections.Counter[str] = collections.Counter()
     for row in rows:
@@ -59,11 +59,11 @@ def resolved_by(rows: Iterable[Row]) -> list[tuple[str, int, int]]:
 
 
 def turn_bins(rows: Iterable[Row], most: int = 25) -> list[tuple[int, int, int, int]]:
-    """A histogram of turns: first and last number of turns of a bin, episodes that were resolved, and others.
+    """Return a histogram of turns: first and last number of turns of a bin, resolved episodes, and others.
 
     Args:
         rows: The judged episodes.
-        most: Bins.
+        most: Maximum number of bins.
     """
     counted = [(row.turns, row.state == "resolved") for row in rows]
     if not counted:
@@ -78,7 +78,7 @@ def turn_bins(rows: Iterable[Row], most: int = 25) -> list[tuple[int, int, int, 
 
 
 def wall_clock(rows: Iterable[Row]) -> dict[str, float]:
-    """Seconds of all episodes together by what they went to; what failed for another's fault is a part of its own."""
+    """Return the summed seconds of all episodes by activity. Failed tries are an activity of their own."""
     spent = dict.fromkeys(("model", "tools", "reset", "grading", "other", "failed tries"), 0.0)
     for row in rows:
         total = row.seconds.get("total", 0.0)
@@ -98,10 +98,10 @@ def wall_clock(rows: Iterable[Row]) -> dict[str, float]:
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """Everything that is plotted of a run, as plain JSON.
+    """Return the data of all plots of a run, as plain JSON.
 
     Args:
-        rows: Of the episodes that are over; failed tries are counted apart.
+        rows: Finished episodes and failed attempts.
     """
     judged = [row for row in rows if row.judged]
     by_task: dict[str, list[bool]] = {}

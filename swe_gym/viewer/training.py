@@ -1,4 +1,4 @@
-"""Training runs in numbers: what their logs say of learning, and of where the time went. Pure functions."""
+"""The data of training pages, computed from the logs of runs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
-from ..train.log import read_log
+from ..lines import whole_lines
 
 Line = Mapping[str, Any]
-"""One event of a log."""
+"""An event of a log."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What a folder of `swe-gym train` holds about its run.
+    """The configuration and the log of a training run.
 
     Attributes:
-        name: Of the folder, with as much of its path as tells it from the others.
-        config: What was asked for.
-        updates: The lines of the log about updates, in order.
-        evaluations: Those about evaluations.
-        saves: Those about checkpoints.
-        minutes: Wall-clock time of it all, over all sittings.
+        name: Last part of the folder's path, or as many parts as distinguish it from the others.
+        config: Configuration.
+        updates: Events of updates, in order.
+        evaluations: Events of evaluations.
+        saves: Events of checkpoints.
+        minutes: Wall-clock minutes, over all resumes.
     """
 
     name: str
@@ -39,32 +39,30 @@ class TrainingRun:
 
 
 def is_training(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is one of `swe-gym train`."""
+    """Return whether a folder is a run folder of `swe-gym train`."""
     return Path(path, "log.jsonl").is_file() and Path(path, "config.json").is_file()
 
 
 def read_training(paths: Iterable[str | os.PathLike[str]]) -> tuple[TrainingRun, ...]:
-    """The runs of some folders.
+    """Read training runs.
 
     Raises:
-        UsageError: One is no folder of a training run, or its log cannot be read.
+        UsageError: A folder is not a training run, is given twice, or has a log that cannot be read.
     """
     folders = [Path(path).resolve() for path in paths]
     if len(set(folders)) < len(folders):
-        raise UsageError("one training run was given twice")
+        raise UsageError("a training run is given twice")
     return tuple(_read(folder, name) for folder, name in zip(folders, _names(folders), strict=True))
 
 
 def _read(folder: Path, name: str) -> TrainingRun:
     if not is_training(folder):
-        raise UsageError(
-            f"{folder} is no training run: `swe-gym train` writes config.json and log.jsonl into its folder"
-        )
+        raise UsageError(f"not a training run: {folder} has no config.json and log.jsonl, which `swe-gym train` writes")
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        lines = read_log(folder / "log.jsonl")
+        lines = [json.loads(line) for _, line in whole_lines(folder / "log.jsonl")]
     except ValueError as error:
-        raise UsageError(f"the training run {folder} cannot be read: {error}") from error
+        raise UsageError(f"cannot read the training run {folder}: {error}") from error
 
     def about(event: str) -> tuple[Line, ...]:
         return tuple(line for line in lines if line["event"] == event)
@@ -74,7 +72,7 @@ def _read(folder: Path, name: str) -> TrainingRun:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The last parts of each path, as many of them as tell all apart."""
+    """Return as many last parts of each path as make them distinct."""
     for parts in range(1, max((len(folder.parts) for folder in folders), default=1) + 1):
         names = ["/".join(folder.parts[-parts:]) for folder in folders]
         if len(set(names)) == len(names):
@@ -89,11 +87,11 @@ class Point(NamedTuple):
     """A point of a curve.
 
     Attributes:
-        update: After how many updates.
-        minutes: After how much wall-clock time.
-        value: NaN where there is no number.
-        low: Where the interval of 95 % confidence begins; NaN where there is none.
-        high: Where it ends.
+        update: Number of updates.
+        minutes: Wall-clock minutes.
+        value: Value, or NaN.
+        low: Lower end of the 95 % confidence interval, or NaN.
+        high: Upper end of it.
     """
 
     update: int
@@ -104,14 +102,14 @@ class Point(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A number of every update.
+    """A metric of updates.
 
     Attributes:
-        title: Above its plot.
-        about: Below that.
-        names: In the log; the sum of those that are there.
-        share: Between 0 and 1, and shown in percent.
-        from_zero: Whether the axis begins there.
+        title: Title of its plot.
+        about: Description.
+        names: Names in the log, former ones included. Those present are summed.
+        share: Whether the values are between 0 and 1 and shown in percent.
+        from_zero: Whether the axis starts at 0.
     """
 
     title: str
@@ -122,73 +120,77 @@ class Metric(NamedTuple):
 
 
 METRICS = (
-    Metric("Reward in training", "Mean over the episodes of an update.", ("reward",)),
-    Metric("Valid calls", "Share of the turns with a tool call that could be read.", ("calls_valid",), share=True),
-    Metric("Tokens per episode", "Sampled ones, on average.", ("tokens_per_episode",)),
-    Metric("Turns per episode", "On average.", ("turns",)),
+    Metric("Reward in training", "Mean over the episodes of the update.", ("reward",)),
+    Metric("Valid calls", "Share of turns with a valid tool call.", ("calls_valid",), share=True),
+    Metric("Tokens per episode", "Mean number of sampled tokens.", ("tokens_per_episode",)),
+    Metric("Turns per episode", "Mean number of turns.", ("turns",)),
     Metric(
-        "Informative episodes",
-        "Share of those in groups whose rewards differ: the others teach a group estimator nothing.",
-        ("informative",),
+        "Groups with nonzero variance",
+        "Share of episodes in groups whose rewards differ. The others have no gradient in a group estimator.",
+        ("frac_nonzero_variance", "informative"),
         share=True,
     ),
     Metric(
-        "Sampler and trainer apart",
-        "Mean absolute difference of the log-probabilities of the sampled tokens, before the update.",
-        ("gap",),
+        "Log-probability difference",
+        "Mean absolute difference between sampler and trainer over the sampled tokens, before the update.",
+        ("logprob_diff", "gap"),
     ),
     Metric(
-        "Apart after the hand-over",
-        "The same for the answer to a fixed question, right after each hand-over of weights.",
-        ("probe_gap",),
+        "Log-probability difference after weight sync",
+        "The same for the answer to a fixed question, after each weight sync.",
+        ("sync_logprob_diff", "probe_gap"),
     ),
     Metric(
-        "Effective samples",
-        "Share that is left of the tokens once they are weighed between sampler and trainer.",
-        ("effective",),
+        "Effective sample size",
+        "Effective share of the tokens under the importance weights between sampler and trainer.",
+        ("ess", "effective"),
         share=True,
     ),
-    Metric("Divergence of the update", "Between the weights before and after its steps (KL, k3).", ("moved",)),
-    Metric("Divergence from the start", "Between the starting weights and the present ones (KL).", ("kl",)),
+    Metric(
+        "Approximate KL", "KL divergence between the policies before and after the update (k3).", ("approx_kl", "moved")
+    ),
+    Metric("KL penalty", "KL divergence from the reference model.", ("kl",)),
     Metric(
         "Clipped tokens",
-        "Share of the loss that either bound of the ratio cut, or the dual one.",
-        ("clipped_low", "clipped_high", "clipped_dual"),
+        "Share of the loss that the lower, upper or dual clip bounds.",
+        ("clip_frac_low", "clip_frac_high", "clip_frac_dual", "clipped_low", "clipped_high", "clipped_dual"),
         share=True,
     ),
-    Metric("Ratio", "Mean of new over old probability; 1 at the first step of an update.", ("ratio",), from_zero=False),
-    Metric("Entropy", "Of the distribution of a token, in nats.", ("entropy",)),
-    Metric("Gradient norm", "Before it was cut.", ("gradient_norm",)),
-    Metric("Value loss", "Of the value head.", ("value_loss",)),
+    Metric(
+        "Ratio", "Mean ratio of new to old probability. 1 at the first step of an update.", ("ratio",), from_zero=False
+    ),
+    Metric("Entropy", "Mean entropy of a token's distribution, in nats.", ("entropy",)),
+    Metric("Gradient norm", "Before clipping.", ("grad_norm", "gradient_norm")),
+    Metric("Value loss", "Loss of the value head.", ("value_loss",)),
     Metric(
         "Explained variance",
-        "How much of the returns the value head foresaw: 1 is all, 0 nothing.",
+        "Share of the returns' variance that the value head explains.",
         ("explained_variance",),
     ),
     Metric(
-        "Episodes left out",
-        "Lost to the infrastructure, of weights too old, or without finite numbers.",
-        ("lost", "stale", "broken"),
+        "Dropped episodes",
+        "Lost to the infrastructure, too stale, or with values that are not finite.",
+        ("lost", "stale", "nonfinite", "broken"),
     ),
 )
-"""Every number of updates that is plotted, in the order of the page."""
+"""The metrics of the page, in order."""
 
 
 def curve(run: TrainingRun, metric: Metric) -> list[Point]:
-    """A metric of a run; empty where its log does not have it."""
+    """Return a metric of a run; empty if the log does not have it."""
     points = [Point(line["update"], line["minutes"], _sum(line, metric.names)) for line in run.updates]
     return points if any(math.isfinite(point.value) for point in points) else []
 
 
 def held_out(run: TrainingRun) -> list[Point]:
-    """The mean reward of the evaluations, with its interval."""
+    """Return the mean reward of each evaluation, with its interval."""
     return [
         Point(line["update"], line["minutes"], number(line, "reward"), *_interval(line)) for line in run.evaluations
     ]
 
 
 def _interval(line: Line) -> tuple[float, float]:
-    """Of the reward; that of the share of resolved episodes where a log has no other, and both are the same."""
+    """Return the interval of the reward, which old logs have only for the share of resolved episodes."""
     if "reward_low" in line:
         return number(line, "reward_low"), number(line, "reward_high")
     if number(line, "reward") == number(line, "resolved"):
@@ -197,7 +199,7 @@ def _interval(line: Line) -> tuple[float, float]:
 
 
 def pass_at(run: TrainingRun) -> dict[str, list[Point]]:
-    """By name ("pass@4"), what evaluations with several attempts say."""
+    """Return pass@k of the evaluations by name, such as "pass@4"."""
     names = {name for line in run.evaluations for name in line if name.startswith("pass@")} - {"pass@1"}
     return {
         name: [Point(line["update"], line["minutes"], number(line, name)) for line in run.evaluations]
@@ -206,7 +208,7 @@ def pass_at(run: TrainingRun) -> dict[str, list[Point]]:
 
 
 def smooth(points: Sequence[Point], width: int) -> list[Point]:
-    """The mean of each point and those before it, `width` of them where there are so many."""
+    """Return the running mean over the last `width` points."""
     found = []
     for index, point in enumerate(points):
         near = [one.value for one in points[max(0, index - width + 1) : index + 1] if math.isfinite(one.value)]
@@ -215,7 +217,7 @@ def smooth(points: Sequence[Point], width: int) -> list[Point]:
 
 
 def number(line: Line, name: str) -> float:
-    """A number of a line; NaN where it is not there or not finite, as the log writes such ones as text."""
+    """Return a number of an event; NaN if it is missing or text, which the log uses for values that are not finite."""
     value = line.get(name)
     return float(value) if isinstance(value, int | float) else math.nan
 
@@ -228,19 +230,19 @@ def _sum(line: Line, names: Iterable[str]) -> float:
 # --- time ---------------------------------------------------------------------------------------------------
 
 PARTS = {
-    "generation": "waiting for what samples; rendering and encoding of the conversation included",
+    "generation": "sampling, with rendering and encoding of the conversation",
     "tools": "tool calls in sandboxes",
-    "reset": "sandboxes and repositories come up",
+    "reset": "start of sandboxes and repositories",
     "grading": "hidden tests",
-    "lost tries": "episodes that the infrastructure ended",
-    "idle": "threads with no episode left, while the last ones are played",
-    "forward": "log-probabilities, before the update and in it",
+    "lost tries": "episodes lost to the infrastructure",
+    "idle": "threads without an episode while the last ones finish",
+    "forward": "log-probabilities, before and in the update",
     "backward": "gradients",
-    "optimizer": "the optimizer's step",
-    "hand-over": "weights to what samples, and the proof that they arrived",
-    "trainer": "everything else: batches, advantages, the log, checkpoints, the code between two calls of an episode",
+    "optimizer": "optimizer steps",
+    "weight sync": "weight sync and its check",
+    "trainer": "overhead: batches, advantages, log, checkpoints, and code between the calls of an episode",
 }
-"""What the wall-clock time of an update goes to."""
+"""Part of the wall-clock time of an update -> description."""
 
 _PLAYING = {
     "generation": "policy",
@@ -251,21 +253,21 @@ _PLAYING = {
     "idle": "idle",
     "trainer": "rest",
 }
-"""Part -> its name in the log, for what many threads do at once."""
+"""Part -> name in the log, for the summed times of the rollout threads."""
 
-_LEARNING = {"forward": "forward", "backward": "backward", "optimizer": "step", "hand-over": "push"}
+_FORMER = {"weight_sync": "push"}
+_LEARNING = {"forward": "forward", "backward": "backward", "optimizer": "step", "weight sync": "weight_sync"}
 
 
 def spent(line: Line, saving: float = 0.0) -> dict[str, float]:
-    """The wall-clock seconds of one update, by part; they add up to all of it.
+    """Return the wall-clock seconds of an update by part. They add up to the whole update.
 
-    Many episodes are played at once, and the log has sums over their threads. The time that the update waited for
-    episodes is split in the proportion of these sums. An update that learns while the next episodes are played waits
-    for what is left of them.
+    Many episodes run at once, and the log has sums over their threads. The time that the update waited for episodes is
+    split in proportion to these sums.
 
     Args:
-        line: An update of the log.
-        saving: Seconds of the checkpoint behind it.
+        line: Event of an update.
+        saving: Seconds of the checkpoint after it.
     """
     seconds: Mapping[str, float] = line["seconds"]
     threads = {part: seconds.get(name, 0.0) for part, name in _PLAYING.items()}
@@ -273,26 +275,26 @@ def spent(line: Line, saving: float = 0.0) -> dict[str, float]:
     waited = seconds.get("waited", seconds["all"]) if played else 0.0
     found = {part: waited * threads.get(part, 0.0) / (played or 1.0) for part in PARTS}
     for part, name in _LEARNING.items():
-        found[part] = seconds.get(name, 0.0)
+        found[part] = seconds.get(name, seconds.get(_FORMER.get(name, ""), 0.0))
     left = seconds["update"] - sum(found.values())
     found["trainer"] += max(0.0, left) + saving
     return found
 
 
 def spent_by_update(run: TrainingRun) -> list[tuple[int, dict[str, float]]]:
-    """`spent` of every update, with its number. A checkpoint belongs to the update that it stands behind."""
+    """Return `spent` of each update with its number. A checkpoint belongs to the update before it."""
     saving = {line["update"]: line["seconds"] for line in run.saves}
     return [(line["update"], spent(line, saving.get(line["update"], 0.0))) for line in run.updates]
 
 
 def spent_in_all(run: TrainingRun) -> dict[str, float]:
-    """`spent` of all updates together."""
+    """Return the sum of `spent` over all updates."""
     updates = spent_by_update(run)
     return {part: sum(parts[part] for _, parts in updates) for part in PARTS}
 
 
 def overhead(run: TrainingRun) -> float:
-    """Share of the updates' time that went neither to model nor to sandboxes: the trainer's own; NaN before any."""
+    """Return the share of the updates' time outside model and sandboxes; NaN without updates."""
     parts = spent_in_all(run)
     whole = sum(parts.values())
     return parts["trainer"] / whole if whole else math.nan
@@ -302,7 +304,7 @@ def overhead(run: TrainingRun) -> float:
 
 
 def differences(runs: Sequence[TrainingRun]) -> dict[str, list[Any]]:
-    """What the runs were asked for differently: field -> its value in each run, None where it has none."""
+    """Return the fields in which the configurations differ: field -> value in each run, or None."""
     flat = [dict(_flat(run.config)) for run in runs]
     names = sorted({name for values in flat for name in values} - {"run.output"})
     found = {name: [values.get(name) for values in flat] for name in names}

@@ -1,4 +1,4 @@
-"""The single-file PPO: what it takes for the end of an episode, and what it estimates behind one."""
+"""The single-file PPO: termination, truncation and bootstrapping."""
 
 import runpy
 from pathlib import Path
@@ -16,7 +16,7 @@ LOOK = '{"name": "bash", "arguments": {"command": "true"}}'
 SUBMIT = '{"name": "submit", "arguments": {}}'
 
 
-def test_a_judged_budget_is_final_and_a_time_limit_is_not() -> None:
+def test_a_graded_budget_terminates_and_a_time_limit_truncates() -> None:
     def submits() -> gymnasium.Env:
         return gymnasium.make("SWE/Toy-v0")
 
@@ -34,7 +34,7 @@ def test_a_judged_budget_is_final_and_a_time_limit_is_not() -> None:
     assert PPO["is_final"](terminated, truncated, {}).tolist() == [True, False, False, False]
 
 
-def test_only_what_is_not_final_is_estimated() -> None:
+def test_only_truncated_states_are_bootstrapped() -> None:
     rewards, values = torch.ones(1, 2), torch.zeros(1, 2)
     following, final, ended = torch.full((1, 2), 5.0), torch.tensor([[True, False]]), torch.ones(1, 2, dtype=torch.bool)
     found = PPO["advantages_of"](rewards, values, following, final, ended, 1.0)

@@ -1,4 +1,4 @@
-"""RLlib on real sandboxes: episodes end where they should, masks hold in play and loss, failures are left out."""
+"""RLlib on real sandboxes: ends of episodes, action masks, and dropped failures."""
 
 import gc
 import os
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 if "rllib" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
-    pytest.importorskip("ray", reason="RLlib is tested in an environment of its own")
+    pytest.importorskip("ray", reason="RLlib is tested in a separate environment")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about the library's own dependencies
@@ -38,7 +38,7 @@ with warnings.catch_warnings():
 from swe_gym.errors import SandboxStartError, SweGymError, UsageError
 from swe_gym.wrappers import HashedText, ToolMenu
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the library and what it needs warn of themselves
+pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib and its dependencies emit warnings
 
 FAKE = {
     "backend": "fake",
@@ -51,7 +51,7 @@ def bash(command: str, once: bool = False) -> dict[str, Any]:
 
 
 def make_env(once: bool = False, steps: int | None = None, **arguments: Any) -> gymnasium.Env[Any, Any]:
-    """Two commands, and a time limit from outside after so many steps."""
+    """Make an environment with two commands and an external step limit."""
     env = gymnasium.make("SWE/Micro-v0", task_id="micro-1-0", disable_env_checker=True, **arguments)
     env = HashedText(ToolMenu(env, [bash("echo one", once), bash("echo two", once)]), size=32)
     return env if steps is None else gymnasium.wrappers.TimeLimit(env, steps)
@@ -86,7 +86,7 @@ Sampler = Callable[..., SingleAgentEnvRunner]
 
 @pytest.fixture
 def make_runner() -> Iterator[Sampler]:
-    """What plays RLlib's episodes, without a cluster around it."""
+    """Make RLlib's env runner without a cluster."""
     made = []
 
     def make(*args: Any, **arguments: Any) -> SingleAgentEnvRunner:
@@ -98,7 +98,7 @@ def make_runner() -> Iterator[Sampler]:
         runner.stop()
 
 
-def test_episodes_are_those_that_gymnasium_plays(make_runner: Sampler) -> None:
+def test_episodes_equal_those_of_gymnasium(make_runner: Sampler) -> None:
     runner = make_runner(max_turns=3)
     chunks = [chunk for _ in range(2) for chunk in runner.sample(num_timesteps=7)]
     whole = {chunk.id_ for chunk in chunks if chunk.is_done}
@@ -115,7 +115,7 @@ def test_episodes_are_those_that_gymnasium_plays(make_runner: Sampler) -> None:
     env.close()
 
 
-def test_a_budget_that_was_judged_is_a_termination(make_runner: Sampler) -> None:
+def test_a_graded_budget_is_a_termination(make_runner: Sampler) -> None:
     episodes = make_runner(max_turns=2).sample(num_episodes=2)
     assert [(len(episode), episode.is_terminated, episode.is_truncated) for episode in episodes] == [
         (2, True, False)
@@ -123,14 +123,14 @@ def test_a_budget_that_was_judged_is_a_termination(make_runner: Sampler) -> None
     assert [episode.get_infos(-1)["limit"] for episode in episodes] == ["turns", "turns"]
 
 
-def test_a_limit_from_outside_is_a_truncation(make_runner: Sampler) -> None:
+def test_an_external_limit_is_a_truncation(make_runner: Sampler) -> None:
     episodes = make_runner(steps=2, **FAKE).sample(num_episodes=4)
     assert [(len(episode), episode.is_terminated, episode.is_truncated) for episode in episodes] == [
         (2, False, True)
     ] * 4
 
 
-def test_what_was_taken_once_is_not_drawn_again(make_runner: Sampler) -> None:
+def test_a_masked_action_is_never_sampled(make_runner: Sampler) -> None:
     episodes = make_runner(once=True, steps=2, **FAKE).sample(num_episodes=10)
     for episode in episodes:
         first, second = episode.get_actions()
@@ -142,7 +142,7 @@ def test_what_was_taken_once_is_not_drawn_again(make_runner: Sampler) -> None:
 
 
 class Unlucky(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Every episode begins at the second attempt only, and every third loses its sandbox."""
+    """Every first reset fails, and every third episode loses its sandbox."""
 
     resets = 0
 
@@ -162,7 +162,7 @@ def make_unlucky() -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.TimeLimit(HashedText(env, size=32), 2)
 
 
-def test_episodes_that_the_infrastructure_ended_are_left_out(make_runner: Sampler) -> None:
+def test_infrastructure_failures_are_dropped(make_runner: Sampler) -> None:
     runner = make_runner(make_unlucky)
     episodes = runner.sample(num_timesteps=20)
     assert len(episodes) == 8
@@ -172,7 +172,7 @@ def test_episodes_that_the_infrastructure_ended_are_left_out(make_runner: Sample
     assert runner.get_metrics()["infra_failed"].peek() == 4
 
 
-def test_a_world_that_stays_broken_ends_training(make_runner: Sampler) -> None:
+def test_persistent_failures_stop_training(make_runner: Sampler) -> None:
     broken = {**FAKE, "sandbox_options": {"options": {"faults": [{"at": "start", "error": "SandboxStartError"}]}}}
     env = RLlibEpisodes(make_env(**broken))
     with pytest.raises(SweGymError, match=r"3 episodes in a row failed.*a scripted fault"):
@@ -194,10 +194,10 @@ def test_texts_are_refused(make_runner: Sampler) -> None:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Ray as small as it gets, which leaves nothing behind."""
+    """Start a minimal Ray that cleans up after itself."""
     with tempfile.TemporaryDirectory(prefix="ray") as folder:  # its sockets need a short path
         monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # it would write one into the home folder
+        monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray would write one into the home folder
         ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
         yield
         ray.shutdown()
@@ -208,7 +208,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_ppo_learns_under_the_masks_that_it_played_under(tmp_path: Path) -> None:
+def test_ppo_learns_with_the_masks_of_the_rollout(tmp_path: Path) -> None:
     algorithm = make_config(once=True, steps=2, **FAKE).build_algo()
     try:
         before = algorithm.get_module().get_state()
@@ -219,8 +219,8 @@ def test_ppo_learns_under_the_masks_that_it_played_under(tmp_path: Path) -> None
         algorithm.stop()
     assert learned["mean_kl_loss"] == pytest.approx(
         0.0, abs=1e-6
-    )  # before its only step, the policy is the one that played
-    assert 0.0 < learned["entropy"] < 0.5 * np.log(2) + 1e-3  # of every second step it is 0
+    )  # before the first step, the policy is that of the rollout
+    assert 0.0 < learned["entropy"] < 0.5 * np.log(2) + 1e-3  # 0 in every second step
     assert any(not np.array_equal(before[name], after[name]) for name in before)
 
     parts = ("learner_group", "learner", "rl_module", "default_policy")

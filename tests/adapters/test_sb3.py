@@ -1,4 +1,4 @@
-"""Stable-Baselines3 on real sandboxes: what its VecEnv asks for, and that it learns from them."""
+"""Stable-Baselines3 on real sandboxes: the VecEnv interface, and learning."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -33,7 +33,7 @@ def envs() -> Iterator[SB3VecEnv]:
     made.close()
 
 
-def test_an_ended_episode_gives_its_last_observation_and_the_first_of_the_next(envs: SB3VecEnv) -> None:
+def test_an_ended_episode_has_a_terminal_observation_and_a_reset(envs: SB3VecEnv) -> None:
     envs.seed(3)
     first = envs.reset()
     assert first.shape == (2, 32)
@@ -47,7 +47,7 @@ def test_an_ended_episode_gives_its_last_observation_and_the_first_of_the_next(e
     assert not np.array_equal(observations[1], infos[1]["terminal_observation"])
 
 
-def test_a_budget_that_was_judged_is_no_truncation(envs: SB3VecEnv) -> None:
+def test_a_graded_budget_is_not_a_truncation(envs: SB3VecEnv) -> None:
     envs.reset()
     for _ in range(3):
         *_, dones, infos = envs.step(np.array([0, 0]))
@@ -56,7 +56,7 @@ def test_a_budget_that_was_judged_is_no_truncation(envs: SB3VecEnv) -> None:
     assert [info["TimeLimit.truncated"] for info in infos] == [False, False]
 
 
-def test_a_limit_from_outside_is() -> None:
+def test_an_external_limit_is_a_truncation() -> None:
     def cut() -> gymnasium.Env[Any, Any]:
         return gymnasium.wrappers.TimeLimit(make_env(), 1)
 
@@ -71,7 +71,7 @@ def test_a_limit_from_outside_is() -> None:
 
 
 class Unlucky(gymnasium.Env[Any, Any]):
-    """Some of its episodes cannot begin; those that do have one step."""
+    """An environment whose resets fail at times and whose episodes have one step."""
 
     observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -94,7 +94,7 @@ def unlucky(*failing: set[int]) -> SB3VecEnv:
     return SB3VecEnv(SweVectorEnv(made, autoreset_mode="SameStep"))
 
 
-def test_an_episode_that_cannot_begin_is_begun_again() -> None:
+def test_a_failed_reset_is_retried() -> None:
     envs = unlucky({1, 3, 4}, set())
     try:
         assert envs.reset().tolist() == [[2], [1]]
@@ -109,11 +109,11 @@ def test_an_episode_that_cannot_begin_is_begun_again() -> None:
         envs.close()
 
 
-def test_three_failures_in_a_row_are_no_accident() -> None:
+def test_three_failed_resets_are_an_error() -> None:
     envs = unlucky(set(), {2, 3, 4})
     try:
         envs.reset()
-        with pytest.raises(SweGymError, match=r"no accident.*SandboxStartError \(capacity\)"):
+        with pytest.raises(SweGymError, match=r"3 times in a row.*SandboxStartError \(capacity\)"):
             envs.step(np.array([0, 0]))
     finally:
         envs.close()
@@ -130,7 +130,7 @@ def test_methods_and_attributes_reach_the_slots(envs: SB3VecEnv) -> None:
     assert len(envs.get_attr("action_space")) == 2
 
 
-def test_a_method_is_called_where_it_was_asked_for_and_nowhere_else() -> None:
+def test_a_method_is_called_on_the_given_slots_only() -> None:
     envs = unlucky(set(), set(), set())
     try:
         envs.reset()
@@ -141,7 +141,7 @@ def test_a_method_is_called_where_it_was_asked_for_and_nowhere_else() -> None:
         envs.close()
 
 
-def test_what_it_cannot_take_is_said() -> None:
+def test_unsupported_spaces_and_modes_are_refused() -> None:
     with SweVectorEnv([make_env]) as next_step, pytest.raises(UsageError, match="SameStep"):
         SB3VecEnv(next_step)
     texts = [lambda: gymnasium.make("SWE/Micro-v0")]

@@ -1,4 +1,4 @@
-"""Chat templates of three kinds, in the manner of those that models bring."""
+"""Three kinds of chat templates, modelled on those of real models."""
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -8,7 +8,7 @@ LLAMA_LIKE = (
     "<|begin|>{% for m in messages %}<|header|>{{ m.role }}<|endheader|>\n\n{{ m.content | trim }}<|im_end|>"
     "{% endfor %}{% if add_generation_prompt %}<|header|>assistant<|endheader|>\n\n{% endif %}"
 )
-FORGETFUL = (  # as Qwen3's: what was thought in earlier turns is dropped
+FORGETFUL = (  # like Qwen3's: drops the thoughts of earlier turns
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' and not loop.last and '</think>' in m.content %}"
     "{{ m.content.split('</think>')[-1].lstrip('\n') }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"

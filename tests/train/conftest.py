@@ -1,4 +1,4 @@
-"""A model and a tokenizer that are made in a second: real classes, random weights."""
+"""A tiny model and tokenizer of real classes with random weights."""
 
 from typing import Any
 

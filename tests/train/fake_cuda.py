@@ -1,4 +1,4 @@
-"""One GPU's memory, played by this process's: enough of CUDA for weights to be handed over on a machine without one."""
+"""A fake of CUDA IPC in this process's memory, for machines without a GPU."""
 
 import contextlib
 import types
@@ -12,26 +12,26 @@ GPU = "GPU-11111111-2222-3333-4444-555555555555"
 
 
 class SharedMemory:
-    """What was shared and still lives, by a number that can be sent along."""
+    """The shared tensors that are alive, by handle."""
 
     def __init__(self) -> None:
         self._tensors: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
         self.exports = 0
 
     def export(self, tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
-        """As `reduce_tensor` of a tensor of CUDA: seventh of the arguments is the device."""
+        """Act as `reduce_tensor` of a CUDA tensor; the seventh argument is the device."""
         self.exports += 1
         self._tensors[self.exports] = tensor
         return None, (torch.Tensor, tensor.shape, tensor.stride(), 0, None, tensor.dtype, 7, self.exports)
 
     def open(self, *arguments: Any) -> torch.Tensor:
-        """As `rebuild_cuda_tensor`; the memory must not have been given back."""
+        """Act as `rebuild_cuda_tensor`; the memory must still be alive."""
         assert arguments[6] == 0, "the receiver puts in its own device"
         return self._tensors[arguments[7]]
 
 
 def pretend(monkeypatch: Any) -> SharedMemory:
-    """Let this process have a GPU that is memory of its own."""
+    """Give this process a fake GPU."""
     memory = SharedMemory()
     monkeypatch.setattr(reductions, "reduce_tensor", memory.export)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(uuid=GPU))

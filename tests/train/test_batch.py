@@ -1,4 +1,4 @@
-"""Packing changes nothing, and tokens that the environment wrote teach nothing."""
+"""Packing does not change results, and tokens of the environment have no gradient."""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ EPISODES = [
 
 
 def test_a_model_is_trained_without_dropout(tiny_lm: Any, tmp_path: Path) -> None:
-    """With it the ratio would not be 1 before the first step, and no one would know of what the update was."""
+    """Dropout would make the ratio differ from 1 before the first step."""
     tiny_lm.config.attention_dropout = 0.5
     tiny_lm.save_pretrained(tmp_path)
     model = load_model(str(tmp_path)).train()
@@ -76,10 +76,10 @@ SMALL = {
         ("Qwen2", {"num_key_value_heads": 2}, True),
         ("Phi", {}, True),  # its output layer has a bias
         ("Granite", {"num_key_value_heads": 2, "logits_scaling": 8.0}, False),
-        ("Falcon", {}, False),  # a row looks at the one before it
+        ("Falcon", {}, False),  # rows attend to the row before them
     ],
 )
-def test_a_model_that_cannot_be_run_in_packed_rows_is_refused(kind: str, more: dict[str, Any], fits: bool) -> None:
+def test_a_model_that_does_not_support_packing_is_refused(kind: str, more: dict[str, Any], fits: bool) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     lm = transformers.AutoModelForCausalLM.from_config(getattr(transformers, f"{kind}Config")(**SMALL, **more))
@@ -107,14 +107,14 @@ def outputs(model: PolicyModel, most: int) -> dict[str, Any]:
     return found
 
 
-def test_sampled_tokens_lie_flat_with_their_episode_and_version() -> None:
+def test_sampled_tokens_are_concatenated_with_their_episodes() -> None:
     batch = make_batch(EPISODES)
     assert batch.episodes.tolist() == [0] * 5 + [1] * 3 + [2] * 6
     expected = [p for e in EPISODES for s in e.segments for p, one in zip(s.logprobs, s.loss_mask, strict=True) if one]
     np.testing.assert_allclose(batch.sampler.numpy(), expected, rtol=1e-6)
 
 
-def test_a_minibatch_runs_the_model_on_its_own_rows_alone() -> None:
+def test_a_minibatch_packs_only_its_own_rows() -> None:
     batch = make_batch(EPISODES)
     part = batch.episodes != 1
     (pack,) = batch.packs(10_000, part)
@@ -122,7 +122,7 @@ def test_a_minibatch_runs_the_model_on_its_own_rows_alone() -> None:
     assert sorted(pack.index.tolist()) == part.nonzero()[:, 0].tolist()
 
 
-def test_packed_rows_give_what_each_gives_alone(tiny_lm: Any) -> None:
+def test_packed_rows_equal_single_rows(tiny_lm: Any) -> None:
     model = PolicyModel(tiny_lm, value_head=True, chunk=3)
     torch.nn.init.normal_(model.value.weight)
     alone, together = outputs(model, 24), outputs(model, 10_000)
@@ -156,7 +156,7 @@ def test_a_temperature_divides_the_logits(tiny_lm: Any) -> None:
     )
 
 
-def test_gradients_do_not_depend_on_how_a_batch_is_cut(tiny_lm: Any) -> None:
+def test_gradients_do_not_depend_on_microbatches(tiny_lm: Any) -> None:
     model = PolicyModel(tiny_lm, value_head=True)
 
     def gradient(most: int) -> Any:
@@ -169,20 +169,20 @@ def test_gradients_do_not_depend_on_how_a_batch_is_cut(tiny_lm: Any) -> None:
     np.testing.assert_allclose(gradient(24).numpy(), gradient(10_000).numpy(), atol=1e-5)
 
 
-def test_an_untrained_value_head_says_nought(tiny_lm: Any) -> None:
+def test_an_untrained_value_head_returns_zero(tiny_lm: Any) -> None:
     assert not outputs(PolicyModel(tiny_lm, value_head=True), 100)["values"].any()
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(50, 120))
-def test_every_row_is_packed_once_and_no_pack_is_too_long(lengths: list[int], most: int) -> None:
+def test_each_row_is_packed_once_and_no_pack_is_too_long(lengths: list[int], most: int) -> None:
     groups = first_fit(lengths, most)
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     assert all(sum(lengths[index] for index in group) <= most for group in groups)
     assert len(groups) <= 2 * sum(lengths) / most + 1
 
 
-def test_a_row_that_fits_nowhere_says_what_to_change() -> None:
-    with pytest.raises(UsageError, match="micro_tokens"):
+def test_a_row_that_is_too_long_names_the_settings() -> None:
+    with pytest.raises(UsageError, match="max_tokens_per_microbatch"):
         make_batch(EPISODES).packs(20)
     with pytest.raises(UsageError, match="first token"):
         make_batch([episode(segment("11"))])

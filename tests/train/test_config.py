@@ -1,4 +1,4 @@
-"""A configuration is wrong before anything is started, and says what to change."""
+"""An invalid configuration is an error before anything starts, and the error names the fix."""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
-from swe_gym.train.config import load_config, make_config
+from swe_gym.train.config import RENAMED, TrainConfig, load_config, make_config, stored_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples/vllm_ppo"
 MINIMAL: dict[str, Any] = {"model": {"path": "m"}, "env": {"held_out": {"first": 1000}}}
 
 
-def test_little_has_to_be_said_and_everything_is_echoed() -> None:
+def test_defaults_round_trip() -> None:
     config = make_config(MINIMAL)
     assert make_config(config.model_dump()) == config
     assert config.algorithm.advantage == "rloo"
@@ -23,43 +23,48 @@ def test_little_has_to_be_said_and_everything_is_echoed() -> None:
     [
         ("algorithm", {"advantage": "gae"}, "value_head = true"),
         ("algorithm", {"advantage": "rlo"}, "algorithm.advantage"),
-        ("algorithm", {"attempts": 1}, "at least 2"),
+        ("algorithm", {"group_size": 1}, "at least 2"),
         ("algorithm", {"minibatches": 7}, "minibatches"),
-        ("algorithm", {"overlap": True, "max_staleness": 0}, "max_staleness"),
+        ("algorithm", {"async_rollout": True, "max_staleness": 0}, "max_staleness"),
         ("algorithm", {"dual_clip": 0.9}, "above 1, or 0"),
         ("model", {"path": "m", "dtype": "bfloat16"}, "lora_rank"),
         ("generation", {"backend": "hf"}, ""),
         ("generation", {"max_tokens": 5000}, "no room for a prompt"),
-        ("generation", {"max_context": 100_000}, "micro_tokens"),
+        ("generation", {"max_context": 100_000}, "max_tokens_per_microbatch"),
         ("generation", {"temperature": 0}, "generation.temperature"),
-        ("env", {"held_out": {}}, "tasks of training"),
+        ("env", {"held_out": {}}, "training tasks"),
         ("optim", {"lrr": 1}, r"'optim.lrr'. Did you mean 'optim.lr'\?"),
         ("optimm", {}, "optimm"),
     ],
 )
-def test_what_does_not_fit_together_is_said(section: str, values: dict[str, Any], message: str) -> None:
+def test_an_invalid_combination_is_named(section: str, values: dict[str, Any], message: str) -> None:
     wrong = {**MINIMAL, section: values}
     if not message:
         assert make_config(wrong).generation.backend == "hf"
-        wrong["algorithm"] = {"overlap": True}
-        message = "overlap = false"
+        wrong["algorithm"] = {"async_rollout": True}
+        message = "async_rollout = false"
     with pytest.raises(UsageError, match=message):
         make_config(wrong)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
-def test_the_examples_fit_together(path: Path) -> None:
+def test_the_examples_are_valid(path: Path) -> None:
     assert load_config(path, ["model.path=m"]).env.id == "SWE/Micro-v0"
 
 
-def test_a_file_and_changes_of_it(tmp_path: Path) -> None:
+def test_overrides_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('[model]\npath = "m"\n[env.held_out]\nfirst = 1000\n')
-    changes = ["optim.lr=3e-5", "run.output=runs/other", "algorithm.tasks = 2", "env.options={difficulty = [1, 2]}"]
+    changes = [
+        "optim.lr=3e-5",
+        "run.output=runs/other",
+        "algorithm.prompts_per_step = 2",
+        "env.options={difficulty = [1, 2]}",
+    ]
     config = load_config(path, changes)
     assert config.optim.lr == 3e-5
     assert config.run.output == "runs/other"
-    assert config.algorithm.tasks == 2
+    assert config.algorithm.prompts_per_step == 2
     assert config.env.options == {"difficulty": [1, 2]}
     for change in ("optim.lr", "=3", "model.path.x=1", "optim.lr=fast"):
         with pytest.raises(UsageError):
@@ -67,5 +72,36 @@ def test_a_file_and_changes_of_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         load_config(tmp_path / "none.toml")
     path.write_text("[model\n")
-    with pytest.raises(UsageError, match="not TOML"):
+    with pytest.raises(UsageError, match="not valid TOML"):
         load_config(path)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_former_name_is_an_error_that_names_the_new_one(tmp_path: Path, old: str, new: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[env.held_out]\nfirst = 1000\n')
+    value = "{episodes = 1}" if old == "warm_start" else "1"
+    with pytest.raises(UsageError, match=f"{old} was renamed: use {new}"):
+        load_config(path, [f"{old}={value}"])
+    section, _, field = new.partition(".")
+    kind: Any = TrainConfig.model_fields[section].annotation
+    assert not field or field.partition(".")[0] in kind.model_fields
+
+
+def test_a_former_value_is_an_error_that_names_the_new_one() -> None:
+    with pytest.raises(UsageError, match="'episode' was renamed: use 'seq-mean-token-mean'"):
+        make_config({**MINIMAL, "algorithm": {"loss_agg": "episode"}})
+
+
+def test_a_stored_configuration_may_use_former_names() -> None:
+    stored = {
+        **MINIMAL,
+        "warm_start": {"episodes": 3},
+        "algorithm": {"tasks": 2, "average": "constant", "lam": 0.5},
+        "generation": {"options": {"push": "file", "args": ["--a"]}, "max_gap": 1.0},
+    }
+    config = stored_config(stored)
+    assert (config.sft.episodes, config.algorithm.prompts_per_step, config.algorithm.gae_lambda) == (3, 2, 0.5)
+    assert config.algorithm.loss_agg == "seq-mean-token-sum-norm"
+    assert config.generation.options == {"weight_sync": "file", "args": ["--a"]}
+    assert stored_config(config.model_dump(mode="json")) == config

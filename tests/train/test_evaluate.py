@@ -1,4 +1,4 @@
-"""How sure an evaluation is of itself."""
+"""Estimates and confidence intervals of an evaluation, and its choice of tasks."""
 
 import itertools
 import math
@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_gym.train.collect import Played
-from swe_gym.train.evaluate import mean_interval, pass_at_k, summarize, wilson
+from swe_gym.train.config import EvaluationConfig
+from swe_gym.train.evaluate import evaluation_slots, held_out_tasks, summarize
+from swe_gym.trajectories.statistics import mean_interval, pass_at_k, wilson
 from swe_gym.trajectories.trajectory import Trajectory
 
 
 @pytest.mark.parametrize("attempts", range(1, 7))
-def test_pass_at_k_is_the_share_of_all_choices(attempts: int) -> None:
+def test_pass_at_k_is_the_share_of_all_subsets(attempts: int) -> None:
     for resolved in range(attempts + 1):
         outcomes = [i < resolved for i in range(attempts)]
         for k in range(1, attempts + 1):
@@ -33,7 +35,7 @@ def test_pass_at_k_is_unbiased(attempts: int, k: int, chance: float) -> None:
     assert mean == pytest.approx(1 - (1 - chance) ** k, abs=1e-9)
 
 
-def test_pass_at_k_bears_many_attempts_and_refuses_nonsense() -> None:
+def test_pass_at_k_supports_many_attempts_and_refuses_contradictions() -> None:
     assert pass_at_k(10_000, 1, 5_000) == pytest.approx(0.5)
     for nonsense in ((3, 1, 4), (3, 4, 1), (3, 1, 0), (3, -1, 1)):
         with pytest.raises(ValueError, match="pass@"):
@@ -51,14 +53,14 @@ def test_wilson_at_the_edges() -> None:
 def test_the_interval_of_a_mean_reward() -> None:
     assert mean_interval([[1.0], [0.0], [1.0]]) == wilson(2, 3)
     assert mean_interval([]) == (0.0, 1.0)
-    assert mean_interval([[1.0, 0.0, 1.0]]) == wilson(2, 3)  # one task: its attempts are all that is known
+    assert mean_interval([[1.0, 0.0, 1.0]]) == wilson(2, 3)  # one task: its attempts are the sample
     low, high = mean_interval([[0.2, 0.4], [0.5, 0.7]])  # means 0.3 and 0.6, deviation 0.2121
     assert (low + high) / 2 == pytest.approx(0.45)
     assert (high - low) / 2 == pytest.approx(1.96 * 0.2121 / 2**0.5, abs=1e-3)
 
 
-def test_attempts_at_one_task_are_no_independent_samples() -> None:
-    """Half of the tasks are always solved and half never: 40 attempts say no more of that than 10 tasks do."""
+def test_attempts_at_one_task_are_not_independent_samples() -> None:
+    """If half of the tasks are always solved and half never, 40 attempts tell no more than 10 tasks."""
     episodes = [
         Trajectory(
             task_id=f"task-{task}",
@@ -78,3 +80,14 @@ def test_attempts_at_one_task_are_no_independent_samples() -> None:
     assert (facts["resolved_low"], facts["resolved_high"]) == (facts["reward_low"], facts["reward_high"])
     low, high = wilson(20, 40)
     assert facts["resolved_high"] - facts["resolved_low"] > 1.5 * (high - low)
+
+
+def test_held_out_tasks_are_drawn_without_replacement() -> None:
+    ids = [f"task-{number}" for number in range(50)]
+    drawn = held_out_tasks(ids, 40)
+    assert len(set(drawn)) == 40
+    assert drawn == held_out_tasks(ids, 40)
+    assert sorted(held_out_tasks(ids, 64)) == sorted(ids)  # there are no more
+    slots = evaluation_slots(ids, EvaluationConfig(tasks=64, attempts=2))
+    assert len({(slot.task_id, slot.group) for slot in slots}) == 50
+    assert len({slot.seed for slot in slots}) == len(slots) == 100

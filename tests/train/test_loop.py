@@ -1,5 +1,6 @@
-"""Whole runs: a tiny model, real sandboxes, real tests. A run that was killed goes on as if nothing had happened."""
+"""Complete runs with a tiny model, real sandboxes and real tests. A resumed run equals one that never stopped."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -46,8 +47,8 @@ def config(start: str, output: Path, **sections: dict[str, Any]) -> TrainConfig:
             "workers": 4,
         },
         "generation": {"backend": "hf", "max_tokens": 6, "max_context": 400},
-        "algorithm": {"tasks": 2, "attempts": 2, "advantage": "grpo"},
-        "optim": {"lr": 1e-3, "micro_tokens": 400},
+        "algorithm": {"prompts_per_step": 2, "group_size": 2, "advantage": "grpo"},
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 400},
     }
     for name, section in sections.items():
         values[name] = {**values.get(name, {}), **section}
@@ -55,7 +56,7 @@ def config(start: str, output: Path, **sections: dict[str, Any]) -> TrainConfig:
 
 
 def says_by_seed(prompt: str, seed: int | None) -> str:
-    """Right for even seeds, wrong for odd ones: so that there is something to learn."""
+    """Answer correctly for even seeds only."""
     if "Create the file" not in prompt:
         return "four"
     words = prompt.split("Create the file `")[1]
@@ -70,7 +71,7 @@ SCRIPTED = {
     "options": {"reply": "test_loop:says_by_seed"},
     "max_tokens": 100,
     "max_context": 500,
-    "max_gap": 100.0,
+    "max_logprob_diff": 100.0,
 }
 
 
@@ -79,7 +80,7 @@ def weights(trainer: Trainer) -> Any:
 
 
 def numbers(output: Path) -> list[dict[str, Any]]:
-    """What was logged of updates, without clocks."""
+    """Return the logged metrics of updates, without times."""
     clocks = ("time", "minutes", "seconds")
     lines = [line for line in read_log(output / "log.jsonl") if line["event"] == "update"]
     return [{name: value for name, value in line.items() if name not in clocks} for line in lines]
@@ -91,31 +92,31 @@ def numbers(output: Path) -> list[dict[str, Any]]:
         {},
         {
             "generation": SCRIPTED,
-            "optim": {"lr": 1e-3, "micro_tokens": 600},
-            "warm_start": {"episodes": 2, "lr": 1e-2},
-            "algorithm": {"tasks": 2, "attempts": 2, "kl": 0.1},
+            "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
+            "sft": {"episodes": 2, "lr": 1e-2},
+            "algorithm": {"prompts_per_step": 2, "group_size": 2, "kl_coef": 0.1},
         },
         {
             "generation": SCRIPTED,
-            "optim": {"lr": 1e-3, "micro_tokens": 600},
+            "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
             "algorithm": {
-                "tasks": 2,
-                "attempts": 2,
+                "prompts_per_step": 2,
+                "group_size": 2,
                 "advantage": "gae",
-                "overlap": True,
+                "async_rollout": True,
                 "minibatches": 2,
                 "epochs": 2,
             },
             "model": {"value_head": True},
         },
     ],
-    ids=["hf", "scripted, held to what a warm start left", "scripted, overlapping, with a value head"],
+    ids=["hf", "scripted, sft and kl penalty", "scripted, async, value head"],
 )
-def test_a_run_that_was_stopped_goes_on_bit_by_bit(model_folder: str, tmp_path: Path, sections: Any) -> None:
+def test_a_resumed_run_is_identical_bit_by_bit(model_folder: str, tmp_path: Path, sections: Any) -> None:
     whole = Trainer(config(model_folder, tmp_path / "whole", **sections))
     whole.run()
     Trainer(config(model_folder, tmp_path / "cut", run={"updates": 1}, **sections)).run()
-    with (tmp_path / "cut" / "log.jsonl").open("a") as log:  # of an update whose checkpoint was never written
+    with (tmp_path / "cut" / "log.jsonl").open("a") as log:  # an update without a checkpoint
         log.write('{"event": "update", "update": 2, "loss": 99.0}\n{"event": "upd')
     shutil.copytree(tmp_path / "cut" / "checkpoints" / "00000001", tmp_path / "cut" / "checkpoints" / "00000009.part")
     resumed = Trainer(config(model_folder, tmp_path / "cut", **sections))
@@ -125,20 +126,20 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit(model_folder: str, tmp_path: 
     assert [line["update"] for line in numbers(tmp_path / "cut")] == [1, 2, 3]
 
 
-def test_before_an_update_the_ratio_is_one_and_sampler_and_trainer_agree(model_folder: str, tmp_path: Path) -> None:
+def test_sampler_and_trainer_agree_and_the_first_ratio_is_one(model_folder: str, tmp_path: Path) -> None:
     Trainer(config(model_folder, tmp_path / "run")).run()
     lines = numbers(tmp_path / "run")
     assert all(abs(line["ratio"] - 1) < 1e-3 for line in lines)
-    assert all(line["gap"] < 1e-4 for line in lines)
+    assert all(line["logprob_diff"] < 1e-4 for line in lines)
     assert all(line["episodes"] == 4 for line in lines)
 
 
-def test_what_is_rewarded_becomes_likelier(model_folder: str, tmp_path: Path) -> None:
+def test_rewarded_answers_become_likelier(model_folder: str, tmp_path: Path) -> None:
     sections = {
         "generation": SCRIPTED,
-        "optim": {"lr": 3e-3, "micro_tokens": 600},
+        "optim": {"lr": 3e-3, "max_tokens_per_microbatch": 600},
         "run": {"updates": 6},
-        "algorithm": {"tasks": 4, "attempts": 4, "advantage": "rloo", "importance_cap": 0},
+        "algorithm": {"prompts_per_step": 4, "group_size": 4, "advantage": "rloo", "tis_cap": 0},
     }
     trainer = Trainer(config(model_folder, tmp_path / "run", **sections))
     before = _likelihoods(trainer)
@@ -154,32 +155,32 @@ def _likelihoods(trainer: Trainer) -> dict[str, float]:
         conversation = Conversation(trainer.template, [{"role": "user", "content": prompt}])
         ids = trainer.template.encode(says_by_seed(prompt, seed))
         conversation.answer(Completion(ids, [0.0] * len(ids), "length", 0), 1.0)
-        found[name] = float(trainer.learner.look(segments_batch([conversation.segments])).logprobs.sum())
+        found[name] = float(trainer.learner.compute_logprobs(segments_batch([conversation.segments])).logprobs.sum())
     return found
 
 
-def test_a_warm_start_makes_the_expert_likelier(model_folder: str, tmp_path: Path) -> None:
+def test_sft_makes_the_expert_likelier(model_folder: str, tmp_path: Path) -> None:
     warm = {"episodes": 4, "epochs": 6, "lr": 1e-2, "batch_tokens": 600}
-    Trainer(config(model_folder, tmp_path / "run", run={"updates": 0}, warm_start=warm)).run()
-    losses = [line["loss"] for line in read_log(tmp_path / "run" / "log.jsonl") if line["event"] == "warm_start"]
+    Trainer(config(model_folder, tmp_path / "run", run={"updates": 0}, sft=warm)).run()
+    losses = [line["loss"] for line in read_log(tmp_path / "run" / "log.jsonl") if line["event"] == "sft"]
     assert losses[-1] < losses[0] - 1
 
 
-def test_training_is_held_to_what_it_starts_with(model_folder: str, tmp_path: Path) -> None:
-    """The divergence is from the weights behind the warm start, not from those that never saw the task's format."""
+def test_the_reference_of_the_kl_penalty_is_the_model_after_sft(model_folder: str, tmp_path: Path) -> None:
+
     sections = {
         "generation": SCRIPTED,
-        "optim": {"lr": 1e-3, "micro_tokens": 600},
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
         "run": {"updates": 1},
-        "warm_start": {"episodes": 2, "epochs": 2, "lr": 1e-2},
-        "algorithm": {"tasks": 2, "attempts": 2, "kl": 0.1},
+        "sft": {"episodes": 2, "epochs": 2, "lr": 1e-2},
+        "algorithm": {"prompts_per_step": 2, "group_size": 2, "kl_coef": 0.1},
     }
     Trainer(config(model_folder, tmp_path / "run", **sections)).run()
     assert numbers(tmp_path / "run")[0]["kl"] == pytest.approx(0.0, abs=1e-6)
 
 
 class Interrupted(ScriptedGenerator):
-    """Says so many things as the option "free" tells; then Ctrl-C comes, and no answer until it is closed."""
+    """Answers as often as the option "free" says, then sends Ctrl-C and blocks until it is closed."""
 
     def __init__(self, config: GenerationConfig, model: Any, tokenizer: Any) -> None:
         super().__init__(config, model, tokenizer)
@@ -202,13 +203,13 @@ class Interrupted(ScriptedGenerator):
         self._closed.set()
 
 
-@pytest.mark.parametrize(("overlap", "free"), [(False, 1), (True, 5)])  # the probe's answer, and those of a batch
-def test_an_interrupt_waits_for_no_answer(model_folder: str, tmp_path: Path, overlap: bool, free: int) -> None:
+@pytest.mark.parametrize(("ahead", "free"), [(False, 1), (True, 5)])  # the weight-sync check, and a batch
+def test_an_interrupt_does_not_wait_for_answers(model_folder: str, tmp_path: Path, ahead: bool, free: int) -> None:
     options = {"reply": "test_loop:says_by_seed", "free": free}
     sections = {
         "generation": {**SCRIPTED, "backend": "test_loop:Interrupted", "options": options},
-        "optim": {"lr": 1e-3, "micro_tokens": 600},
-        "algorithm": {"tasks": 2, "attempts": 2, "overlap": overlap},
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
+        "algorithm": {"prompts_per_step": 2, "group_size": 2, "async_rollout": ahead},
     }
     trainer = Trainer(config(model_folder, tmp_path / "run", **sections))
     started = time.monotonic()
@@ -220,27 +221,54 @@ def test_an_interrupt_waits_for_no_answer(model_folder: str, tmp_path: Path, ove
     assert time.monotonic() - started < 50
 
 
-def test_a_folder_in_which_another_process_trains_is_left_alone(model_folder: str, tmp_path: Path) -> None:
+def test_a_run_folder_in_use_is_refused(model_folder: str, tmp_path: Path) -> None:
     trainer = Trainer(config(model_folder, tmp_path / "run"))
     with take_lock(tmp_path / "run" / "lock"), pytest.raises(UsageError, match="another process"):
         trainer.run()
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_weights_that_are_no_numbers_end_the_run(model_folder: str, tmp_path: Path) -> None:
-    trainer = Trainer(config(model_folder, tmp_path / "run", generation=SCRIPTED, optim={"micro_tokens": 600}))
+class Closed:
+    """A tracker that records how it was closed."""
+
+    def __init__(self) -> None:
+        self.failed: bool | None = None
+
+    def add(self, numbers: Any, update: int) -> None:
+        """Do nothing."""
+
+    def close(self, *, failed: bool) -> None:
+        self.failed = failed
+
+
+def test_trackers_learn_whether_the_run_failed(model_folder: str, tmp_path: Path) -> None:
+    for limit, updates, failed in ((100.0, 0, False), (1e-9, 1, True)):
+        generation = {**SCRIPTED, "max_logprob_diff": limit}
+        sections = {"generation": generation, "run": {"updates": updates}, "optim": {"max_tokens_per_microbatch": 600}}
+        trainer = Trainer(config(model_folder, tmp_path / str(failed), **sections))
+        tracker = Closed()
+        trainer.log.trackers.append(tracker)
+        with pytest.raises(TrainingStopped) if failed else contextlib.nullcontext():
+            trainer.run()
+        assert tracker.failed is failed
+
+
+def test_nan_weights_stop_the_run(model_folder: str, tmp_path: Path) -> None:
+    trainer = Trainer(
+        config(model_folder, tmp_path / "run", generation=SCRIPTED, optim={"max_tokens_per_microbatch": 600})
+    )
     with torch.no_grad():
         trainer.model.lm.model.norm.weight.fill_(float("nan"))
     with pytest.raises(TrainingStopped, match="differ by nan"):
         trainer.run()
 
 
-def test_a_batch_without_a_single_sound_episode_is_left_out(model_folder: str, tmp_path: Path) -> None:
+def test_a_batch_of_nonfinite_episodes_is_dropped(model_folder: str, tmp_path: Path) -> None:
     sections = {
         "generation": SCRIPTED,
-        "optim": {"lr": 1e-3, "micro_tokens": 600},
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
         "run": {"updates": 2},
-        "algorithm": {"tasks": 2, "attempts": 2, "advantage": "gae"},
+        "algorithm": {"prompts_per_step": 2, "group_size": 2, "advantage": "gae"},
         "model": {"value_head": True},
     }
     trainer = Trainer(config(model_folder, tmp_path / "run", **sections))
@@ -249,10 +277,10 @@ def test_a_batch_without_a_single_sound_episode_is_left_out(model_folder: str, t
         trainer.model.value.weight.fill_(float("nan"))
     trainer.run()
     lines = numbers(tmp_path / "run")
-    assert [(line["broken"], line["trained"]) for line in lines] == [(4, 0), (4, 0)]
+    assert [(line["nonfinite"], line["trained"]) for line in lines] == [(4, 0), (4, 0)]
 
 
-def test_evaluation_is_of_held_out_tasks_and_the_model_is_exported(model_folder: str, tmp_path: Path) -> None:
+def test_evaluation_uses_held_out_tasks_and_the_model_is_exported(model_folder: str, tmp_path: Path) -> None:
     evaluation = {"tasks": 3, "attempts": 2}
     folder = train(
         config(model_folder, tmp_path / "run", run={"updates": 1, "evaluate_every": 1}, evaluation=evaluation)
@@ -266,30 +294,30 @@ def test_evaluation_is_of_held_out_tasks_and_the_model_is_exported(model_folder:
     assert AutoModelForCausalLM.from_pretrained(folder).num_parameters() > 0
 
 
-def test_what_is_trained_on_is_not_evaluated_on(model_folder: str, tmp_path: Path) -> None:
+def test_shared_tasks_of_training_and_evaluation_are_refused(model_folder: str, tmp_path: Path) -> None:
     env = {"train": {"first": 0, "count": 200}, "held_out": {"first": 100, "count": 4}}
-    with pytest.raises(UsageError, match="share tasks, 'micro-1-10"):
+    with pytest.raises(UsageError, match="share tasks, for example 'micro-1-10"):
         Trainer(config(model_folder, tmp_path / "run", run={"evaluate_every": 1}, env=env))
     Trainer(config(model_folder, tmp_path / "run", run={"evaluate_every": 0}, env=env))
 
 
-def test_a_folder_of_another_run_is_refused(model_folder: str, tmp_path: Path) -> None:
-    right = {"run": {"updates": 0}, "generation": SCRIPTED, "optim": {"lr": 1e-3, "micro_tokens": 600}}
+def test_a_run_folder_of_another_configuration_is_refused(model_folder: str, tmp_path: Path) -> None:
+    right = {"run": {"updates": 0}, "generation": SCRIPTED, "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600}}
     Trainer(config(model_folder, tmp_path / "run", **right)).run()
-    other = {**right, "optim": {"lr": 0.5, "micro_tokens": 600}}
-    with pytest.raises(UsageError, match=r"another configuration \(optim.lr: 0.001, now 0.5\): go on with that one"):
+    other = {**right, "optim": {"lr": 0.5, "max_tokens_per_microbatch": 600}}
+    with pytest.raises(UsageError, match=r"another configuration \(optim.lr: 0.001, now 0.5\): resume it unchanged"):
         Trainer(config(model_folder, tmp_path / "run", **other))
     longer = {**right, "run": {"updates": 7}}
-    Trainer(config(model_folder, tmp_path / "run", **longer))  # a run may be prolonged
+    Trainer(config(model_folder, tmp_path / "run", **longer))  # a longer run is allowed
 
 
-def is_interrupted(prompt: str, seed: int | None) -> str:  # noqa: ARG001  as whoever replies is called
+def is_interrupted(prompt: str, seed: int | None) -> str:  # noqa: ARG001  the signature of a reply
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_says_how_to_go_on(model_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_says_how_to_resume(model_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generation = {**SCRIPTED, "options": {"reply": "test_loop:is_interrupted"}}
-    wanted = config(model_folder, tmp_path / "run", generation=generation, optim={"micro_tokens": 600})
+    wanted = config(model_folder, tmp_path / "run", generation=generation, optim={"max_tokens_per_microbatch": 600})
     path = tmp_path / "run.toml"
     path.write_text("".join(f"{name} = {_toml(value)}\n" for name, value in wanted.model_dump(mode="json").items()))
     with pytest.raises(SystemExit) as ended:
@@ -297,11 +325,11 @@ def test_ctrl_c_says_how_to_go_on(model_folder: str, tmp_path: Path, capsys: pyt
     assert ended.value.code == 130
     said = capsys.readouterr().out
     assert "log.jsonl" in said
-    assert "Interrupted. The same command goes on from the last checkpoint." in said
+    assert "Interrupted. Run the same command to resume from the last checkpoint." in said
 
 
 def _toml(value: Any) -> str:
-    """Plain data in TOML's notation."""
+    """Write plain data as TOML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name} = {_toml(one)}" for name, one in value.items()) + "}"
     return json.dumps(value)
@@ -310,17 +338,17 @@ def _toml(value: Any) -> str:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"model": {"path": "/nowhere/model"}}, "model.path '/nowhere/model' is no folder of a model"),
+        ({"model": {"path": "/nowhere/model"}}, "model.path '/nowhere/model' is neither a model folder"),
         ({"env": {"id": "SWE/Mirco-v0"}}, "env: 'SWE/Mirco-v0' cannot be made"),
         ({"env": {"options": {"max_turn": 1}}}, "max_turn"),
         ({"env": {"options": {"max_turns": 0}}}, "max_turns must be a positive whole number"),
         ({"env": {"held_out": {"difficulty": 9}}, "run": {"evaluate_every": 1}}, "no difficulty 9"),
     ],
 )
-def test_a_mistake_that_is_mended_leaves_the_folder_free(
+def test_a_run_folder_is_usable_after_a_configuration_error(
     model_folder: str, tmp_path: Path, sections: Any, message: str
 ) -> None:
-    right = {"run": {"updates": 0}, "generation": SCRIPTED, "optim": {"lr": 1e-3, "micro_tokens": 600}}
+    right = {"run": {"updates": 0}, "generation": SCRIPTED, "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600}}
     with pytest.raises(UsageError) as refused:
         Trainer(config(model_folder, tmp_path / "run", **{**right, **sections}))
     assert message in str(refused.value)
@@ -333,12 +361,12 @@ def fails(prompt: str, seed: int | None) -> str:
     return says_by_seed(prompt, seed)
 
 
-def test_lost_episodes_are_left_out_and_named(model_folder: str, tmp_path: Path) -> None:
+def test_lost_episodes_are_dropped_and_named(model_folder: str, tmp_path: Path) -> None:
     sections = {
         "generation": {**SCRIPTED, "options": {"reply": "test_loop:fails"}},
-        "optim": {"lr": 1e-3, "micro_tokens": 600},
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
         "run": {"updates": 2, "max_failed": 1.0},
-        "algorithm": {"tasks": 4, "attempts": 4},
+        "algorithm": {"prompts_per_step": 4, "group_size": 4},
     }
     Trainer(config(model_folder, tmp_path / "run", **sections)).run()
     for line in numbers(tmp_path / "run"):
@@ -350,12 +378,12 @@ def test_lost_episodes_are_left_out_and_named(model_folder: str, tmp_path: Path)
         Trainer(config(model_folder, tmp_path / "other", **sections)).run()
 
 
-def test_the_seconds_of_an_update_are_told_by_part(model_folder: str, tmp_path: Path) -> None:
+def test_the_seconds_of_an_update_add_up(model_folder: str, tmp_path: Path) -> None:
     sections = {
         "generation": {**SCRIPTED, "options": {"reply": "test_loop:fails"}},
-        "optim": {"lr": 1e-3, "micro_tokens": 600},
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
         "run": {"updates": 2, "max_failed": 1.0},
-        "algorithm": {"tasks": 3, "attempts": 2, "advantage": "gae"},
+        "algorithm": {"prompts_per_step": 3, "group_size": 2, "advantage": "gae"},
         "model": {"value_head": True},
     }
     Trainer(config(model_folder, tmp_path / "run", **sections)).run()
@@ -365,7 +393,7 @@ def test_the_seconds_of_an_update_are_told_by_part(model_folder: str, tmp_path: 
         threads = sum(seconds[name] for name in ("start", "tools", "grading", "policy", "rest", "lost", "idle"))
         assert threads == pytest.approx(4 * seconds["all"], rel=0.01)
         assert seconds["lost"] > 0
-        learning = sum(seconds[name] for name in ("forward", "backward", "step", "push"))
+        learning = sum(seconds[name] for name in ("forward", "backward", "step", "weight_sync"))
         assert 0 < seconds["waited"] + learning <= seconds["update"] + 1e-3
         assert line["explained_variance"] == "nan" or line["explained_variance"] <= 1.0
     saved = [line for line in lines if line["event"] == "checkpoint"]

@@ -1,4 +1,4 @@
-"""Losses against numbers worked out by hand with numpy, and the properties that training stands on."""
+"""Losses against reference implementations in numpy, and their properties."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from swe_gym.train.losses import (  # noqa: E402  only where torch is there
-    effective_share,
+    ess,
     kl,
     policy_loss,
     token_weights,
@@ -37,9 +37,9 @@ def test_the_clipped_surrogate_equals_the_formula(dual: float | None) -> None:
         expected -= weight * gain
     loss, facts = policy_loss(*map(tensor, (LOGPROBS, OLD, ADVANTAGES, WEIGHTS)), dual=dual)
     np.testing.assert_allclose(float(loss), expected)
-    assert facts["clipped_low"] > 0
-    assert facts["clipped_high"] > 0
-    assert (facts["clipped_dual"] > 0) == (dual is not None)
+    assert facts["clip_frac_low"] > 0
+    assert facts["clip_frac_high"] > 0
+    assert (facts["clip_frac_dual"] > 0) == (dual is not None)
 
 
 def test_before_the_first_update_the_ratio_is_one_and_the_gradient_is_that_of_reinforce() -> None:
@@ -47,11 +47,11 @@ def test_before_the_first_update_the_ratio_is_one_and_the_gradient_is_that_of_re
     weights = np.full(N, 1 / N)
     loss, facts = policy_loss(logprobs, tensor(OLD), tensor(ADVANTAGES), tensor(weights))
     loss.backward()
-    assert facts == pytest.approx({"clipped_low": 0, "clipped_high": 0, "clipped_dual": 0, "ratio": 1})
+    assert facts == pytest.approx({"clip_frac_low": 0, "clip_frac_high": 0, "clip_frac_dual": 0, "ratio": 1})
     np.testing.assert_allclose(logprobs.grad.numpy(), -ADVANTAGES * weights)
 
 
-def test_a_clipped_token_is_pushed_no_further() -> None:
+def test_a_clipped_token_has_no_gradient() -> None:
     logprobs = torch.tensor([1.0, -1.0, 1.0, -1.0], requires_grad=True)
     advantages = torch.tensor([1.0, -1.0, -1.0, 1.0])
     loss, _ = policy_loss(logprobs, torch.zeros(4), advantages, torch.ones(4))
@@ -59,7 +59,7 @@ def test_a_clipped_token_is_pushed_no_further() -> None:
     assert [bool(value) for value in logprobs.grad] == [False, False, True, True]
 
 
-def test_tokens_without_weight_change_nothing() -> None:
+def test_tokens_with_weight_zero_have_no_effect() -> None:
     weights = np.where(np.arange(N) % 2, WEIGHTS, 0.0)
     moved = np.where(np.arange(N) % 2, LOGPROBS, LOGPROBS + DRAW.normal(size=N))
     rest = map(tensor, (OLD, ADVANTAGES, weights))
@@ -79,7 +79,7 @@ def test_the_value_loss_equals_the_formula(clip: float | None) -> None:
     np.testing.assert_allclose(float(found), 0.5 * (WEIGHTS * errors).sum())
 
 
-def test_the_divergences_equal_their_formulas_and_are_nought_at_home() -> None:
+def test_the_kl_estimators_equal_their_formulas_and_vanish_for_equal_policies() -> None:
     gap = LOGPROBS - OLD
     for kind, expected in (("k1", gap), ("k2", gap**2 / 2), ("k3", np.exp(-gap) - 1 + gap)):
         np.testing.assert_allclose(kl(tensor(LOGPROBS), tensor(OLD), kind).numpy(), expected)
@@ -88,7 +88,7 @@ def test_the_divergences_equal_their_formulas_and_are_nought_at_home() -> None:
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2"])
-def test_the_mean_gradient_of_an_estimate_is_that_of_the_divergence(kind: Any) -> None:
+def test_the_expected_gradient_of_each_kl_estimator(kind: Any) -> None:
     logits = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64, requires_grad=True)
     reference = torch.tensor([0.0, 0.5, -0.2, 1.0], dtype=torch.float64).log_softmax(-1)
     logprobs = logits.log_softmax(-1)
@@ -98,24 +98,24 @@ def test_the_mean_gradient_of_an_estimate_is_that_of_the_divergence(kind: Any) -
     np.testing.assert_allclose(found.numpy(), exact.numpy(), atol=1e-12)
 
 
-def test_importance_weights_are_cut_and_carry_no_gradient() -> None:
+def test_importance_weights_are_truncated_without_gradient() -> None:
     old = tensor(LOGPROBS, grad=True)
     weights = truncated_importance(old, tensor(OLD), cap=2.0)
     np.testing.assert_allclose(weights.numpy(), np.minimum(np.exp(LOGPROBS - OLD), 2.0))
     assert not weights.requires_grad
-    assert effective_share(torch.ones(5)) == 1.0
-    assert effective_share(torch.tensor([1.0, 0.0, 0.0, 0.0])) == 0.25
+    assert ess(torch.ones(5)) == 1.0
+    assert ess(torch.tensor([1.0, 0.0, 0.0, 0.0])) == 0.25
 
 
-def test_averages_weigh_tokens_episodes_or_a_fixed_length() -> None:
+def test_loss_agg_weighs_tokens_episodes_or_a_constant_length() -> None:
     episodes = torch.tensor([4, 4, 4, 9])
-    assert token_weights(episodes, "token").tolist() == [0.25] * 4
-    np.testing.assert_allclose(token_weights(episodes, "episode").numpy(), [1 / 6, 1 / 6, 1 / 6, 1 / 2])
-    np.testing.assert_allclose(token_weights(episodes, "constant", length=8).numpy(), [1 / 16] * 4)
-    assert token_weights(torch.zeros(0, dtype=torch.long), "token").shape == (0,)
+    assert token_weights(episodes, "token-mean").tolist() == [0.25] * 4
+    np.testing.assert_allclose(token_weights(episodes, "seq-mean-token-mean").numpy(), [1 / 6, 1 / 6, 1 / 6, 1 / 2])
+    np.testing.assert_allclose(token_weights(episodes, "seq-mean-token-sum-norm", length=8).numpy(), [1 / 16] * 4)
+    assert token_weights(torch.zeros(0, dtype=torch.long), "token-mean").shape == (0,)
 
 
-def test_micro_batches_add_up_to_the_batch() -> None:
+def test_microbatches_add_up_to_the_batch() -> None:
     whole, _ = policy_loss(*map(tensor, (LOGPROBS, OLD, ADVANTAGES, WEIGHTS)))
     parts = [
         policy_loss(*(tensor(row[part]) for row in (LOGPROBS, OLD, ADVANTAGES, WEIGHTS)))[0]

@@ -1,4 +1,4 @@
-"""What is started ends with us, however we end, and with everything that it started itself."""
+"""A started server stops with its parent, however that ends, and with all its processes."""
 
 import json
 import os
@@ -15,12 +15,12 @@ pytest.importorskip("torch")
 from swe_gym.errors import MissingDependency
 from swe_gym.train.generators.server import _GUARD, VllmServer
 
-# A program with a child of its own, both of which ignore being asked to end.
+# A program with a child process. Both ignore SIGTERM.
 STUBBORN = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.fork()
-os.write(1, b"%d\\n" % os.getpid())  # at once: the two write into one pipe
+os.write(1, b"%d\\n" % os.getpid())  # in one write: both processes use the pipe
 time.sleep(600)
 """
 # A client that starts it under the guard and says so.
@@ -40,7 +40,7 @@ def gone(pid: int) -> bool:
     return state == "Z"
 
 
-def test_a_killed_client_leaves_nothing_behind() -> None:
+def test_the_server_stops_when_its_client_is_killed() -> None:
     client = subprocess.Popen([sys.executable, "-c", CLIENT, _GUARD, STUBBORN], stdout=subprocess.PIPE, text=True)
     assert client.stdout is not None
     pids = [int(client.stdout.readline()), int(client.stdout.readline())]
@@ -53,7 +53,7 @@ def test_a_killed_client_leaves_nothing_behind() -> None:
     assert all(map(gone, pids))
 
 
-# What stands for vLLM: it writes down what it was told, and is well.
+# A stand-in for vLLM that records its arguments and is healthy.
 API_SERVER = """
 import http.server, json, pathlib, sys
 
@@ -68,8 +68,8 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
 
 
 @pytest.mark.parametrize("field", ["enable_scale_out: bool = False", ""])
-def test_a_server_is_told_what_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    """vLLM 0.26 ends at an argument that came later. And no proxy is asked the way to this machine."""
+def test_only_known_arguments_are_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    """vLLM 0.26 exits on unknown arguments. No proxy is used for this machine."""
     openai = tmp_path / "vllm" / "entrypoints" / "openai"
     openai.mkdir(parents=True)
     (openai / "api_server.py").write_text(API_SERVER)
@@ -89,7 +89,7 @@ def test_a_server_is_told_what_it_knows(tmp_path: Path, monkeypatch: pytest.Monk
     assert told[-1] == "-x"
 
 
-def test_without_vllm_the_message_says_how_to_get_it(tmp_path: Path) -> None:
+def test_without_vllm_the_error_names_the_package(tmp_path: Path) -> None:
     import importlib.util
 
     if importlib.util.find_spec("vllm"):

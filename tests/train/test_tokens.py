@@ -1,4 +1,4 @@
-"""What is trained on is what was sampled: every token once, whatever was said and whatever the template does."""
+"""Training uses exactly the sampled tokens, whatever the chat template does."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +17,8 @@ from swe_gym.rollout.tokens import ChatTemplate, Completion, Conversation, Token
 
 TURNS = st.lists(
     st.tuples(
-        st.lists(st.integers(7, 399), max_size=12),  # no special token but those that a model may well write
-        st.booleans(),  # whether the answer ends by itself
+        st.lists(st.integers(7, 399), max_size=12),  # special tokens that a model may write
+        st.booleans(),  # whether the answer has an end token
         st.one_of(st.text(max_size=30), st.sampled_from(["", " ", "\n", "ok\n", "</think>x", "<|im_end|>"])),
         st.booleans(),  # whether it thinks first
     ),
@@ -41,7 +41,7 @@ def completion(tokenizer: Any, ids: Sequence[int], *, ended: bool, number: int) 
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=TURNS)
-def test_every_sampled_token_stands_in_one_segment_with_its_logprob(tokenizer: Any, name: str, turns: Any) -> None:
+def test_each_sampled_token_is_in_one_segment_with_its_logprob(tokenizer: Any, name: str, turns: Any) -> None:
     template = using(tokenizer, name)
     conversation = Conversation(template, [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}])
     sampled: list[tuple[int, float, int]] = []
@@ -69,12 +69,12 @@ def test_every_sampled_token_stands_in_one_segment_with_its_logprob(tokenizer: A
 
 
 def _rewritten(template: ChatTemplate, conversation: Conversation) -> bool:
-    """Where the tokens are not extended, they are those of the rendered conversation, and nothing is spliced."""
+    """A new segment has the tokens of the rendered conversation."""
     return conversation.prompt == template.encode(template.render(conversation.messages))
 
 
 @pytest.mark.parametrize(("name", "segments"), [("chatml", 1), ("llama", 1), ("forgetful", 2)])
-def test_a_segment_ends_only_where_a_template_rewrites_what_was_said(tokenizer: Any, name: str, segments: int) -> None:
+def test_a_segment_ends_only_if_the_template_rewrites_history(tokenizer: Any, name: str, segments: int) -> None:
     template = using(tokenizer, name)
     conversation = Conversation(template, [{"role": "user", "content": "q"}])
     for number, text in enumerate(("<think>long</think>\n{} ", " {}\n", "done")):
@@ -85,7 +85,7 @@ def test_a_segment_ends_only_where_a_template_rewrites_what_was_said(tokenizer: 
     assert all(segment.loss_mask[-1] == 1 for segment in conversation.segments)
 
 
-def test_an_answer_that_was_cut_is_closed_by_tokens_that_are_not_trained(tokenizer: Any) -> None:
+def test_a_truncated_answer_is_closed_by_masked_tokens(tokenizer: Any) -> None:
     template = using(tokenizer, "chatml")
     conversation = Conversation(template, [{"role": "user", "content": "q"}])
     conversation.answer(completion(tokenizer, template.encode("abc"), ended=False, number=0), 1.0)
@@ -99,7 +99,7 @@ def test_an_answer_that_was_cut_is_closed_by_tokens_that_are_not_trained(tokeniz
     assert segment.loss_mask[-1] == 1
 
 
-def test_a_tokenizer_without_a_template_says_what_to_do(tokenizer: Any) -> None:
+def test_a_tokenizer_without_a_template_is_an_error(tokenizer: Any) -> None:
     tokenizer.chat_template = None
     with pytest.raises(UsageError, match="instruct"):
         ChatTemplate(tokenizer)
@@ -109,18 +109,18 @@ def test_a_tokenizer_without_a_template_says_what_to_do(tokenizer: Any) -> None:
 
 
 class Says:
-    """A generator that says what it is told to."""
+    """A generator with scripted answers."""
 
     def __init__(self, template: ChatTemplate, eos: int, answers: Sequence[str]) -> None:
         self.template, self.eos, self.answers, self.prompts = template, eos, list(answers), []
 
-    def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002  it says what it says
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002  scripted
         self.prompts.append((list(prompt), seed))
         ids = [*self.template.encode(self.answers.pop(0)), self.eos][:max_tokens]
         return Completion(ids, [-0.5] * len(ids), "stop" if ids[-1] == self.eos else "length", version=4)
 
 
-def test_an_episode_is_played_and_recorded_by_tokens(tokenizer: Any) -> None:
+def test_an_episode_is_recorded_as_tokens(tokenizer: Any) -> None:
     template = using(tokenizer, "chatml")
     answers = ['{"name": "bash", "arguments": {"command": "ls"}}', "nothing", '{"name": "submit", "arguments": {}}']
     generator = Says(template, tokenizer.eos_token_id, answers)
@@ -140,7 +140,7 @@ def test_an_episode_is_played_and_recorded_by_tokens(tokenizer: Any) -> None:
     assert "bash(command" in template.decode(first)
 
 
-def test_where_the_context_is_full_the_work_is_graded(tokenizer: Any) -> None:
+def test_a_full_context_ends_the_episode_with_grading(tokenizer: Any) -> None:
     template = using(tokenizer, "chatml")
     generator = Says(template, tokenizer.eos_token_id, ['{"name": "bash", "arguments": {"command": "seq 500"}}'] * 5)
     with gymnasium.make("SWE/Micro-v0", task_id="micro-1-0") as env:

@@ -1,4 +1,4 @@
-"""The numbers of a log reach the services that draw them, each with its own package."""
+"""The numbers of a log reach the experiment trackers, each with its own package."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ def log_two_updates(folder: Path, name: str) -> None:
     assert [line["reward"] for line in read_log(log.path)] == [0.25, 0.5]
 
 
-def test_tensorboard_has_them_in_the_run_folder(tmp_path: Path) -> None:
+def test_tensorboard_writes_event_files_into_the_run_folder(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -35,7 +35,7 @@ def test_tensorboard_has_them_in_the_run_folder(tmp_path: Path) -> None:
     assert found.Scalars("update/seconds/forward")[0].value == 1.5
 
 
-def test_mlflow_has_them_and_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_receives_metrics_and_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the small package has no database
@@ -43,6 +43,7 @@ def test_mlflow_has_them_and_the_configuration(tmp_path: Path, monkeypatch: pyte
     log_two_updates(tmp_path, "mlflow")
     client = mlflow.MlflowClient()
     (run,) = client.search_runs([client.get_experiment_by_name("swe-gym").experiment_id])
+    assert run.info.status == "FINISHED"
     assert run.data.params == {"run.seed": "3", "optim.lr": "1e-05"}
     assert [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "update/reward")] == [
         (1, 0.25),
@@ -50,7 +51,7 @@ def test_mlflow_has_them_and_the_configuration(tmp_path: Path, monkeypatch: pyte
     ]
 
 
-def test_a_run_whose_model_cannot_be_loaded_is_ended_there_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_is_failed_at_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -64,10 +65,10 @@ def test_a_run_whose_model_cannot_be_loaded_is_ended_there_too(tmp_path: Path, m
         Trainer(make_config(wanted))
     client = mlflow.MlflowClient()
     (run,) = client.search_runs([client.get_experiment_by_name("swe-gym").experiment_id])
-    assert run.info.status == "FINISHED"
+    assert run.info.status == "FAILED"
 
 
-def test_wandb_has_them_and_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_receives_metrics_and_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     tracker = make_tracker("wandb", tmp_path, CONFIG)
@@ -75,16 +76,16 @@ def test_wandb_has_them_and_the_configuration(tmp_path: Path, monkeypatch: pytes
     tracker.add({"update/reward": 0.5}, 2)
     assert (wandb.run.summary["update/reward"], wandb.run.summary["at_update"]) == (0.5, 2)
     assert wandb.run.config["optim"] == {"lr": 1e-5}
-    tracker.close()
+    tracker.close(failed=False)
 
 
-def test_a_service_that_fails_ends_no_run(tmp_path: Path) -> None:
+def test_a_failing_tracker_does_not_stop_the_run(tmp_path: Path) -> None:
     class Gone:
         def add(self, numbers: Mapping[str, float], update: int) -> None:
             raise ConnectionError(f"the service is gone, with {numbers} of update {update}")
 
-        def close(self) -> None:
-            """Nothing is buffered."""
+        def close(self, *, failed: bool) -> None:
+            """Do nothing."""
 
     log = Log(tmp_path, [Gone()])
     with pytest.warns(UserWarning, match="the service is gone"):
@@ -92,10 +93,10 @@ def test_a_service_that_fails_ends_no_run(tmp_path: Path) -> None:
     assert read_log(log.path)[0]["reward"] == 0.5
 
 
-def test_a_service_that_does_not_begin_is_named(tmp_path: Path) -> None:
+def test_a_tracker_that_fails_to_start_is_named(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     (tmp_path / "tensorboard").write_text("a file where a folder is to be")
-    with pytest.raises(UsageError, match=r"run\.trackers: tensorboard does not begin"):
+    with pytest.raises(UsageError, match=r"run\.trackers 'tensorboard' failed to start"):
         make_tracker("tensorboard", tmp_path, CONFIG)
 
 

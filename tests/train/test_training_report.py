@@ -1,4 +1,4 @@
-"""What `swe-gym report` reads is what a run writes: a tiny model, real sandboxes, real tests."""
+"""The report of a fresh run with a tiny model and real sandboxes."""
 
 from pathlib import Path
 from typing import Any
@@ -16,28 +16,28 @@ from swe_gym.viewer.training import TrainingRun, overhead, read_training, spent_
 from swe_gym.viewer.training_report import write_training_report  # noqa: E402
 
 RECORDED = Path(__file__).parent.parent / "viewer" / "training_runs"
-"""Folders that `scripted_run` left, for tests where there is no torch."""
+"""Run folders that `scripted_run` wrote, for tests without torch."""
 
 SECTIONS: dict[str, dict[str, Any]] = {
     "rloo": {},
-    "gae": {"algorithm": {"advantage": "gae", "overlap": True}, "model": {"value_head": True}},
+    "gae": {"algorithm": {"advantage": "gae", "async_rollout": True}, "model": {"value_head": True}},
 }
 
 
 def fails_at_times(prompt: str, seed: int | None) -> str:
-    """Right, wrong, or lost, as the seed says."""
+    """Return a right or wrong answer, or fail, by seed."""
     if seed is not None and seed % 7 == 0 and "Create the file" in prompt:
         raise PolicyError("the server hangs", reason="timeout", retryable=True)
     return says_by_seed(prompt, seed)
 
 
 def scripted_run(start: str, output: Path, name: str) -> Path:
-    """Four updates, with an evaluation before them and after every second."""
+    """Run four updates, with an evaluation first and after every second."""
     values: dict[str, Any] = {
         "generation": {**SCRIPTED, "options": {"reply": "test_training_report:fails_at_times"}},
-        "optim": {"lr": 1e-3, "micro_tokens": 600},
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
         "run": {"updates": 4, "evaluate_every": 2, "checkpoint_every": 2, "max_failed": 1.0},
-        "algorithm": {"tasks": 4, "attempts": 2, "advantage": "rloo"},
+        "algorithm": {"prompts_per_step": 4, "group_size": 2, "advantage": "rloo"},
         "evaluation": {"tasks": 4, "attempts": 2},
     }
     for section, changes in SECTIONS[name].items():
@@ -52,7 +52,7 @@ def names_in(run: TrainingRun) -> set[str]:
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_a_report_of_a_fresh_run(tiny_lm: Any, tokenizer: Any, tmp_path: Path, name: str) -> None:
+def test_the_report_of_a_fresh_run(tiny_lm: Any, tokenizer: Any, tmp_path: Path, name: str) -> None:
     tiny_lm.save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
     folder = scripted_run(str(tmp_path / "start"), tmp_path / name, name)

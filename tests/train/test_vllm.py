@@ -1,4 +1,4 @@
-"""The client of vLLM against a server that speaks its protocol and fails on command."""
+"""The vLLM client against a server that speaks its protocol and fails on demand."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ REPLY = Reply("", token_ids=[5, 6, 0], logprobs=[-0.1, -0.2, -0.3], finish_reaso
 
 
 class Server(OpenAIServer):
-    """With the calls by which weights are changed."""
+    """A server with the requests of weight sync."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: REPLY, model="m", api_key="k")
@@ -72,7 +72,7 @@ def ask(generator: VllmGenerator) -> Any:
     return generator.generate([1, 2, 3], max_tokens=8, temperature=0.7, seed=4)
 
 
-def test_tokens_come_as_they_were_sampled(server: Server, generator: VllmGenerator) -> None:
+def test_sampled_tokens_arrive_unchanged(server: Server, generator: VllmGenerator) -> None:
     found = ask(generator)
     assert (list(found.token_ids), list(found.logprobs), found.finish) == ([5, 6, 0], [-0.1, -0.2, -0.3], "stop")
     sent = server.requests[-1].body
@@ -80,7 +80,7 @@ def test_tokens_come_as_they_were_sampled(server: Server, generator: VllmGenerat
     assert (sent["prompt"], sent["temperature"], sent["seed"], sent["max_tokens"]) == ([1, 2, 3], 0.7, 4, 8)
 
 
-def test_a_server_that_takes_tokens_is_given_tokens(server: Server, tiny_lm: Any, tokenizer: Any) -> None:
+def test_the_token_endpoint_is_preferred(server: Server, tiny_lm: Any, tokenizer: Any) -> None:
     server.tokens_in_tokens_out = True
     generator = make_generator(
         GenerationConfig(url=server.url, options={"api_key": "k", "seeds": True, "checksums": True}),
@@ -92,8 +92,8 @@ def test_a_server_that_takes_tokens_is_given_tokens(server: Server, tiny_lm: Any
     generator.close()
 
 
-def test_weights_are_pushed_and_their_number_goes_along(server: Server, generator: VllmGenerator) -> None:
-    generator.push(7)
+def test_weight_sync_updates_the_version(server: Server, generator: VllmGenerator) -> None:
+    generator.sync_weights(7)
     assert ask(generator).version == 7
     (push,) = [request for request in server.requests if request.path == "/collective_rpc"]
     assert push.body["method"] == "reload_weights"
@@ -101,22 +101,22 @@ def test_weights_are_pushed_and_their_number_goes_along(server: Server, generato
     assert order == ["POST /weight_checker", "POST /collective_rpc", "POST /reset_prefix_cache", "POST /weight_checker"]
 
 
-def test_weights_that_did_not_arrive_are_noticed(server: Server, generator: VllmGenerator, tiny_lm: Any) -> None:
-    generator.push(0)
+def test_unchanged_checksums_after_a_sync_are_an_error(server: Server, generator: VllmGenerator, tiny_lm: Any) -> None:
+    generator.sync_weights(0)
     server.reloads = False
     with torch.no_grad():
         tiny_lm.model.norm.weight.mul_(1.5)
-    for _ in range(2):  # and again: what did not arrive is not taken for served
+    for _ in range(2):  # again: the weights still did not arrive
         with pytest.raises(PolicyError, match="did not change"):
-            generator.push(1)
+            generator.sync_weights(1)
     assert ask(generator).version == 0
 
 
-def test_the_same_weights_may_be_pushed_again(server: Server, generator: VllmGenerator) -> None:
-    """As at the start, where the server was started with them, and after an update that had nothing to learn from."""
-    generator.push(0)
+def test_the_same_weights_may_be_synced_again(server: Server, generator: VllmGenerator) -> None:
+    """This happens at the start, and after an update without a gradient."""
+    generator.sync_weights(0)
     server.reloads = False
-    generator.push(1)
+    generator.sync_weights(1)
     assert ask(generator).version == 1
 
 
@@ -128,7 +128,7 @@ def test_the_same_weights_may_be_pushed_again(server: Server, generator: VllmGen
         ({"lose_reply": True}, "connection", True),
     ],
 )
-def test_a_server_that_fails_is_a_typed_error(
+def test_a_failing_server_is_a_policy_error(
     server: Server, generator: VllmGenerator, fault: dict[str, Any], reason: str, retryable: bool
 ) -> None:
     server.inject("/v1/completions", **fault)
@@ -139,21 +139,21 @@ def test_a_server_that_fails_is_a_typed_error(
 
 
 @pytest.mark.parametrize("logprobs", [[-0.1, None, -0.3], [-0.1, -9999.0, -0.3], [-0.1]])
-def test_tokens_without_a_sound_logprob_are_refused(
+def test_tokens_without_a_finite_logprob_are_refused(
     server: Server, generator: VllmGenerator, logprobs: list[float | None]
 ) -> None:
     choice = {"token_ids": [5, 6, 0], "finish_reason": "stop", "logprobs": {"token_logprobs": logprobs}}
     server.inject("/v1/completions", status=200, body={"choices": [choice]})
-    with pytest.raises(PolicyError, match="log-probability") as caught:
+    with pytest.raises(PolicyError, match="log-probabilities") as caught:
         ask(generator)
     assert caught.value.reason == "bad_reply"
 
 
 LIES: dict[str, Any] = {
-    "more tokens than were asked for": {"token_ids": [5] * 9, "logprobs": {"token_logprobs": [-0.1] * 9}},
+    "too many tokens": {"token_ids": [5] * 9, "logprobs": {"token_logprobs": [-0.1] * 9}},
     "no tokens": {"token_ids": [], "logprobs": {"token_logprobs": []}},
     "a token that the model has not": {"token_ids": [5, 99_999], "logprobs": {"token_logprobs": [-0.1, -0.1]}},
-    "a token that is no number": {"token_ids": [5, "x"], "logprobs": {"token_logprobs": [-0.1, -0.1]}},
+    "a token that is not a number": {"token_ids": [5, "x"], "logprobs": {"token_logprobs": [-0.1, -0.1]}},
     "a probability above one": {"token_ids": [5], "logprobs": {"token_logprobs": [0.7]}},
     "NaN": {"token_ids": [5], "logprobs": {"token_logprobs": [float("nan")]}},
     "no token ids": {"token_ids": None, "logprobs": {"token_logprobs": [-0.1]}},
@@ -163,9 +163,7 @@ LIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_a_server_makes_up_loses_the_episode_and_not_the_run(
-    server: Server, generator: VllmGenerator, lie: str
-) -> None:
+def test_an_invalid_reply_loses_the_episode_not_the_run(server: Server, generator: VllmGenerator, lie: str) -> None:
     choice = {"finish_reason": "stop", **LIES[lie]}
     server.inject("/v1/completions", status=200, body={"choices": [choice]})
     with pytest.raises(PolicyError) as caught:
@@ -174,14 +172,14 @@ def test_what_a_server_makes_up_loses_the_episode_and_not_the_run(
 
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, [], "<html>"])
-def test_an_answer_of_another_kind_is_a_typed_error(server: Server, generator: VllmGenerator, body: Any) -> None:
+def test_an_unexpected_reply_is_a_policy_error(server: Server, generator: VllmGenerator, body: Any) -> None:
     server.inject("/v1/completions", status=200, body=body)
     with pytest.raises(PolicyError) as caught:
         ask(generator)
     assert caught.value.reason == "bad_reply"
 
 
-def test_after_close_nothing_is_asked(generator: VllmGenerator) -> None:
+def test_no_request_is_sent_after_close(generator: VllmGenerator) -> None:
     generator.close()
     generator.close()
     with pytest.raises(PolicyError) as caught:
@@ -189,7 +187,7 @@ def test_after_close_nothing_is_asked(generator: VllmGenerator) -> None:
     assert caught.value.reason == "closed"
 
 
-def test_closing_cuts_off_who_waits_for_an_answer(server: Server, generator: VllmGenerator) -> None:
+def test_close_aborts_waiting_requests(server: Server, generator: VllmGenerator) -> None:
     server.inject("/v1/completions", hang=True)
     reasons: list[str] = []
 
@@ -210,5 +208,5 @@ def test_closing_cuts_off_who_waits_for_an_answer(server: Server, generator: Vll
 
 
 def test_an_unknown_option_is_named(tiny_lm: Any, tokenizer: Any) -> None:
-    with pytest.raises(UsageError, match="push_folder"):
+    with pytest.raises(UsageError, match="weight_sync_folder"):
         make_generator(GenerationConfig(options={"pull": 1}), PolicyModel(tiny_lm), tokenizer)

@@ -1,4 +1,4 @@
-"""Run folders as a rollout leaves them, without playing one."""
+"""Run folders as a rollout writes them."""
 
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def failed(task: str = "a-1", attempt: int = 0, **changes: Any) -> Trajectory:
 
 
 def write_run(path: Path, *records: Trajectory, **info: Any) -> Path:
-    """A run folder with these episodes in it."""
+    """Write a run folder with these episodes."""
     with RunFolder(path, run_info(**info)) as folder:
         for record in records:
             if record.reward_valid:

@@ -1,4 +1,4 @@
-"""What a page knows of a run folder: all of it, as it grows, whatever half-written or broken lines are in it."""
+"""The index of a run folder as it grows, with incomplete and invalid lines."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ def test_finished_and_failed_episodes_are_rows(tmp_path: Path) -> None:
     assert index.trajectory(index.rows[0].id) == trajectory(resolved=True)
 
 
-def test_what_is_new_is_added_and_rows_stay_what_they_are(tmp_path: Path) -> None:
+def test_new_rows_are_appended(tmp_path: Path) -> None:
     with RunFolder(tmp_path, run_info()) as folder:
         index = RunIndex(tmp_path)
         assert read(index) == []
@@ -48,7 +48,7 @@ def test_what_is_new_is_added_and_rows_stay_what_they_are(tmp_path: Path) -> Non
         assert index.rows[0] is first
 
 
-def test_a_page_is_told_what_it_does_not_know(tmp_path: Path) -> None:
+def test_a_page_gets_only_new_rows(tmp_path: Path) -> None:
     write_run(tmp_path, trajectory(), trajectory(attempt=1))
     index = RunIndex(tmp_path)
     index.refresh()
@@ -80,7 +80,7 @@ def test_a_page_is_told_what_it_does_not_know(tmp_path: Path) -> None:
     assert index.news("of another server", 2)["rows"] == news["rows"]
 
 
-def test_half_a_line_is_waited_for(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_not_read(tmp_path: Path) -> None:
     write_run(tmp_path, trajectory(), trajectory(attempt=1))
     path = tmp_path / TRAJECTORIES
     whole = path.read_bytes()
@@ -99,27 +99,27 @@ def test_half_a_line_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", [0, 1, 2])
-def test_an_index_that_lags_is_no_loss(tmp_path: Path, lines: int) -> None:
+def test_an_index_that_lags_loses_nothing(tmp_path: Path, lines: int) -> None:
     write_run(tmp_path, trajectory(), trajectory(attempt=1))
     known = (tmp_path / INDEX).read_bytes().splitlines(keepends=True)
     (tmp_path / INDEX).write_bytes(b"".join(known[:lines]))
     index = RunIndex(tmp_path)
     assert len(read(index)) == 2
-    (tmp_path / INDEX).write_bytes(b"".join(known))  # it comes later, or is made again
+    (tmp_path / INDEX).write_bytes(b"".join(known))  # the index may lag or be rebuilt
     assert len(read(index)) == 2
     with RunFolder(tmp_path, run_info()) as folder:
         folder.add(trajectory("b-2"))
     assert read(index)[2:] == [("b-2", 0, "unresolved")]
 
 
-def test_an_index_that_is_wrong_is_not_believed(tmp_path: Path) -> None:
+def test_a_wrong_index_is_ignored(tmp_path: Path) -> None:
     write_run(tmp_path, trajectory(), trajectory(attempt=1))
     path = tmp_path / INDEX
     path.write_bytes(b"no json\n" + path.read_bytes())
     assert len(read(RunIndex(tmp_path))) == 2
 
 
-def test_a_line_that_is_no_trajectory_is_named_and_left_out(tmp_path: Path) -> None:
+def test_an_invalid_line_is_reported_and_skipped(tmp_path: Path) -> None:
     write_run(tmp_path, trajectory(), failed("b-2"))
     with (tmp_path / TRAJECTORIES).open("ab") as file:
         file.write(b'{"version": 7}\n\xff\n')
@@ -130,7 +130,7 @@ def test_a_line_that_is_no_trajectory_is_named_and_left_out(tmp_path: Path) -> N
     assert index.news()["unreadable"] == 2
 
 
-def test_a_run_that_begins_again_is_read_again(tmp_path: Path) -> None:
+def test_a_replaced_run_is_read_again(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", trajectory(), trajectory(attempt=1))
     index = RunIndex(path)
     index.refresh()
@@ -169,7 +169,7 @@ def test_a_running_episode_is_followed_turn_by_turn(tmp_path: Path) -> None:
             index.trajectory(row.id)
 
 
-def test_the_next_try_in_a_file_of_the_same_name_is_another_episode(tmp_path: Path) -> None:
+def test_a_retry_in_the_same_file_is_another_episode(tmp_path: Path) -> None:
     with RunFolder(tmp_path, run_info()) as folder:
         first = folder.start(trajectory(turns=0, outcome="running", started="2026-11-20T10:00:00.000+00:00"))
         first.add(turn(1))
@@ -185,18 +185,18 @@ def test_the_next_try_in_a_file_of_the_same_name_is_another_episode(tmp_path: Pa
         second.close()
 
 
-def test_an_episode_is_not_shown_as_running_when_its_end_is_known(tmp_path: Path) -> None:
+def test_a_finished_episode_is_not_shown_as_running(tmp_path: Path) -> None:
     with RunFolder(tmp_path, run_info()) as folder:
         folder.start(trajectory(turns=0, outcome="running")).close()
         left = (tmp_path / "live" / "a-1.0.jsonl").read_bytes()
         folder.add(trajectory())
-        (tmp_path / "live" / "a-1.0.jsonl").write_bytes(left)  # as it is for a moment
+        (tmp_path / "live" / "a-1.0.jsonl").write_bytes(left)  # a state between two writes
         index = RunIndex(tmp_path)
         index.refresh()
         assert (index.live, len(index.rows)) == ([], 1)
 
 
-def test_a_running_episode_of_another_version_is_left_out(tmp_path: Path) -> None:
+def test_a_running_episode_of_another_version_is_skipped(tmp_path: Path) -> None:
     write_run(tmp_path, trajectory())
     (tmp_path / "live" / "a.0.jsonl").write_text('{"version": 7}\n')
     (tmp_path / "live" / "b.0.jsonl").write_text("")
@@ -205,7 +205,7 @@ def test_a_running_episode_of_another_version_is_left_out(tmp_path: Path) -> Non
     assert (index.live, len(index.rows)) == ([], 1)
 
 
-def test_what_a_killed_process_left_is_not_called_running(tmp_path: Path) -> None:
+def test_episodes_of_a_killed_process_are_not_running(tmp_path: Path) -> None:
     with RunFolder(tmp_path, run_info()) as folder:
         folder.start(trajectory(turns=0, outcome="running")).close()
         folder.progress({"running": 1})
@@ -217,7 +217,7 @@ def test_what_a_killed_process_left_is_not_called_running(tmp_path: Path) -> Non
         assert (index.active, index.live[0].state) == (False, "left")
 
 
-def test_a_file_of_trajectories_will_do(tmp_path: Path) -> None:
+def test_a_trajectory_file_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
     trajectory(resolved=True).append(path)
     failed("b-2").append(path)
@@ -226,22 +226,22 @@ def test_a_file_of_trajectories_will_do(tmp_path: Path) -> None:
     assert (index.name, index.live, index.news()["run"]) == ("some", [], {})
 
 
-def test_other_places_are_refused_with_a_hint(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="neither a run folder nor a file"):
+def test_other_paths_are_refused_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="neither a run folder nor a trajectory file"):
         RunIndex(tmp_path / "nothing")
     write_run(tmp_path / "one")
     write_run(tmp_path / "two")
-    with pytest.raises(UsageError, match="in it are one, two"):
+    with pytest.raises(UsageError, match="Run folders in it: one, two"):
         RunIndex(tmp_path)
 
 
 @pytest.mark.parametrize(
     "name", ["", "line-1", "line-x", "failed-0", "../run.json", "live-../run.json", "live-run.json"]
 )
-def test_only_rows_can_be_read(tmp_path: Path, name: str) -> None:
+def test_unknown_episodes_are_refused(tmp_path: Path, name: str) -> None:
     write_run(tmp_path, trajectory())
     index = RunIndex(tmp_path)
     index.refresh()
-    with pytest.raises(UsageError, match="no episode"):
+    with pytest.raises(UsageError, match="unknown episode"):
         index.trajectory(name)
     assert not (tmp_path / FAILED).read_bytes()

@@ -1,4 +1,4 @@
-"""The report: one file that holds everything it needs, and nothing that only the run's owner may see."""
+"""The report: one self-contained file without what only the run's owner may see."""
 
 import base64
 import gzip
@@ -18,7 +18,7 @@ NASTY = "</script><script>document.title='owned'</script><!-- <img src=x onerror
 
 
 class Page(html.parser.HTMLParser):
-    """The elements of a page as a browser sees them."""
+    """The elements and data blocks of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "run", trajectory(resolved=True), trajectory(attempt=1), failed(), nasty)
 
 
-def test_a_report_holds_everything_and_asks_nobody(run: Path, tmp_path: Path) -> None:
+def test_a_report_is_self_contained(run: Path, tmp_path: Path) -> None:
     written = write_report(run, tmp_path / "out.html")
     text = (tmp_path / "out.html").read_text()
     assert written == (4, 4, len(text.encode()))
@@ -61,12 +61,12 @@ def test_a_report_holds_everything_and_asks_nobody(run: Path, tmp_path: Path) ->
     assert list(tmp_path.glob("*.new")) == []
 
 
-def test_what_a_model_printed_ends_no_block(run: Path, tmp_path: Path) -> None:
+def test_model_output_cannot_end_a_block(run: Path, tmp_path: Path) -> None:
     write_report(run, tmp_path / "out.html")
     page = Page((tmp_path / "out.html").read_text())
     kinds = [attributes.get("type") for tag, attributes in page.tags if tag == "script"]
     assert kinds.count("application/json") == 2 + 4
-    assert kinds.count(None) == 5
+    assert kinds.count(None) == 8
     assert "img" not in [tag for tag, _ in page.tags]
     assert NASTY in [row[6] for row in json.loads(page.blocks["news"])["rows"]]
 
@@ -76,7 +76,7 @@ def test_only_its_own_scripts_and_style_are_allowed(run: Path, tmp_path: Path) -
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', (tmp_path / "out.html").read_text())
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy
-    assert len(re.findall("sha256-", policy)) == 6
+    assert len(re.findall("sha256-", policy)) == 9
 
 
 def everything_in(path: Path) -> str:
@@ -84,7 +84,7 @@ def everything_in(path: Path) -> str:
     return text + json.dumps(Page(text).episodes())
 
 
-def test_verdicts_and_failures_are_left_out(run: Path, tmp_path: Path) -> None:
+def test_verdicts_and_failures_are_excluded(run: Path, tmp_path: Path) -> None:
     write_report(run, tmp_path / "out.html")
     assert SECRET_TEST not in everything_in(tmp_path / "out.html")
     write_report(run, tmp_path / "out.html", with_verdicts=True)
@@ -93,16 +93,16 @@ def test_verdicts_and_failures_are_left_out(run: Path, tmp_path: Path) -> None:
     assert episodes[0]["verdict"]["fail_to_pass"] == {SECRET_TEST: "passed"}
 
 
-def test_the_first_so_many_can_be_opened(run: Path, tmp_path: Path) -> None:
+def test_most_episodes_limits_readable_episodes(run: Path, tmp_path: Path) -> None:
     assert write_report(run, tmp_path / "out.html", most_episodes=1)[:2] == (4, 1)
     page = Page((tmp_path / "out.html").read_text())
     assert (len(page.episodes()), len(json.loads(page.blocks["news"])["rows"])) == (1, 4)
 
 
-def test_a_report_that_cannot_be_written_leaves_the_old_one(run: Path, tmp_path: Path) -> None:
+def test_a_failed_report_keeps_the_old_one(run: Path, tmp_path: Path) -> None:
     (tmp_path / "out.html").write_text("old")
     path = run / "trajectories.jsonl"
-    path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))  # the index does not know
+    path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))  # the index still has it
     with pytest.raises(UsageError, match="not a trajectory"):
         write_report(run, tmp_path / "out.html")
     assert (tmp_path / "out.html").read_text() == "old"

@@ -1,4 +1,4 @@
-"""The server of the page: who is answered, and what is said."""
+"""The server of the page: access, policy and answers."""
 
 import http.client
 import json
@@ -56,7 +56,7 @@ def test_the_page_and_its_files_are_served(server: ViewServer) -> None:
         assert f'"{name}"' in get(server).text or name == "index.html"
 
 
-def test_every_answer_forbids_what_the_page_does_not_need(server: ViewServer) -> None:
+def test_every_response_has_a_strict_policy(server: ViewServer) -> None:
     for path in ("", "app.js", "api/rows", "api/nothing"):
         headers = get(server, path).headers
         policy = headers["Content-Security-Policy"]
@@ -67,26 +67,26 @@ def test_every_answer_forbids_what_the_page_does_not_need(server: ViewServer) ->
         assert headers["Cache-Control"] == "no-store"
 
 
-def test_it_listens_to_this_machine_only(server: ViewServer) -> None:
+def test_it_listens_on_this_machine_only(server: ViewServer) -> None:
     address = urlsplit(server.url)
     assert address.hostname == "127.0.0.1"
     assert server._server.socket.getsockname()[0] == "127.0.0.1"
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8642", "127.0.0.1.evil.example:80", "", "localhost.:1"])
-def test_a_page_elsewhere_cannot_have_its_name_lead_here(server: ViewServer, host: str) -> None:
+def test_dns_rebinding_is_refused(server: ViewServer, host: str) -> None:
     reply = get(server, "api/rows", host=host)
     assert reply.status == 403
     assert "a-1" not in reply.text
 
 
 @pytest.mark.parametrize("host", ["localhost:9000", "127.0.0.1:9000", "localhost"])
-def test_a_forwarded_port_is_fine(server: ViewServer, host: str) -> None:
+def test_a_forwarded_port_works(server: ViewServer, host: str) -> None:
     assert get(server, "api/rows", host=host).status == 200
 
 
 @pytest.mark.parametrize("root", ["/", "/guess/", "", "/x" * 20])
-def test_nothing_is_told_without_the_secret(server: ViewServer, root: str) -> None:
+def test_nothing_is_served_without_the_secret(server: ViewServer, root: str) -> None:
     for path in ("api/rows", "index.html", "api/episode?id=line-0"):
         if root or path.startswith("/"):
             reply = get(server, path, root=root)
@@ -103,7 +103,7 @@ def test_two_servers_have_two_secrets(tmp_path: Path) -> None:
     "path",
     ["../run.json", "..%2frun.json", "/etc/passwd", "static/app.js", "api/../run.json", "%2e%2e/server.py", "run.json"],
 )
-def test_no_other_file_can_be_had(server: ViewServer, path: str) -> None:
+def test_no_other_file_is_served(server: ViewServer, path: str) -> None:
     reply = get(server, path)
     assert reply.status == 404
     assert "abc" not in reply.text
@@ -131,21 +131,21 @@ def test_no_other_file_can_be_had(server: ViewServer, path: str) -> None:
         "api/rows?" + "&".join(f"a{n}=1" for n in range(100)),
     ],
 )
-def test_a_malformed_address_is_answered_with_400_in_words(server: ViewServer, path: str) -> None:
+def test_a_malformed_address_is_a_400(server: ViewServer, path: str) -> None:
     reply = get(server, path)
     assert reply.status == 400
     assert reply.json["error"].endswith(".")
     assert get(server, "api/rows").status == 200
 
 
-def test_rows_come_once(server: ViewServer) -> None:
+def test_rows_are_sent_once(server: ViewServer) -> None:
     first = get(server, "api/rows").json
     assert [row[2:5:2] for row in first["rows"]] == [["a-1", 0], ["a-1", 1], ["b-2", 0]]
     again = get(server, f"api/rows?generation={first['generation']}&known=3").json
     assert (again["start"], again["rows"]) == (3, [])
 
 
-def test_an_episode_is_told_with_its_verdict_and_without_its_tokens(tmp_path: Path) -> None:
+def test_an_episode_has_its_verdict_and_not_its_tokens(tmp_path: Path) -> None:
     row = Segment(token_ids=(1, 2, 3), loss_mask=(0, 1, 1), logprobs=(0.0, -0.1, -0.2), versions=(-1, 0, 0))
     system = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "issue"})
     write_run(tmp_path, trajectory(segments=(row,), messages=system, turns=3))
@@ -165,14 +165,14 @@ def test_an_episode_is_told_with_its_verdict_and_without_its_tokens(tmp_path: Pa
     "query",
     ["", "id=", "id=line-1", "id=../../etc/passwd", "id=live-../run.json"],
 )
-def test_a_wrong_question_is_answered_in_words(server: ViewServer, query: str) -> None:
+def test_an_unknown_address_is_a_404(server: ViewServer, query: str) -> None:
     get(server, "api/rows")
     reply = get(server, f"api/episode?{quote(query, safe='=&')}")
     assert reply.status == 404
     assert reply.json["error"]
 
 
-def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
+def test_a_running_run_is_followed(tmp_path: Path) -> None:
     with RunFolder(tmp_path, run_info()) as folder, ViewServer(tmp_path) as server:
         first = get(server, "api/rows").json
         assert (first["rows"], first["live"], first["active"]) == ([], [], False)
@@ -190,13 +190,13 @@ def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
         assert get(server, "api/stats").json["judged"] == 1
 
 
-def test_a_folder_that_goes_away_is_said(tmp_path: Path) -> None:
+def test_a_removed_folder_is_an_error(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", trajectory())
     with ViewServer(path) as server:
         (values,) = get(server, "api/rows").json["rows"]
         (path / "trajectories.jsonl").unlink()
         reply = get(server, f"api/episode?id={values[0]}")
-        assert (reply.status, reply.json["error"]) == (500, "the run cannot be read: No such file or directory")
+        assert (reply.status, reply.json["error"]) == (500, "cannot read the run: No such file or directory")
 
 
 def test_other_methods_are_refused(server: ViewServer) -> None:
@@ -207,20 +207,20 @@ def test_other_methods_are_refused(server: ViewServer) -> None:
     connection.close()
 
 
-def test_a_browser_that_goes_away_hurts_nobody(server: ViewServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_connection_is_ignored(server: ViewServer, capsys: pytest.CaptureFixture[str]) -> None:
     url = urlsplit(server.url)
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", url.port or 0), timeout=20) as client:
             client.sendall(f"GET {url.path}api/rows HTTP/1.0\r\nHost: {url.netloc}\r\n\r\n".encode())
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset, not a farewell
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # RST instead of FIN
     assert get(server, "api/rows").status == 200
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_and_a_folder_that_is_none(server: ViewServer, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"port \d+ cannot be had"):
+def test_a_port_in_use_and_a_missing_folder_are_errors(server: ViewServer, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot listen on port \d+"):
         ViewServer(tmp_path / "run", urlsplit(server.url).port or 0)
-    with pytest.raises(UsageError, match="no run folder"):
+    with pytest.raises(UsageError, match="not a run folder"):
         ViewServer(tmp_path)
     server.close()
     server.close()

@@ -1,4 +1,4 @@
-"""What the plots say, against the formulas and against counting by hand."""
+"""The data of the plots against formulas and manual counts."""
 
 import pytest
 from runs_on_disk import failed, trajectory
@@ -14,7 +14,7 @@ def row(record: Trajectory) -> Row:
     return row_of("x", state, index_line(record, 0, 0))
 
 
-def test_the_curve_takes_only_tasks_with_enough_attempts() -> None:
+def test_the_curve_uses_only_tasks_with_enough_attempts() -> None:
     outcomes = {"a": [True, False, False], "b": [False], "c": [True, True]}
     assert pass_curve(outcomes) == [
         PassAtK(1, pytest.approx((1 / 3 + 0 + 1) / 3), 3),
@@ -24,7 +24,7 @@ def test_the_curve_takes_only_tasks_with_enough_attempts() -> None:
     assert pass_curve({}) == []
 
 
-def test_repositories_are_counted_and_small_ones_gathered() -> None:
+def test_small_repositories_share_a_bar() -> None:
     rows = [row(trajectory("a-1", 0, resolved=True)), row(trajectory("a-1", 1)), row(trajectory("b-2", repo=""))]
     assert resolved_by(rows) == [("toy/a", 1, 2), ("no repository", 0, 1)]
     many = [row(trajectory(repo=f"r/{number:02}", resolved=number % 2 == 0)) for number in range(30)]
@@ -46,14 +46,14 @@ def test_turns_are_in_bins_of_round_width(turns: list[int], width: int) -> None:
     assert turn_bins([]) == []
 
 
-def test_the_wall_clock_is_accounted_for_in_full() -> None:
+def test_the_wall_clock_adds_up() -> None:
     rows = [row(trajectory()), row(trajectory(attempt=1)), row(failed())]
     spent = wall_clock(rows)
     assert spent == {"model": 4.0, "tools": 2.0, "reset": 2.0, "grading": 4.0, "other": 2.0, "failed tries": 7.0}
     assert sum(spent.values()) == sum(one.seconds["total"] for one in rows)
 
 
-def test_failed_tries_are_counted_apart() -> None:
+def test_failed_tries_are_counted_separately() -> None:
     rows = [row(trajectory(resolved=True)), row(trajectory("b-2")), row(failed()), row(failed(attempt=1))]
     stats = summary(rows)
     assert (stats["judged"], stats["resolved"], stats["failed"], stats["tasks"]) == (2, 1, 2, 2)

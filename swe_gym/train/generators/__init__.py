@@ -1,4 +1,4 @@
-"""What samples tokens for training: a table of names. Each is a `TrainGenerator`."""
+"""The table of generators, which sample tokens for training. Each is a `TrainGenerator`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ GENERATORS = Registry(
 
 
 class TrainGenerator(Generator, Protocol):
-    """A generator whose weights follow those that are trained.
+    """A generator that samples from the trained weights.
 
-    It is made of the configuration, the model and the model's tokenizer.
+    Its constructor takes the configuration, the model and the model's tokenizer.
     """
 
-    def push(self, version: int) -> None:
-        """Take the model's weights of now, to be called `version`, and make sure that they are what it samples from.
-
-        Nothing may be sampling meanwhile.
+    def sync_weights(self, version: int) -> None:
+        """Sync the model's present weights to the sampler, as version `version`. Nothing may be sampling meanwhile.
 
         Raises:
             PolicyError: They did not arrive.
@@ -38,16 +36,16 @@ class TrainGenerator(Generator, Protocol):
         ...
 
     def close(self) -> None:
-        """Stop what was started. Idempotent."""
+        """Stop what the generator started. Idempotent."""
         ...
 
 
 def make_generator(config: GenerationConfig, model: PolicyModel, tokenizer: Any) -> TrainGenerator:
-    """The generator that a configuration names. The caller closes it.
+    """Make the generator that a configuration names. The caller closes it.
 
     Raises:
-        UsageError: There is none of that name, or it does not take these options.
-        MissingDependency: It needs an extra that is not installed.
+        UsageError: The name is unknown, or the generator does not take these options.
+        MissingDependency: The generator needs an extra that is not installed.
     """
     generator: TrainGenerator = GENERATORS.load(config.backend)(config, model, tokenizer)
     return generator

@@ -1,4 +1,4 @@
-"""Sampling from the trained weights themselves, in this process: slow, exact, and with nothing to start."""
+"""Sampling from the trained weights in this process: slow, exact, without a server."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from ..model import PolicyModel
 
 
 class HfGenerator:
-    """Samples with `transformers`, one answer at a time, from the very weights that are trained.
+    """Samples with `transformers`, one answer at a time.
 
-    An answer depends on its prompt and its seed alone, and not on what else is asked at the same time: the same run
-    gives the same bits. Log-probabilities are those of the distribution that was drawn from, in float32.
+    An answer depends on its prompt and seed only, so runs are reproducible bit by bit. Log-probabilities are float32.
 
     Args:
-        config: It has no options of its own.
-        model: The weights. They must not change while something is sampled.
-        tokenizer: Says which token ends an answer.
+        config: The generation settings; there are no options.
+        model: The model, which must not change while sampling.
+        tokenizer: Its tokenizer, for the end token.
     """
 
-    def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: Any) -> None:  # noqa: ARG002  see above
+    def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: Any) -> None:  # noqa: ARG002  no options
         self._model = model
         self._ends = {tokenizer.eos_token_id, *_listed(model.lm.generation_config.eos_token_id)}
         self._turn = threading.Lock()
@@ -35,7 +34,7 @@ class HfGenerator:
         self._closed = False
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:
-        """Continue a prompt; others wait."""
+        """See `Generator`. Concurrent calls wait."""
         draw = torch.Generator().manual_seed(0 if seed is None else seed)
         with self._turn, torch.inference_mode():
             was_training = self._model.training
@@ -65,12 +64,12 @@ class HfGenerator:
             step = torch.tensor([[token]], device=device)
         return Completion(ids, logprobs, "length", self._version)
 
-    def push(self, version: int) -> None:
-        """The weights are at hand; only their number changes."""
+    def sync_weights(self, version: int) -> None:
+        """Set the version; the weights are shared."""
         self._version = version
 
     def close(self) -> None:
-        """Whatever is being sampled ends with an error at its next token."""
+        """Stop sampling: running calls raise an error at their next token."""
         self._closed = True
 
 

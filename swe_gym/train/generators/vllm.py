@@ -1,4 +1,4 @@
-"""Sampling by a vLLM server over HTTP, and the way of new weights into it."""
+"""Sampling from a vLLM server over HTTP, with weight sync."""
 
 from __future__ import annotations
 
@@ -15,60 +15,56 @@ from typing import Any
 import httpx
 import torch
 
-from ...errors import PolicyError, UsageError
+from ...errors import PolicyError, unknown_name
 from ...rollout.tokens import Completion
 from ..config import GenerationConfig
 from ..model import PolicyModel
-from .push import make_push
-from .push_file import write_folder
 from .server import VllmServer
+from .sync_file import write_folder
+from .weight_sync import make_weight_sync
 
 TIMEOUT = 600.0
-"""Seconds for one answer, or for taking new weights."""
+"""Seconds for an answer, or for loading weights."""
 
-OPTIONS = ("api_key", "args", "checksums", "env", "log", "push", "push_folder", "seeds", "start_timeout")
+OPTIONS = ("api_key", "args", "checksums", "env", "log", "seeds", "start_timeout", "weight_sync", "weight_sync_folder")
 
 
 class VllmGenerator:
-    """A client of a vLLM server, which it starts itself where no address is given.
+    """A client of a vLLM server. Without `config.url` it starts the server.
 
-    Tokens come by `/inference/v1/generate` where the server has it, else by `/v1/completions` with token ids; the
-    server must run with `--logprobs-mode processed_logprobs --generation-config vllm`, as one that is started here
-    does, and with `VLLM_SERVER_DEV_MODE=1` for new weights, which come to it in one of the ways of `push`. That they
-    arrived is checked twice, whatever the way: the server's checksums must have changed, and it must find a fixed text
-    as likely as the trained model does.
+    Tokens come from `/inference/v1/generate`, or from `/v1/completions` on servers without it. A server of your own
+    needs `--logprobs-mode processed_logprobs --generation-config vllm`, and `VLLM_SERVER_DEV_MODE=1` for weight sync.
 
     Args:
-        config: Its options are "api_key"; "push", the way of new weights: "file", which is the default, "ipc" or "nccl"
-            (`push`); "push_folder", for files of weights (by default in memory); "seeds",
-            whether requests carry seeds (by default where there is a GPU: vLLM 0.32 on a CPU dies of them, and draws
-            by its own seed); "checksums", whether the server's are looked at (by default where there is a GPU: on a
-            CPU it computes with packed copies that they leave out); and for a server that is started here "args", its
-            further arguments, "env", its variables, "log", the file for what it prints, and "start_timeout" in seconds.
-        model: Whose weights are pushed.
-        tokenizer: Is written beside the weights.
+        config: The generation settings. Options: "api_key"; "weight_sync", one of "file" (default), "ipc" and "nccl";
+            "weight_sync_folder", for "file" (default: in memory); "seeds", whether requests have seeds, and
+            "checksums", whether to compare the server's checksums around a sync (both default to true on a GPU only:
+            with vLLM 0.32 on a CPU, seeds crash the server and checksums miss the packed weights). For a server that
+            the trainer starts: "args", "env", "log" (file for its output) and "start_timeout" in seconds.
+        model: The model.
+        tokenizer: Its tokenizer.
 
     Raises:
-        UsageError: An option is unknown, or the way of weights is not possible.
-        PolicyError: The server does not come up or does not answer.
+        UsageError: An option is unknown, or the method of weight sync does not work here.
+        PolicyError: The server does not start or does not answer.
     """
 
     def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: Any) -> None:
         for name in config.options:
             if name not in OPTIONS:
-                raise UsageError(f"generation.options: vLLM has no option {name!r}; there are {', '.join(OPTIONS)}")
+                raise unknown_name("option of the vLLM generator in generation.options", name, OPTIONS)
         self._model, self._tokenizer = model, tokenizer
         self._version = 0
         self._size: int = model.lm.get_input_embeddings().num_embeddings
         self._seeds = bool(config.options.get("seeds", torch.cuda.is_available()))
         self._sums = bool(config.options.get("checksums", torch.cuda.is_available()))
-        self._folder = tempfile.TemporaryDirectory(prefix="swe-gym-weights-", dir=_push_folder(config))
+        self._folder = tempfile.TemporaryDirectory(prefix="swe-gym-weights-", dir=_sync_folder(config))
         self._server: VllmServer | None = None
-        self._served: tuple[float, ...] | None = None  # of the weights that the server has, where that is known
+        self._served: tuple[float, ...] | None = None  # fingerprint of the server's weights, if known
         self._closed = threading.Event()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         try:
-            self._way = make_push(config, model, tokenizer, Path(self._folder.name))
+            self._weight_sync = make_weight_sync(config, model, tokenizer, Path(self._folder.name))
             url = config.url or self._start(config)
             key = str(config.options.get("api_key", ""))
             self._http = httpx.Client(
@@ -76,7 +72,7 @@ class VllmGenerator:
                 timeout=httpx.Timeout(TIMEOUT, connect=10),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=512),
                 headers={"Authorization": f"Bearer {key}"} if key else {},
-                trust_env=bool(config.url),  # no proxy stands between us and a server of our own
+                trust_env=bool(config.url),  # no proxy for a local server
             )
             self._name = self._model_name()
             self._tokens_in_tokens_out = self._has("/inference/v1/generate")
@@ -91,8 +87,8 @@ class VllmGenerator:
         self._server = VllmServer(
             folder,
             max_context=config.max_context,
-            args=[*self._way.args, *config.options.get("args", ())],
-            env={**self._way.env, **config.options.get("env", {})},
+            args=[*self._weight_sync.args, *config.options.get("args", ())],
+            env={**self._weight_sync.env, **config.options.get("env", {})},
             log=Path(config.options.get("log") or Path(self._folder.name) / "vllm.log"),
             timeout=float(config.options.get("start_timeout", 600)),
         )
@@ -102,7 +98,7 @@ class VllmGenerator:
     # --- tokens -----------------------------------------------------------------------------------------
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:
-        """Continue a prompt, with nothing but the temperature done to the distribution."""
+        """See `Generator`."""
         sampling: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "logprobs": 0}
         if self._seeds:
             sampling["seed"] = seed
@@ -123,25 +119,25 @@ class VllmGenerator:
         return completion
 
     def _check(self, completion: Completion, max_tokens: int) -> None:
-        """Whatever is wrong here would end the run in the middle of an update, or spoil it."""
+        """Check a completion: an invalid one would stop or spoil an update later."""
         ids, logprobs = completion.token_ids, completion.logprobs
         if not 1 <= len(ids) <= max_tokens or not all(isinstance(one, int) and 0 <= one < self._size for one in ids):
             raise _bad_reply(
-                f"the server gave {len(ids)} tokens {list(ids[:5])}..., and 1 to {max_tokens} were asked for, of a "
+                f"the server returned {len(ids)} tokens {list(ids[:5])}...; expected 1 to {max_tokens} from a "
                 f"vocabulary of {self._size}"
             )
         if len(ids) != len(logprobs) or not all(map(_sound, logprobs)):
             raise _bad_reply(
-                f"the server gave {len(ids)} tokens and log-probabilities {list(logprobs[:5])}...: a token without a "
-                "sound log-probability cannot be trained on"
+                f"the server returned {len(ids)} tokens and invalid log-probabilities {list(logprobs[:5])}...: each "
+                "token needs a finite one"
             )
 
     # --- weights ----------------------------------------------------------------------------------------
 
-    def push(self, version: int) -> None:
-        """Bring the weights into the server, have it forget what it cached of the old ones, and check."""
+    def sync_weights(self, version: int) -> None:
+        """Send the weights, reset the prefix cache, and compare the checksums."""
         before = self._checksums()
-        self._way.send(version, self._answer)
+        self._weight_sync.send(version, self._answer)
         self._post("/reset_prefix_cache", {})
         if before is None:
             self._served = None
@@ -150,22 +146,22 @@ class VllmGenerator:
         self._version = version
 
     def _check_changed(self, before: Any, version: int) -> None:
-        """Look at the server's checksums, which were others before."""
+        """Check that the server's checksums changed if the weights did."""
         served, self._served = self._served, self._fingerprint()
-        # Weights may be pushed again as they are: at the start, and after an update that had nothing to learn from.
+        # The same weights are synced again at the start, and after an update without a gradient.
         differ = served is not None and served != self._served
         changed = before != self._checksums()
         if differ and not changed:
             self._served = served
-            raise PolicyError(f"vLLM took weights {version}, and its own did not change", reason="server")
+            raise PolicyError(f"vLLM accepted weights {version}, but its checksums did not change", reason="server")
 
     def _fingerprint(self) -> tuple[float, ...]:
-        """Tells the model's weights from those of before."""
+        """Return sums that differ when the model's weights do."""
         with torch.no_grad():
             return tuple(float(weight.double().sum()) for weight in self._model.lm.parameters())
 
     def _checksums(self) -> Any:
-        """Of the server's weights; None where it does not tell."""
+        """Return the server's checksums; None if it has none."""
         if not self._sums:
             return None
         try:
@@ -180,10 +176,12 @@ class VllmGenerator:
         try:
             return str(models["data"][0]["id"])
         except (LookupError, TypeError) as error:
-            raise _bad_reply(f"{self._http.base_url} names no model: is it vLLM? It said {models!s:.200}") from error
+            raise _bad_reply(
+                f"{self._http.base_url} lists no model; check that it is a vLLM server. It answered {models!s:.200}"
+            ) from error
 
     def _has(self, path: str) -> bool:
-        """Whether the server knows a path: an empty request is refused then, and not as unknown or switched off."""
+        """Return whether the server has a path: an empty request is then invalid instead of unknown."""
         return self._send("POST", path, {}).status_code in (400, 422)
 
     def _get(self, path: str) -> Any:
@@ -204,7 +202,7 @@ class VllmGenerator:
         try:
             return response.json() if response.content else {}
         except ValueError as error:
-            raise _bad_reply(f"{path} answered {response.text[:200]!r}, which is no JSON") from error
+            raise _bad_reply(f"{path} did not answer with JSON: {response.text[:200]!r}") from error
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         if self._closed.is_set():
@@ -212,25 +210,27 @@ class VllmGenerator:
         try:
             return self._http.request(method, path, json=body, extensions={"trace": self._note})
         except httpx.TimeoutException as error:
-            raise PolicyError(f"vLLM did not answer {path} in time", reason="timeout", retryable=True) from error
-        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client was closed meanwhile
+            raise PolicyError(
+                f"vLLM did not answer {path} within {TIMEOUT:.0f} s", reason="timeout", retryable=True
+            ) from error
+        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client is closed
             if self._closed.is_set():
                 raise PolicyError("the generator was closed", reason="closed") from error
-            message = f"vLLM cannot be reached at {self._http.base_url} for {path}: {error or type(error).__name__}"
+            message = f"cannot reach vLLM at {self._http.base_url} for {path}: {error or type(error).__name__}"
             if self._server is not None and not self._server.alive():
                 message += self._server.trouble()
             raise PolicyError(message, reason="connection", retryable=True) from error
 
     def _note(self, event: str, facts: dict[str, Any]) -> None:
-        """Remember the sockets: closing the client wakes nobody who waits for an answer, cutting them does."""
+        """Keep the sockets: only shutting them down wakes threads that wait for an answer."""
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             self._sockets.add(facts["return_value"].get_extra_info("socket"))
 
     def close(self) -> None:
-        """Cut off what waits, stop the server that was started here, and remove the weights that were written."""
+        """Abort waiting requests, stop a server that this object started, and remove weight files. Idempotent."""
         self._closed.set()
         for one in list(self._sockets):
-            with contextlib.suppress(OSError):  # it was closed already
+            with contextlib.suppress(OSError):  # already closed
                 one.shutdown(socket.SHUT_RDWR)
         if hasattr(self, "_http"):
             self._http.close()
@@ -240,27 +240,27 @@ class VllmGenerator:
 
 
 def _completion(reply: Any, version: int) -> Completion:
-    """What a server says, by either of its two paths."""
+    """Parse the answer of either path."""
     choice = reply["choices"][0]
     finish = choice["finish_reason"]
     if finish not in ("stop", "length"):
-        raise _bad_reply(f"the server broke an answer off: {finish!r}")
+        raise _bad_reply(f"the server aborted an answer: finish_reason {finish!r}")
     said = choice["logprobs"]
     logprobs = [entry["logprob"] for entry in said["content"]] if "content" in said else said["token_logprobs"]
     return Completion(choice["token_ids"], logprobs, finish, version)
 
 
 def _sound(logprob: Any) -> bool:
-    return isinstance(logprob, int | float) and -9000 < logprob < 0.01  # vLLM says -9999 for minus infinity
+    return isinstance(logprob, int | float) and -9000 < logprob < 0.01  # vLLM returns -9999 for minus infinity
 
 
 def _bad_reply(message: str) -> PolicyError:
     return PolicyError(message, reason="bad_reply", retryable=True)
 
 
-def _push_folder(config: GenerationConfig) -> str | None:
-    """In memory, where there is such a folder: the weights are read once and removed."""
-    folder = config.options.get("push_folder")
+def _sync_folder(config: GenerationConfig) -> str | None:
+    """Return the folder for weight files, in memory if there is such a folder."""
+    folder = config.options.get("weight_sync_folder")
     if folder:
         return str(folder)
     return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -1,8 +1,8 @@
 "use strict";
-// Which page is shown, what keys do, and how a run that goes on is followed.
+// Routing, keys, and updates while the run continues.
 
 const main = document.getElementById("main");
-const EVERY = 1000; // milliseconds between two questions to the server, while the page is in sight
+const EVERY = 1000; // milliseconds between requests to the server, while the page is visible
 
 let shown = "";
 
@@ -36,15 +36,16 @@ async function show() {
     page = el(
       "section",
       { class: "problem" },
-      el("h2", {}, "This cannot be shown"),
+      el("h2", {}, "Cannot show this page"),
       el("p", {}, error.message),
       el("a", { href: "#/" }, "← Episodes"),
     );
   }
-  if (location.hash !== hash) return; // the reader is elsewhere by now
+  if (location.hash !== hash) return; // the reader has left
   shown = name;
   Object.assign(opened, page.opened ?? { id: "" });
   main.dataset.page = name || "table";
+  dropCharts(main);
   main.replaceChildren(page);
   for (const link of document.querySelectorAll("[data-page]")) {
     if (link.dataset.page === (name || "table")) link.setAttribute("aria-current", "page");
@@ -91,6 +92,7 @@ async function follow() {
         follow.plots = Date.now();
         const open = [...main.querySelectorAll("details")].map((one) => one.open);
         const page = await plotsPage();
+        dropCharts(shown === "plots" ? main : page);
         if (shown === "plots") main.replaceChildren(page);
         [...main.querySelectorAll("details")].forEach((one, i) => {
           one.open = open[i] ?? false;
@@ -102,7 +104,7 @@ async function follow() {
       if (run.behind) pause = 0;
     } catch (error) {
       follow.lost = true;
-      notify(error instanceof TypeError ? "The server does not answer: was swe-gym view ended?" : error.message, true);
+      notify(error instanceof TypeError ? "The server does not answer. Check that swe-gym view is running." : error.message, true);
     }
   }
   setTimeout(follow, pause);

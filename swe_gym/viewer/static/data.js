@@ -1,7 +1,7 @@
 "use strict";
-// Where rows and episodes come from, and how the page is built: only ever with text, never with markup.
+// The data of the page: rows and episodes, from a server or from the file itself.
 
-const embedded = document.getElementById("news"); // there in a report, not on the page of a server
+const embedded = document.getElementById("news"); // in a report only
 
 async function ask(name, query = {}) {
   const reply = await fetch(`api/${name}?${new URLSearchParams(query)}`, { signal: AbortSignal.timeout(60_000) });
@@ -12,7 +12,7 @@ async function ask(name, query = {}) {
 
 async function unpack(id) {
   const block = document.getElementById(`episode-${id}`);
-  if (!block) throw new Error("This episode is not in the file: it was written with fewer than all of them.");
+  if (!block) throw new Error("This episode is not in the file. Write the report with a larger --most-episodes.");
   const packed = Uint8Array.from(atob(block.textContent), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
@@ -40,7 +40,7 @@ function rowFrom(columns, values) {
   return row;
 }
 
-/** Ask what is new. True where the table is another one than before. */
+/** Fetch new rows. Returns whether the table changed. */
 async function update() {
   const before = run.generation;
   const had = JSON.stringify(run.live);
@@ -76,24 +76,6 @@ const attemptsAt = (task) =>
     .filter((row) => row.task === task)
     .sort((a, b) => a.attempt - b.attempt || a.tries - b.tries);
 
-// --- building the page -----------------------------------------------------------------------------------------
-
-const SVG = "http://www.w3.org/2000/svg";
-
-function fill(node, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value !== undefined && value !== null) node.setAttribute(name, value);
-  }
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
-  return node;
-}
-
-const el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
-const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
-const button = (text, onclick, attributes = {}) => el("button", { type: "button", onclick, ...attributes }, text);
-
 // --- words -----------------------------------------------------------------------------------------------------
 
 const stateWords = {
@@ -101,7 +83,7 @@ const stateWords = {
   unresolved: "not resolved",
   failed: "failed",
   running: "running",
-  left: "left behind",
+  left: "interrupted",
 };
 const stateSigns = { resolved: "✓", unresolved: "✗", failed: "!", running: "▶", left: "◌" };
 const badge = (state) =>
@@ -112,19 +94,6 @@ const badge = (state) =>
     ` ${stateWords[state]}`,
   );
 
-const count = (number) => number.toLocaleString("en");
-const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
-const money = (dollars) => (dollars ? `$${dollars.toFixed(dollars < 0.1 ? 4 : 2)}` : "");
-const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
-
-function time(seconds) {
-  if (seconds < 9.95) return `${seconds.toFixed(seconds < 0.0995 && seconds > 0 ? 2 : 1)} s`;
-  if (seconds < 59.5) return `${seconds.toFixed(0)} s`;
-  const whole = Math.round(seconds);
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  return `${count(Math.floor(whole / 3600))} h ${Math.floor((whole % 3600) / 60)} min`;
-}
-
 const clockParts = [
   ["start", "reset"],
   ["policy", "model"],
@@ -132,7 +101,7 @@ const clockParts = [
   ["grading", "grading"],
 ];
 
-/** A bar of stacked times. `whole` is what its full width stands for. */
+/** A bar of stacked times, whose full width is `whole` seconds. */
 function timeBar(parts, whole) {
   const spent = parts.filter(([, seconds]) => seconds > 0);
   const words = spent.map(([name, seconds]) => `${name} ${time(seconds)}`).join(", ");
@@ -154,7 +123,7 @@ const legend = (parts) =>
     ),
   );
 
-/** Text of any length: the beginning of it, and the rest when asked for. */
+/** The beginning of a text, with a button for the rest. */
 function longText(text, lines = 24, make = (part) => el("pre", {}, part)) {
   const all = text.split("\n");
   let shown = all.slice(0, lines).join("\n");
@@ -187,7 +156,7 @@ function diffLine(line, inHunk) {
 
 const hasDiff = (text) => /^@@ -\d/m.test(text);
 
-/** A diff with a class for each line; signs stay, so colour says nothing that the text does not. */
+/** A diff with a class for each line. */
 function diffView(text, lines = 80) {
   return longText(text.replace(/\n$/, ""), lines, (part) => {
     let inHunk = false;

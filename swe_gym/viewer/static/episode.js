@@ -23,7 +23,7 @@ function headlineOf(turn) {
   return `${turn.tool} ${values.join(" ").replace(/\s+/g, " ").slice(0, 160)}`.trim();
 }
 
-/** What was replaced by what, for tools that take both. */
+/** The names of the arguments with the text before and after, for tools that replace text. */
 function replacement(args) {
   for (const [before, after] of [
     ["old_str", "new_str"],
@@ -48,7 +48,7 @@ const signed = (sign, text) =>
 function callView(turn) {
   const box = el("div", { class: "call", role: "group", "aria-label": "Tool call" });
   if (!turn.tool) {
-    box.append(el("p", { class: "invalid" }, "No valid tool call was in it."), longText(turn.action || "(empty)"));
+    box.append(el("p", { class: "invalid" }, "No valid tool call"), longText(turn.action || "(empty)"));
     return box;
   }
   const args = { ...turn.arguments };
@@ -94,7 +94,7 @@ function marksOf(turn, before) {
 }
 
 function observationView(text) {
-  if (!text) return el("p", { class: "dim" }, "(nothing came back)");
+  if (!text) return el("p", { class: "dim" }, "(empty)");
   return hasDiff(text)
     ? diffView(text)
     : longText(text, FIRST_LINES.observation, (part) => el("pre", { class: "observation" }, part));
@@ -146,7 +146,7 @@ function turnView(turn, number, episode, longest, last) {
     callView(turn),
     el("div", { role: "group", "aria-label": "Observation" }, observationView(turn.observation)),
     turn.tool && turn.action
-      ? el("details", { class: "raw" }, el("summary", {}, "As it was written"), el("pre", {}, turn.action))
+      ? el("details", { class: "raw" }, el("summary", {}, "Raw action"), el("pre", {}, turn.action))
       : null,
   );
 }
@@ -191,17 +191,17 @@ function testsView(title, statuses) {
   );
 }
 
-/** How many counter-tests there were, and which of them passed although right work fails them. */
+/** The number of counter-tests, and those that passed although a correct solution fails them. */
 function counterTests(found) {
   if (!found?.runs) return "";
   const alarms = Object.keys(found.alarms);
   const counts = `${Object.keys(found.kinds).length} tests, ${found.runs} runs`;
-  return alarms.length ? `${counts}; passed although right work fails them: ${alarms.join(", ")}` : counts;
+  return alarms.length ? `${counts}; passed although a correct solution fails them: ${alarms.join(", ")}` : counts;
 }
 
 function verdictView(verdict, passedOn) {
   if (!verdict)
-    return passedOn ? null : el("p", { class: "dim" }, "The verdict, test by test, was left out of this file.");
+    return passedOn ? null : el("p", { class: "dim" }, "This file does not include the verdict.");
   const line = (name, value) => (value ? [el("dt", {}, name), el("dd", {}, value)] : null);
   return el(
     "section",
@@ -211,22 +211,22 @@ function verdictView(verdict, passedOn) {
       {},
       "Verdict ",
       badge(verdict.resolved ? "resolved" : "unresolved"),
-      el("span", { class: "dim" }, " of the hidden tests: for the owner of the run"),
+      el("span", { class: "dim" }, " Hidden tests (visible to the run's owner only)"),
     ),
     el(
       "dl",
       {},
-      line("why", verdict.reason),
+      line("reason", verdict.reason),
       line("judged by", verdict.judge.replaceAll("_", " ")),
       line("exit code", verdict.timed_out ? "none: timed out" : String(verdict.exit_code ?? "none")),
       line("counter-tests", counterTests(verdict.counter_tests)),
       line("notes", verdict.notes.join(" ")),
-      line("set back by grading", verdict.dropped.join(", ")),
-      line("tests took", time(verdict.duration)),
+      line("files restored by grading", verdict.dropped.join(", ")),
+      line("test time", time(verdict.duration)),
     ),
-    testsView("Tests that had to start passing", verdict.fail_to_pass),
-    testsView("Tests that had to keep passing", verdict.pass_to_pass),
-    verdict.log ? el("details", {}, el("summary", {}, "End of the tests' output"), el("pre", {}, verdict.log)) : null,
+    testsView("Fail-to-pass tests", verdict.fail_to_pass),
+    testsView("Pass-to-pass tests", verdict.pass_to_pass),
+    verdict.log ? el("details", {}, el("summary", {}, "Test output (end)"), el("pre", {}, verdict.log)) : null,
   );
 }
 
@@ -238,7 +238,7 @@ function endView(episode) {
       ? el(
           "section",
           { class: "failure", "aria-label": "Failure" },
-          el("h3", {}, "What failed"),
+          el("h3", {}, "Failure"),
           longText(episode.failure),
         )
       : null,
@@ -248,12 +248,12 @@ function endView(episode) {
           { "aria-label": "Patch" },
           el("h3", {}, "Patch"),
           episode.patch_bytes
-            ? el("p", { class: "dim" }, `Only its beginning was kept: the whole patch has ${episode.patch_bytes} bytes.`)
+            ? el("p", { class: "dim" }, `Truncated: the whole patch has ${episode.patch_bytes} bytes.`)
             : null,
           diffView(episode.patch),
         )
       : episode.outcome !== "running"
-        ? el("p", { class: "dim" }, "No work was left to judge: the patch is empty.")
+        ? el("p", { class: "dim" }, "The patch is empty.")
         : null,
     verdictView(episode.verdict, run.withVerdicts || !episode.reward_valid),
   );
@@ -272,7 +272,7 @@ function factsView(episode, row) {
       .map(([name, value]) => `${name} ${value.toFixed(2)}`)
       .join(", ");
   const facts = [
-    ["ended by", row.reason || (row.state === "running" ? "still running" : "")],
+    ["stop reason", row.reason || (row.state === "running" ? "still running" : "")],
     [
       "reward",
       row.state === "failed" || row.reason === "" ? "" : `${episode.reward.toFixed(2)}${reward ? ` (${reward})` : ""}`,
@@ -301,7 +301,7 @@ function factsView(episode, row) {
     ["seed", episode.seed ?? ""],
     ["started", episode.started.slice(0, 19).replace("T", " ")],
     [
-      "for trainers",
+      "token segments",
       episode.segments.length
         ? episode.segments.map((one) => `${count(one.tokens)} tokens, ${count(one.sampled)} sampled`).join("; ")
         : "",
@@ -322,7 +322,7 @@ const opened = { id: "", episode: null, draw: null, head: null };
 
 const rowFor = (id) => run.byId.get(id) ?? { id, state: "left", reason: "", task: "", attempt: 0 };
 
-/** Links to the attempts at a task; nothing where there is only one. */
+/** Links to the attempts at a task, if there are several. */
 function attemptsView(episode, id) {
   const attempts = attemptsAt(episode.task_id);
   if (attempts.length < 2) return null;
@@ -345,7 +345,7 @@ function attemptsView(episode, id) {
   );
 }
 
-/** What was used so far: the record of a running episode has only its turns. */
+/** A running episode with the sums of its turns, which its record does not have yet. */
 function withSums(episode) {
   if (episode.outcome !== "running" || !episode.turns.length) return episode;
   const sum = (of) => episode.turns.reduce((total, turn) => total + of(turn), 0);
@@ -387,7 +387,7 @@ async function episodePage(id) {
     button("‹ previous", () => stepEpisode(-1), { title: "[" }),
     button("next ›", () => stepEpisode(1), { title: "]" }),
   ];
-  const told = episode.system.join("\n\n");
+  const system = episode.system.join("\n\n");
   const page = el(
     "section",
     { class: "episode", "aria-label": "Episode" },
@@ -403,8 +403,8 @@ async function episodePage(id) {
     episode.repo ? el("p", { class: "dim" }, episode.repo) : null,
     attemptsView(episode, id),
     head,
-    told
-      ? el("details", { class: "raw" }, el("summary", {}, "What the policy was told before"), el("pre", {}, told))
+    system
+      ? el("details", { class: "raw" }, el("summary", {}, "System prompt"), el("pre", {}, system))
       : null,
     el(
       "section",
@@ -414,14 +414,14 @@ async function episodePage(id) {
     ),
     turns,
     row.state === "running"
-      ? el("p", { class: "dim waiting", role: "status" }, "The episode goes on; its next turn will stand here.")
+      ? el("p", { class: "dim waiting", role: "status" }, "The episode is running. Its next turn will appear here.")
       : endView(episode),
   );
   page.opened = { id, episode, draw, head };
   return page;
 }
 
-/** New turns of the running episode that is open; when it has ended, its record takes its place. */
+/** Add new turns of a running episode. After its end, open its record. */
 async function followEpisode() {
   const { id, episode } = opened;
   if (!id.startsWith("live-")) return;
@@ -434,7 +434,7 @@ async function followEpisode() {
     return;
   }
   const row = rowFor(id);
-  if (row.started !== episode.started) return void show(); // another try in its place
+  if (row.started !== episode.started) return void show(); // another attempt replaced it
   const had = episode.turns.length;
   if (row.turns <= had) return;
   const more = await source.episode(id, had);
@@ -463,14 +463,14 @@ function stepEpisode(by) {
   const rows = table.view.length ? table.view : everyRow();
   const at = rows.findIndex((row) => row.id === opened.id);
   const next = rows[at + by];
-  if (at < 0 || !next) return notify("There is no other one in this direction.");
+  if (at < 0 || !next) return notify("No more episodes in this direction.");
   table.cursor = next.id;
   go(`#/episode/${next.id}`);
 }
 
 function compareAttempts() {
   const ids = attemptsAt(opened.episode.task_id).map((row) => row.id);
-  if (ids.length < 2) return notify("There is only one attempt at this task.");
+  if (ids.length < 2) return notify("This task has only one attempt.");
   const around = Math.min(Math.max(0, ids.indexOf(opened.id) - 1), Math.max(0, ids.length - MOST_COMPARED));
   go(`#/compare/${ids.slice(around, around + MOST_COMPARED).join(",")}`);
 }
@@ -492,10 +492,10 @@ async function comparePage(ids) {
   while (same < most && sameAction(episodes.map((episode) => episode.turns[same]))) same++;
   const words =
     same === most
-      ? "All turns are the same calls."
+      ? "All calls are equal."
       : same
-        ? `The first ${plural(same, "turn")} are the same calls.`
-        : "They differ from the first turn on.";
+        ? `The calls of the first ${plural(same, "turn")} are equal.`
+        : "The calls differ from the first turn.";
   const grid = el(
     "div",
     { class: "grid" },
@@ -552,7 +552,7 @@ async function comparePage(ids) {
       });
       grid.append(details);
     }
-    if (number === same && same < most) grid.append(el("p", { class: "parting" }, "From here on they differ."));
+    if (number === same && same < most) grid.append(el("p", { class: "parting" }, "The calls differ from here."));
   }
   for (const episode of episodes) grid.append(el("div", { class: "cell" }, endView(episode)));
   grid.style.setProperty("--columns", ids.length);

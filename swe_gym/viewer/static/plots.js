@@ -1,46 +1,19 @@
 "use strict";
-// Plots: bars are boxes, curves are SVG drawn at the width that is there. Each has its numbers as a table below it.
+// The plots of a run. Each has its numbers as a table.
 
 function figure(title, note, drawing, heads, rows) {
-  const numbers = el(
-    "details",
-    {},
-    el("summary", {}, "Numbers"),
-    el(
-      "table",
-      {},
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          heads.map((head) => el("th", { scope: "col" }, head)),
-        ),
-      ),
-      el(
-        "tbody",
-        {},
-        rows.map((row) =>
-          el(
-            "tr",
-            {},
-            row.map((cell) => el("td", {}, String(cell))),
-          ),
-        ),
-      ),
-    ),
-  );
   return el(
     "figure",
     {},
     el("figcaption", {}, el("h2", {}, title), note && el("p", {}, note)),
-    rows.length ? drawing : el("p", { class: "empty" }, "Nothing yet."),
-    rows.length ? numbers : null,
+    rows.length ? drawing() : el("p", { class: "empty" }, "No episodes yet."),
+    rows.length
+      ? el("details", {}, el("summary", {}, "Numbers"), dataTable(heads, rows.map((row) => row.map(String))))
+      : null,
   );
 }
 
-/** Horizontal bars: name, share of the width, words behind it. */
+/** Horizontal bars: name, share of the width, value as text. */
 const bars = (items, kind) =>
   el(
     "div",
@@ -56,114 +29,60 @@ const bars = (items, kind) =>
     }),
   );
 
-/** Ticks at round numbers up to `most`; at whole ones, where things are counted. */
-function ticks(most, whole) {
-  const rough = Math.max(most, 1e-9) / 5;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = Math.max([1, 2, 5, 10].find((s) => s * power >= rough) * power, whole ? 1 : 0);
-  return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
-}
-
-/** A frame with axes; `draw(x, y)` adds what is in it, in units of the data. */
-function chart(label, [left, right], most, xTicks, xTitle, showY, draw) {
-  const box = el("div", { class: "chart", role: "img", "aria-label": label });
-  const redraw = () => {
-    const width = Math.max(260, box.clientWidth),
-      height = 240,
-      edge = { left: 48, right: 14, top: 10, bottom: 40 };
-    const x = (value) => edge.left + ((value - left) / (right - left || 1)) * (width - edge.left - edge.right);
-    const y = (value) => height - edge.bottom - (value / (most || 1)) * (height - edge.top - edge.bottom);
-    const every = Math.max(1, Math.ceil((xTicks.length * 44) / (width - edge.left)));
-    box.replaceChildren(
-      svg(
-        "svg",
-        { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
-        ticks(most, showY === count).map((value) => [
-          svg("line", { class: "grid", x1: edge.left, x2: width - edge.right, y1: y(value), y2: y(value) }),
-          svg("text", { x: edge.left - 8, y: y(value) + 4, "text-anchor": "end" }, showY(value)),
-        ]),
-        xTicks
-          .filter((_, i) => i % every === 0)
-          .map(([value, words]) =>
-            svg("text", { x: x(value), y: height - edge.bottom + 18, "text-anchor": "middle" }, words),
-          ),
-        svg("text", { x: x((left + right) / 2), y: height - 4, "text-anchor": "middle" }, xTitle),
-        draw(x, y),
-      ),
-    );
-  };
-  new ResizeObserver(redraw).observe(box);
-  return box;
-}
-
 function passPlot(points) {
-  const last = points.length;
-  const draw = (x, y) => [
-    svg("polyline", { class: "curve", points: points.map(([k, value]) => `${x(k)},${y(value)}`).join(" ") }),
-    points.map(([k, value, tasks]) =>
-      svg(
-        "circle",
-        { class: "dot", cx: x(k), cy: y(value), r: 4 },
-        svg("title", {}, `pass@${k} ${percent(value)}, ${plural(tasks, "task")}`),
-      ),
-    ),
-  ];
   const few = points.some(([, , tasks]) => tasks !== points[0][2]);
+  const drawing = () =>
+    chart("pass at k", {
+      data: [points.map(([k]) => k), points.map(([, value]) => value)],
+      series: [
+        {
+          label: "pass@k",
+          stroke: () => colour("model"),
+          width: 2,
+          points: { show: true, size: 7, fill: () => colour("model") },
+          value: (_, value) => (value == null ? "–" : percent(value)),
+        },
+      ],
+      x: { label: "attempts (k)", range: [0.5, points.length + 0.5], splits: (_, __, low, high) => wholeTicks(low, high) },
+      y: { values: percent, range: [0, 1] },
+    });
   return figure(
     "pass@k",
-    `Chance that at least one of k attempts solves a task, unbiased.${few ? " Each k is over the tasks with that many attempts: points are of different tasks." : ""}`,
-    chart(
-      "pass at k",
-      [last > 1 ? 1 : 0.5, last > 1 ? last : 1.5],
-      1,
-      points.map(([k]) => [k, k]),
-      "attempts (k)",
-      percent,
-      draw,
-    ),
+    `Unbiased estimate over tasks.${few ? " Each k uses only the tasks with at least k attempts." : ""}`,
+    drawing,
     ["k", "pass@k", "tasks"],
     points.map(([k, value, tasks]) => [k, percent(value), tasks]),
   );
 }
 
 function turnsPlot(bins) {
-  const most = Math.max(0, ...bins.map(([, , good, bad]) => good + bad));
-  const width = bins.length ? bins[0][1] - bins[0][0] + 1 : 1;
-  const draw = (x, y) =>
-    bins.map(([low, high, good, bad]) => {
-      const at = { x: x(low) + 1, width: Math.max(1, x(low + width) - x(low) - 2) };
-      const words = svg("title", {}, `${low === high ? low : `${low} to ${high}`} turns: ${good} resolved, ${bad} not`);
-      return svg(
-        "g",
-        {},
-        words,
-        svg("rect", { class: "good", ...at, y: y(good), height: y(0) - y(good) }),
-        svg("rect", { class: "bad", ...at, y: y(good + bad), height: y(good) - y(good + bad) }),
-      );
-    });
-  const names = bins.map(([low]) => [low + width / 2, low]);
+  const names = bins.map(([low, high]) => (low === high ? `${low}` : `${low}–${high}`));
+  const drawing = () =>
+    stackedBars(
+      "episodes by turns",
+      bins.map((_, i) => i),
+      [
+        ["resolved", "tools", bins.map(([, , good]) => good)],
+        ["not resolved", "other", bins.map(([, , , bad]) => bad)],
+      ],
+      {
+        words: count,
+        x: {
+          label: "turns",
+          range: [-0.5, bins.length - 0.5],
+          splits: (_, __, low, high) => wholeTicks(low, high),
+          values: (i) => names[i],
+          words: (i) => names[i],
+        },
+        y: { values: count, range: (_, low, high) => [0, high || 1], splits: (_, __, low, high) => wholeTicks(low, high) },
+      },
+    );
   return figure(
     "Turns",
-    el(
-      "span",
-      {},
-      "Episodes by their number of turns: ",
-      el("i", { class: "key good" }),
-      "resolved, ",
-      el("i", { class: "key bad" }),
-      "not resolved.",
-    ),
-    chart(
-      "episodes by turns",
-      [bins.length ? bins[0][0] : 0, bins.length * width],
-      most,
-      names,
-      width > 1 ? `turns (bins of ${width})` : "turns",
-      count,
-      draw,
-    ),
+    "Number of episodes by number of turns.",
+    drawing,
     ["turns", "resolved", "not resolved"],
-    bins.map(([low, high, good, bad]) => [low === high ? low : `${low}–${high}`, good, bad]),
+    bins.map(([, , good, bad], i) => [names[i], good, bad]),
   );
 }
 
@@ -179,15 +98,16 @@ function clockPlot(spent, judged) {
       name === "failed tries" || !judged ? "" : time(seconds / judged),
     ]);
   return figure(
-    "Where the wall clock went",
-    `${time(whole)} of all episodes together, which ran beside each other.`,
-    el(
-      "div",
-      {},
-      timeBar(parts, whole),
-      legend(parts.filter(([, seconds]) => seconds > 0).map(([name, seconds]) => [name, percent(seconds / whole)])),
-    ),
-    ["what", "time", "share", "per episode"],
+    "Wall-clock time",
+    `${time(whole)}, summed over episodes that ran in parallel.`,
+    () =>
+      el(
+        "div",
+        {},
+        timeBar(parts, whole),
+        legend(parts.filter(([, seconds]) => seconds > 0).map(([name, seconds]) => [name, percent(seconds / whole)])),
+      ),
+    ["part", "time", "share", "per episode"],
     rows,
   );
 }
@@ -199,11 +119,12 @@ async function plotsPage() {
     figure(
       title,
       note,
-      bars(
-        items.map(([name, number]) => [name || "unknown", number / most(items), count(number)]),
-        kind,
-      ),
-      ["what", "count"],
+      () =>
+        bars(
+          items.map(([name, number]) => [name || "unknown", number / most(items), count(number)]),
+          kind,
+        ),
+      ["reason", "count"],
       items,
     );
   const tile = (value, words) => el("li", {}, el("b", {}, value), ` ${words}`);
@@ -231,14 +152,15 @@ async function plotsPage() {
       figure(
         "Resolved by repository",
         "",
-        bars(
-          stats.repositories.map(([name, good, all]) => [
-            name,
-            good / all,
-            `${good} of ${all}, ${percent(good / all)}`,
-          ]),
-          "good",
-        ),
+        () =>
+          bars(
+            stats.repositories.map(([name, good, all]) => [
+              name,
+              good / all,
+              `${good} of ${all}, ${percent(good / all)}`,
+            ]),
+            "good",
+          ),
         ["repository", "resolved", "episodes", "share"],
         stats.repositories.map(([name, good, all]) => [name, good, all, percent(good / all)]),
       ),
@@ -246,17 +168,17 @@ async function plotsPage() {
       turnsPlot(stats.turn_bins),
       clockPlot(stats.wall_clock, stats.judged),
       counted(
-        "What ended episodes",
-        "Judged ones: submitted, or the limit that was reached.",
+        "Stop reasons",
+        "Judged episodes: submitted, or the limit that was reached.",
         stats.reasons,
         "neutral",
       ),
-      counted("Failures", "Tries that do not count, by name.", stats.failures, "warn"),
+      counted("Failures", "Failed attempts, which are retried and do not count.", stats.failures, "warn"),
     ),
     el(
       "details",
       { class: "raw" },
-      el("summary", {}, "What was asked for"),
+      el("summary", {}, "Configuration"),
       el("pre", {}, JSON.stringify(run.about, null, 2)),
     ),
   );

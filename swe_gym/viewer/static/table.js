@@ -1,5 +1,5 @@
 "use strict";
-// The run's table: filtered, sorted, and only the rows that are in sight are in the page.
+// The table of episodes: filters, sorting, and only the visible rows in the page.
 
 const ROW = 34; // pixels, as in the style sheet
 const MOST_COMPARED = 4;
@@ -14,7 +14,7 @@ const columns = [
   },
   { key: "repo", title: "Repository", kind: "name wide" },
   { key: "attempt", title: "Attempt", kind: "number" },
-  { key: "reason", title: "Ended by", kind: "name", show: (row) => `${row.reason}${row.signs ? " ⚑" : ""}` },
+  { key: "reason", title: "Stop reason", kind: "name", show: (row) => `${row.reason}${row.signs ? " ⚑" : ""}` },
   {
     key: "reward",
     title: "Reward",
@@ -51,8 +51,8 @@ const table = {
   cursor: "",
   marked: new Set(),
   top: 0,
-  searchNext: false, // the table was asked for with /
-  body: null, // where its rows are, while it is shown
+  searchNext: false, // the table was opened with /
+  body: null, // the tbody, while the table is shown
 };
 
 function chosenRows() {
@@ -75,7 +75,7 @@ function tablePage() {
   const search = el("input", {
     type: "search",
     id: "search",
-    placeholder: "Search tasks, repositories, ends  ( / )",
+    placeholder: "Search tasks, repositories, stop reasons  ( / )",
     "aria-label": "Search",
     value: table.words,
     oninput: () => {
@@ -143,7 +143,7 @@ function tablePage() {
     search,
     pick("state", "Any state", (value) => stateWords[value]),
     pick("repo", "Any repository"),
-    pick("reason", "Any end"),
+    pick("reason", "Any stop reason"),
     table.compare,
     table.found,
   );
@@ -163,7 +163,7 @@ function sortBy(column) {
   changeView();
 }
 
-/** Filter and sort anew; from the top, but when only new rows came. */
+/** Filter and sort again, and scroll to the top unless only new rows arrived. */
 function changeView(fromTop = true) {
   table.view = chosenRows();
   for (const head of table.grid.querySelectorAll("th[data-key]")) {
@@ -203,7 +203,7 @@ function drawRows(anew = false) {
   table.body.replaceChildren(above, ...rows, below);
   if (!table.view.length)
     table.body.append(
-      el("tr", {}, el("td", { colspan: 4, class: "empty" }, run.rows.length ? "No episode fits." : "No episode yet.")),
+      el("tr", {}, el("td", { colspan: 4, class: "empty" }, run.rows.length ? "No episode matches." : "No episodes yet.")),
     );
   if (hadFocus) table.body.querySelector("[tabindex='0']")?.focus({ preventScroll: true });
 }
@@ -269,10 +269,10 @@ function moveCursor(by) {
 function toggleMark(id) {
   if (!run.byId.has(id)) return;
   if (!table.marked.delete(id)) {
-    if (table.marked.size === MOST_COMPARED) return notify(`At most ${MOST_COMPARED} episodes stand side by side.`);
+    if (table.marked.size === MOST_COMPARED) return notify(`At most ${MOST_COMPARED} episodes can be compared.`);
     table.marked.add(id);
   }
-  if (shown !== "") return notify(`${plural(table.marked.size, "episode")} chosen for comparison.`);
+  if (shown !== "") return notify(`${plural(table.marked.size, "episode")} selected for comparison.`);
   drawRows(true);
   showMarked();
 }
@@ -285,5 +285,5 @@ function showMarked() {
 
 function compareMarked() {
   if (table.marked.size > 1) go(`#/compare/${[...table.marked].join(",")}`);
-  else notify("Choose two episodes or more with x.");
+  else notify("Select two or more episodes with x.");
 }

@@ -1,4 +1,4 @@
-"""What is learned from before the first update: demonstrations, and the best of a model's own."""
+"""SFT before the first update, on demonstrations or on resolved episodes of a run."""
 
 import json
 import re
@@ -19,16 +19,16 @@ from swe_gym.rollout.tokens import ChatTemplate  # noqa: E402
 from swe_gym.train.config import EnvConfig  # noqa: E402
 from swe_gym.train.log import read_log  # noqa: E402
 from swe_gym.train.loop import Trainer  # noqa: E402
-from swe_gym.train.warm_start import Form, as_tokens, in_tokens, own_best  # noqa: E402
+from swe_gym.train.sft import PromptFormat, resolved_episodes, tokenize, tokenize_text  # noqa: E402
 from swe_gym.trajectories.trajectory import Segment, Trajectory, Turn  # noqa: E402
 
-FORM = Form("Be brief.", "auto", frozenset({"bash", "submit"}))
+FORM = PromptFormat("Be brief.", "auto", frozenset({"bash", "submit"}))
 LS = '{"name": "bash", "arguments": {"command": "ls"}}'
 SUBMIT = '{"name": "submit", "arguments": {}}'
 
 
 def episode(*actions: str, task: str = "t", resolved: bool = True, **changes: Any) -> Trajectory:
-    """One in which a call that says `ls` or `submit` could be read, and no other."""
+    """Make an episode in which calls that contain `ls` or `submit` are valid, and no others."""
     turns = [
         Turn(
             action=action,
@@ -59,7 +59,7 @@ def write(path: Path, *episodes: Trajectory) -> Path:
 
 
 def learned(trajectory: Trajectory, template: ChatTemplate) -> list[str]:
-    """What has mask 1, as text, segment by segment."""
+    """Return the text of the tokens with mask 1, by segment."""
     return [
         template.decode([token for token, mask in zip(one.token_ids, one.loss_mask, strict=True) if mask])
         for one in trajectory.segments
@@ -69,51 +69,51 @@ def learned(trajectory: Trajectory, template: ChatTemplate) -> list[str]:
 # --- which episodes -----------------------------------------------------------------------------------------
 
 
-def test_only_what_was_resolved_is_learned_from(tmp_path: Path) -> None:
+def test_only_resolved_episodes_are_used(tmp_path: Path) -> None:
     lost = episode(LS, reward_valid=False)
     path = write(tmp_path / "some.jsonl", episode(LS, resolved=False), lost, episode(SUBMIT), episode(LS, SUBMIT))
-    assert [len(one.turns) for one in own_best(path)] == [1, 2]
+    assert [len(one.turns) for one in resolved_episodes(path)] == [1, 2]
 
 
-def test_the_best_of_each_task_are_the_cleanest_and_shortest(tmp_path: Path) -> None:
+def test_per_task_prefers_valid_calls_and_short_episodes(tmp_path: Path) -> None:
     clean = episode(LS, LS, SUBMIT)
     path = write(
         tmp_path / "some.jsonl",
-        episode("what?", SUBMIT),  # shorter, with a call that could not be read
+        episode("what?", SUBMIT),  # shorter, with an invalid call
         clean,
-        clean.model_copy(update={"attempt": 1}),  # says the same
+        clean.model_copy(update={"attempt": 1}),  # the same actions
         episode(LS, LS, LS, SUBMIT),
         episode(SUBMIT, task="u"),
     )
-    assert [one.task_id for one in own_best(path, 1)] == ["u", "t"]
-    assert own_best(path, 1)[1] == clean
-    assert sorted(len(one.turns) for one in own_best(path, 2) if one.task_id == "t") == [3, 4]
-    assert len(own_best(path, 9)) == 4
-    assert len(own_best(path)) == 5
+    assert [one.task_id for one in resolved_episodes(path, 1)] == ["u", "t"]
+    assert resolved_episodes(path, 1)[1] == clean
+    assert sorted(len(one.turns) for one in resolved_episodes(path, 2) if one.task_id == "t") == [3, 4]
+    assert len(resolved_episodes(path, 9)) == 4
+    assert len(resolved_episodes(path)) == 5
 
 
-def test_where_nothing_is_resolved_that_is_said(tmp_path: Path) -> None:
+def test_a_run_without_resolved_episodes_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "some.jsonl", episode(LS, resolved=False), episode(LS, resolved=False))
     with pytest.raises(UsageError, match=r"none of the 2 episodes of .*some\.jsonl is resolved"):
-        own_best(path)
+        resolved_episodes(path)
     with pytest.raises(UsageError, match="neither a run folder nor a file"):
-        own_best(tmp_path / "nothing")
+        resolved_episodes(tmp_path / "nothing")
 
 
 # --- their tokens -------------------------------------------------------------------------------------------
 
 
-def test_a_text_is_learned_as_if_training_had_sampled_it(tokenizer: Any) -> None:
+def test_text_gets_the_tokens_that_training_would_sample(tokenizer: Any) -> None:
     template = ChatTemplate(tokenizer)
     played = episode("I look.\n" + LS, SUBMIT, messages=({"role": "system", "content": "a long prompt"},))
-    made = as_tokens(played, template, tokenizer.eos_token_id, FORM)
+    made = tokenize_text(played, template, tokenizer.eos_token_id, FORM)
     assert learned(made, template) == [f"I look.\n{LS}<|im_end|>{SUBMIT}<|im_end|>"]
     (segment,) = made.segments
     text = template.decode(segment.token_ids)
     assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nthe issue<|im_end|>")
     assert "<|im_start|>user\nobservation 0<|im_end|>" in text
     assert "a long prompt" not in text
-    assert "observation 1" not in text  # nothing is learned behind the end
+    assert "observation 1" not in text  # the last observation is not part of the prompt
 
 
 def native(name: str, arguments: str, **more: Any) -> str:
@@ -121,68 +121,68 @@ def native(name: str, arguments: str, **more: Any) -> str:
     return json.dumps({"role": "assistant", "content": None, **more, "tool_calls": [call]})
 
 
-def test_a_call_through_a_servers_protocol_is_learned_as_text(tokenizer: Any) -> None:
+def test_a_native_tool_call_becomes_text(tokenizer: Any) -> None:
     template = ChatTemplate(tokenizer)
     played = episode(
         native("bash", '{"command": "ls"}', content="I look.", reasoning_content="Hm."), native("sing", "{"), SUBMIT
     )
-    made = as_tokens(played, template, tokenizer.eos_token_id, FORM)
+    made = tokenize_text(played, template, tokenizer.eos_token_id, FORM)
     first, second, third, rest = learned(made, template)[0].split("<|im_end|>")
     assert first == f"<think>\nHm.\n</think>\n\nI look.\n\n{LS}"
     assert json.loads(second) == {"name": "sing", "arguments": "{"}
     assert (third, rest) == (SUBMIT, "")
-    in_r2e = as_tokens(played, template, tokenizer.eos_token_id, FORM._replace(action_format="r2e"))
+    in_r2e = tokenize_text(played, template, tokenizer.eos_token_id, FORM._replace(action_format="r2e"))
     assert "<function=bash>\n<parameter=command>ls</parameter>\n</function>" in learned(in_r2e, template)[0]
 
 
-def test_tokens_of_the_same_tokenizer_stay_and_others_are_made_anew(tokenizer: Any) -> None:
+def test_segments_of_another_tokenizer_are_replaced(tokenizer: Any) -> None:
     template, end = ChatTemplate(tokenizer), tokenizer.eos_token_id
-    own = as_tokens(episode(LS, SUBMIT), template, end, FORM._replace(system="Another prompt."))
+    own = tokenize_text(episode(LS, SUBMIT), template, end, FORM._replace(system="Another prompt."))
     foreign = Segment(token_ids=(5, 6, 7), loss_mask=(0, 1, 1), logprobs=(0.0, -1.0, -1.0), versions=(-1, 0, 0))
     other = own.model_copy(update={"segments": (foreign,)})
-    kept, made = in_tokens([own, other], template, end, FORM, 1000)
+    kept, made = tokenize([own, other], template, end, FORM, 1000)
     assert kept.segments == own.segments
     assert learned(made, template) == learned(own, template)
     assert "Be brief." in template.decode(made.segments[0].token_ids)
 
 
-def test_what_cannot_be_learned_in_training_is_refused_or_left_out(tokenizer: Any) -> None:
+def test_unknown_tools_are_refused_and_long_episodes_dropped(tokenizer: Any) -> None:
     template, end = ChatTemplate(tokenizer), tokenizer.eos_token_id
-    with pytest.raises(UsageError, match="calls 'bash', and the tools of training are submit"):
-        in_tokens([episode(LS)], template, end, FORM._replace(tools=frozenset({"submit"})), 1000)
+    with pytest.raises(UsageError, match=r"calls 'bash', which is not a tool of training \(submit\)"):
+        tokenize([episode(LS)], template, end, FORM._replace(tools=frozenset({"submit"})), 1000)
     short, long = episode(SUBMIT), episode(*[LS] * 30)
-    assert len(in_tokens([short, long], template, end, FORM, 500)) == 1
-    with pytest.raises(UsageError, match=r"all 1 episodes .* longer than generation.max_context \(500 tokens\)"):
-        in_tokens([long], template, end, FORM, 500)
+    assert len(tokenize([short, long], template, end, FORM, 500)) == 1
+    with pytest.raises(UsageError, match=r"all 1 SFT episodes .* longer than generation.max_context \(500 tokens\)"):
+        tokenize([long], template, end, FORM, 500)
 
 
-def test_the_form_is_that_of_the_environment_of_training() -> None:
-    form = Form.of(EnvConfig(options={"tools": ["bash"], "action_format": "r2e"}))
+def test_the_prompt_format_is_that_of_the_training_environment() -> None:
+    form = PromptFormat.of(EnvConfig(options={"tools": ["bash"], "action_format": "r2e"}))
     assert form.tools == {"bash"}
     assert form.action_format == "r2e"
     assert "bash(command" in form.system
-    assert Form.of(EnvConfig(system="Do it.")).system == "Do it."
+    assert PromptFormat.of(EnvConfig(system="Do it.")).system == "Do it."
 
 
-# --- a whole warm start -------------------------------------------------------------------------------------
+# --- a complete SFT -------------------------------------------------------------------------------------
 
 
-def test_a_run_folder_of_episodes_warms_a_model(tiny_lm: Any, tokenizer: Any, tmp_path: Path) -> None:
+def test_sft_on_a_run_folder(tiny_lm: Any, tokenizer: Any, tmp_path: Path) -> None:
     tiny_lm.save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
     plan = Plan(
         source="micro",
         source_options={"difficulty": 1, "count": 3},
         attempts=2,
-        env={"action_format": "openai", "max_turns": 2},  # calls as a server's protocol has them
+        env={"action_format": "openai", "max_turns": 2},  # native tool calls
         policy="expert",
     )
     rollout(plan, tmp_path / "best")
-    warm = {"trajectories": str(tmp_path / "best"), "per_task": 1, "epochs": 5, "lr": 1e-2, "batch_tokens": 600}
-    run = config(str(tmp_path / "start"), tmp_path / "run", run={"updates": 0}, warm_start=warm)
+    sft = {"trajectories": str(tmp_path / "best"), "per_task": 1, "epochs": 5, "lr": 1e-2, "batch_tokens": 600}
+    run = config(str(tmp_path / "start"), tmp_path / "run", run={"updates": 0}, sft=sft)
     Trainer(run).run()
     lines = read_log(tmp_path / "run" / "log.jsonl")
     (taken,) = [line for line in lines if line["event"] == "demonstrations"]
     assert (taken["episodes"], taken["tasks"], taken["too_long"]) == (3, 3, 0)
-    losses = [line["loss"] for line in lines if line["event"] == "warm_start"]
+    losses = [line["loss"] for line in lines if line["event"] == "sft"]
     assert losses[-1] < losses[0] - 1

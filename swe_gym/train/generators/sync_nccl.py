@@ -1,4 +1,4 @@
-"""Weights into a vLLM server on other GPUs: a broadcast to all of its workers."""
+"""Weight sync to a vLLM server on other GPUs, by an NCCL broadcast."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from torch import Tensor
 
 from ...errors import MissingDependency, PolicyError, SweGymError
 from ..model import PolicyModel
-from .push import Call, described
+from .weight_sync import Call, described
 
 TIMEOUT = 600.0
-"""Seconds until the server and the trainer have met, and for a broadcast."""
+"""Seconds to form the group, and for a broadcast."""
 
 
-class NcclPush:
-    """Broadcasts each weight from the trainer, the first of a group that the server's workers join at the first push.
+class NcclSync:
+    """Broadcasts the weights from rank 0 to the server's workers, which join the group at the first sync.
 
     Args:
-        model: Whose weights are pushed, on a GPU that is not the server's.
-        url: Of a server on another machine; it must reach this one. Empty: it is here.
+        model: The model, on a GPU that the server does not use.
+        url: Address of a server on another machine, which must be able to connect to this one. Empty for this machine.
     """
 
     args: Sequence[str] = ("--weight-transfer-config", '{"backend": "nccl"}')
@@ -37,35 +37,35 @@ class NcclPush:
         self._group: Any = None
 
     def send(self, version: int, call: Call) -> None:
-        """Tell the server what comes, and send it meanwhile."""
+        """See `WeightSync`."""
         if self._group is None:
-            self._meet(call)
+            self._join(call)
         weights = self._model.weights()
         call("POST", "/start_weight_update", {})
         coming = {"update_info": described(weights)}
         _together(lambda: call("POST", "/update_weights", coming), lambda: self._broadcast(weights))
         call("POST", "/finish_weight_update", {"weight_version": str(version)})
 
-    def _meet(self, call: Call) -> None:
-        """Form the group."""
+    def _join(self, call: Call) -> None:
+        """Form the NCCL group."""
         try:
             from vllm.distributed.weight_transfer.nccl_common import trainer_init
         except ImportError as error:
             raise MissingDependency(
-                f"generation.options.push 'nccl' needs vLLM 0.26 or newer in the trainer's Python too ({error})"
+                f"generation.options.weight_sync = 'nccl' needs vLLM 0.26 or newer in the trainer's Python ({error})"
             ) from error
         workers = call("GET", "/get_world_size", None)["world_size"]
-        place = {**_meeting_place(self._host), "world_size": 1 + workers}
+        place = {**_rendezvous(self._host), "world_size": 1 + workers}
         invitation = {"init_info": {**place, "rank_offset": 1}}
 
         def join() -> None:
-            with torch.cuda.device(self._device()):  # a thread begins on the first GPU
+            with torch.cuda.device(self._device()):  # a new thread uses the first GPU
                 self._group = trainer_init(place)
 
         _together(lambda: call("POST", "/init_weight_transfer_engine", invitation), join)
-        if self._group.disabled:  # vLLM says so in its log alone
+        if self._group.disabled:  # vLLM only logs it
             self._group = None
-            raise PolicyError("NCCL's library is not to be found, or does not work: see vLLM's log", reason="server")
+            raise PolicyError("vLLM could not load NCCL in the trainer: see vLLM's log", reason="server")
 
     def _broadcast(self, weights: Mapping[str, Tensor]) -> None:
         with torch.cuda.device(self._device()):
@@ -79,40 +79,42 @@ class NcclPush:
 
 
 def _together(*calls: Callable[[], object]) -> None:
-    """Run calls that wait for each other; the first failure ends the waiting.
+    """Run calls that wait for each other until all return or one fails.
 
-    A thread whose counterpart is gone cannot be ended, and must not keep the program from ending.
+    The threads are daemons: one whose counterpart failed cannot be stopped and must not block the exit.
     """
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def run(call: Callable[[], object]) -> None:
         try:
             call()
-        except BaseException as error:  # noqa: BLE001  is raised by who waits
+        except BaseException as error:  # noqa: BLE001  raised below
             ended.put(error)
         else:
             ended.put(None)
 
     for call in calls:
-        threading.Thread(target=run, args=(call,), name="push-weights", daemon=True).start()
+        threading.Thread(target=run, args=(call,), name="weight-sync", daemon=True).start()
     for _ in calls:
         try:
             failure = ended.get(timeout=TIMEOUT)
         except queue.Empty:
-            raise PolicyError("vLLM and the trainer did not meet over NCCL in time", reason="timeout") from None
+            raise PolicyError(
+                f"vLLM and the trainer did not connect over NCCL within {TIMEOUT:.0f} s", reason="timeout"
+            ) from None
         if isinstance(failure, SweGymError):
             raise failure
         if failure is not None:
-            raise PolicyError(f"weights did not go over NCCL: {failure}", reason="server") from failure
+            raise PolicyError(f"weight sync over NCCL failed: {failure}", reason="server") from failure
 
 
-def _meeting_place(host: str) -> dict[str, Any]:
-    """A free port of this machine, under the address by which a host reaches it."""
+def _rendezvous(host: str) -> dict[str, Any]:
+    """Return a free port of this machine and the address at which a host reaches it."""
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, 9))  # sends nothing
+            probe.connect((host, 9))  # sends no packet
         except OSError as error:
-            raise PolicyError(f"there is no way from here to {host} by IPv4: {error}", reason="connection") from error
+            raise PolicyError(f"no IPv4 route to {host}: {error}", reason="connection") from error
         address = probe.getsockname()[0]
     with socket.socket() as free:
         free.bind((address, 0))

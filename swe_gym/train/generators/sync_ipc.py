@@ -1,4 +1,4 @@
-"""Weights into a vLLM server on the trainer's own GPU: it is told where they lie, and copies them there."""
+"""Weight sync to a vLLM server on the trainer's GPU, by CUDA IPC."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 from torch.multiprocessing import reductions
 
 from ..model import PolicyModel
-from .push import Call, described
+from .weight_sync import Call, described
 
 GROUP_BYTES = 1 << 30
-"""Of weights that are copied at a time, unless a single one is larger."""
+"""Bytes of weights to copy at a time. A larger weight is copied alone."""
 
 
-class IpcPush:
-    """Hands over the addresses of copies, by CUDA IPC.
+class IpcSync:
+    """Sends CUDA IPC handles of copies of the weights.
 
-    Copies, made for a group of weights at a time, because memory that was once shared stays marked as such: a weight
-    itself would gather one more mark with every push. The addresses travel as a pickle, which the server must be
-    allowed to read (`VLLM_ALLOW_INSECURE_SERIALIZATION`), so nobody else may reach its port.
+    It copies because shared memory stays marked as shared: a weight would gather a mark with each sync. The handles are
+    sent as a pickle, which the server must be allowed to read (`VLLM_ALLOW_INSECURE_SERIALIZATION`). Keep its port
+    unreachable for others.
 
     Args:
-        model: Whose weights are pushed, on the server's GPU.
+        model: The model, on the server's GPU.
     """
 
     args: Sequence[str] = ("--weight-transfer-config", '{"backend": "ipc"}')
@@ -36,7 +36,7 @@ class IpcPush:
         self._known = False
 
     def send(self, version: int, call: Call) -> None:
-        """Copy, tell the server where, and wait until it has copied too; group by group."""
+        """See `WeightSync`."""
         if not self._known:
             call("POST", "/init_weight_transfer_engine", {"init_info": {}})
             self._known = True
@@ -45,7 +45,7 @@ class IpcPush:
             copies = {name: weight.detach().clone().contiguous() for name, weight in group.items()}
             call("POST", "/update_weights", {"update_info": {**described(copies), "ipc_handles_pickled": _at(copies)}})
         call("POST", "/finish_weight_update", {"weight_version": str(version)})
-        torch.cuda.ipc_collect()  # what the server has let go of is free again
+        torch.cuda.ipc_collect()  # frees what the server released
 
 
 def _groups(weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
@@ -62,7 +62,7 @@ def _groups(weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
 
 
 def _at(copies: Mapping[str, Tensor]) -> str:
-    """Where each lies, under the GPU's own name, by which a server that has another finds out."""
+    """Return the pickled handles by GPU UUID, so that a server on another GPU notices."""
     device = next(iter(copies.values())).device
     gpu = str(torch.cuda.get_device_properties(device).uuid)
     handles = [{gpu: reductions.reduce_tensor(copy)[1]} for copy in copies.values()]

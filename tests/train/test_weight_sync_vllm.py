@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # vLLM's, while it is imported
+    warnings.simplefilter("ignore")  # by vLLM, at import
     api_router = pytest.importorskip("vllm.entrypoints.rl.online.api_router", reason="vLLM 0.32 is not installed")
     from vllm.distributed.device_communicators import pynccl
     from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
@@ -24,17 +24,17 @@ import fake_cuda  # noqa: E402  only where vLLM is there
 from fastapi import FastAPI  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
 
-from swe_gym.train.generators import push_ipc  # noqa: E402
-from swe_gym.train.generators.push import Push  # noqa: E402
-from swe_gym.train.generators.push_ipc import IpcPush  # noqa: E402
-from swe_gym.train.generators.push_nccl import NcclPush  # noqa: E402
+from swe_gym.train.generators import sync_ipc  # noqa: E402
+from swe_gym.train.generators.sync_ipc import IpcSync  # noqa: E402
+from swe_gym.train.generators.sync_nccl import NcclSync  # noqa: E402
+from swe_gym.train.generators.weight_sync import WeightSync  # noqa: E402
 from swe_gym.train.model import PolicyModel  # noqa: E402
 
 PARALLEL = types.SimpleNamespace(world_size_across_dp=1, world_size=1, data_parallel_index=0, rank=0)
 
 
-class Served(torch.nn.Module):  # type: ignore[misc]  # torch is checked as if it had no types
-    """A model with vLLM's way of taking weights."""
+class Served(torch.nn.Module):  # type: ignore[misc]  # torch is untyped for mypy
+    """A model that loads weights as vLLM's do."""
 
     def __init__(self, lm: Any) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Served(torch.nn.Module):  # type: ignore[misc]  # torch is checked as if i
 
 
 class Engine:
-    """What vLLM's routes call, with a real transfer engine and no worker processes between."""
+    """The engine behind vLLM's routes, with a real transfer engine and without worker processes."""
 
     def __init__(self, engine_class: Any, model: Served) -> None:
         reload.record_metadata_for_reloading(model)
@@ -72,7 +72,7 @@ class Engine:
 
 
 class Wire:
-    """Stands for NCCL: the group that vLLM forms for it, which can carry small things itself."""
+    """A stand-in for NCCL: the group that vLLM forms for it, over a socket."""
 
     disabled = False
 
@@ -89,8 +89,8 @@ class Wire:
         pass
 
 
-def push_twice(push: Push, model: PolicyModel, engine: Engine, served: Served) -> None:
-    """The first meets the server; the second must work too, and bring what was trained meanwhile."""
+def sync_twice(sync: WeightSync, model: PolicyModel, engine: Engine, served: Served) -> None:
+    """Sync before and after training; the first sync also forms the connection."""
     app = FastAPI()
     app.include_router(api_router.router)
     app.state.engine_client = engine
@@ -105,7 +105,7 @@ def push_twice(push: Push, model: PolicyModel, engine: Engine, served: Served) -
         with torch.no_grad():
             for weight in model.parameters():
                 weight.mul_(1.5)
-        push.send(version, call)
+        sync.send(version, call)
         assert engine.version == str(version)
         theirs = dict(served.lm.named_parameters())
         assert all(torch.equal(theirs[name], weight) for name, weight in model.weights().items())
@@ -113,12 +113,12 @@ def push_twice(push: Push, model: PolicyModel, engine: Engine, served: Served) -
 
 def test_ipc(tiny_lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = fake_cuda.pretend(monkeypatch)
-    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", IpcPush.env["VLLM_ALLOW_INSECURE_SERIALIZATION"])
+    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", IpcSync.env["VLLM_ALLOW_INSECURE_SERIALIZATION"])
     monkeypatch.setattr(ipc_engine, "rebuild_cuda_tensor", memory.open)
-    monkeypatch.setattr(push_ipc, "GROUP_BYTES", 20_000)  # weights of one layer come in several groups
+    monkeypatch.setattr(sync_ipc, "GROUP_BYTES", 20_000)  # weights of one layer come in several groups
     served = Served(copy.deepcopy(tiny_lm))
     model = PolicyModel(tiny_lm)
-    push_twice(IpcPush(model), model, Engine(ipc_engine.IPCWeightTransferEngine, served), served)
+    sync_twice(IpcSync(model), model, Engine(ipc_engine.IPCWeightTransferEngine, served), served)
 
 
 def test_nccl(tiny_lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,4 +126,4 @@ def test_nccl(tiny_lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynccl, "PyNcclCommunicator", Wire)
     served = Served(copy.deepcopy(tiny_lm))
     model = PolicyModel(tiny_lm)
-    push_twice(NcclPush(model, ""), model, Engine(nccl_engine.NCCLWeightTransferEngine, served), served)
+    sync_twice(NcclSync(model, ""), model, Engine(nccl_engine.NCCLWeightTransferEngine, served), served)

@@ -1,4 +1,4 @@
-"""Which way weights take into a server, and what is told it on the way."""
+"""Which method of weight sync a machine allows, and which requests each sends."""
 
 import base64
 import pickle
@@ -14,8 +14,8 @@ import fake_cuda  # noqa: E402  only where torch is there
 
 from swe_gym.errors import PolicyError, UsageError  # noqa: E402
 from swe_gym.train.config import GenerationConfig  # noqa: E402
-from swe_gym.train.generators import push_ipc, push_nccl  # noqa: E402
-from swe_gym.train.generators.push import choose, described, make_push  # noqa: E402
+from swe_gym.train.generators import sync_ipc, sync_nccl  # noqa: E402
+from swe_gym.train.generators.weight_sync import choose, described, make_weight_sync  # noqa: E402
 from swe_gym.train.model import PolicyModel  # noqa: E402
 
 
@@ -35,37 +35,37 @@ OTHERS = {"CUDA_VISIBLE_DEVICES": "1,2,3"}
 
 @pytest.mark.usefixtures("node")
 @pytest.mark.parametrize(
-    ("situation", "way"),
+    ("situation", "method"),
     [
         ({"device": "cpu"}, "file"),
-        ({}, "ipc"),  # the server takes the first GPU too
+        ({}, "ipc"),  # the server uses the first GPU too
         ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "ipc"),
         ({"device": "cuda:1", "env": {"CUDA_VISIBLE_DEVICES": "1"}}, "ipc"),
-        ({"device": "cuda:1"}, "nccl"),  # the server takes GPU 0
+        ({"device": "cuda:1"}, "nccl"),  # the server uses GPU 0
         ({"env": OTHERS, "args": ["--data-parallel-size", "3"]}, "nccl"),
         ({"args": ["--tensor-parallel-size", "2"]}, "file"),  # GPU 0 is shared, GPU 1 is not
         ({"args": ["-tp=2", "--dtype", "bfloat16", "-dp", "2"]}, "file"),
         ({"url": "http://elsewhere:8000"}, "file"),
     ],
 )
-def test_a_way_that_a_machine_allows_is_taken_where_it_is_asked_for(situation: dict[str, Any], way: str) -> None:
+def test_a_possible_method_is_used_if_configured(situation: dict[str, Any], method: str) -> None:
     assert chosen(**situation) == "file"
-    assert chosen(**situation, push=way) == way
+    assert chosen(**situation, weight_sync=method) == method
 
 
 @pytest.mark.usefixtures("node")
 @pytest.mark.parametrize(
     ("situation", "why"),
     [
-        ({"push": "ipc", "device": "cpu"}, "the model is on 'cpu'"),
-        ({"push": "nccl", "device": "cpu"}, "the model is on 'cpu'"),
-        ({"push": "ipc", "env": OTHERS}, "the trainer has GPU 0 and the server 1"),
-        ({"push": "ipc", "args": ["-tp", "2"]}, "the server 0, 1"),
-        ({"push": "nccl"}, "share GPU 0"),
-        ({"push": "carrier pigeon"}, "Known: file, ipc, nccl"),
+        ({"weight_sync": "ipc", "device": "cpu"}, "the model is on 'cpu'"),
+        ({"weight_sync": "nccl", "device": "cpu"}, "the model is on 'cpu'"),
+        ({"weight_sync": "ipc", "env": OTHERS}, "the trainer is on GPU 0 and the server on 1"),
+        ({"weight_sync": "ipc", "args": ["-tp", "2"]}, "the server on 0, 1"),
+        ({"weight_sync": "nccl"}, "share GPU 0"),
+        ({"weight_sync": "carrier pigeon"}, "Known: file, ipc, nccl"),
     ],
 )
-def test_a_way_that_is_not_possible_says_why(situation: dict[str, Any], why: str) -> None:
+def test_an_impossible_method_names_the_reason(situation: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         chosen(**situation)
 
@@ -74,16 +74,16 @@ def test_a_way_that_is_not_possible_says_why(situation: dict[str, Any], why: str
 def test_nccl_needs_vllm_beside_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(UsageError, match="pip install vllm"):
-        chosen(env=OTHERS, push="nccl")
+        chosen(env=OTHERS, weight_sync="nccl")
 
 
 @pytest.mark.usefixtures("node")
-def test_a_server_that_runs_is_trusted_to_be_as_it_is_said_to_be() -> None:
-    assert chosen(url="http://127.0.0.1:8000", push="ipc") == "ipc"
-    assert chosen(url="http://elsewhere:8000", push="nccl") == "nccl"
+def test_the_method_is_not_checked_for_a_running_server() -> None:
+    assert chosen(url="http://127.0.0.1:8000", weight_sync="ipc") == "ipc"
+    assert chosen(url="http://elsewhere:8000", weight_sync="nccl") == "nccl"
 
 
-def test_weights_have_the_names_that_files_have(tiny_lm: Any, tokenizer: Any, tmp_path: Path) -> None:
+def test_weights_have_the_same_names_as_in_files(tiny_lm: Any, tokenizer: Any, tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors")
     model = PolicyModel(tiny_lm, value_head=True)
     model.export(tmp_path, tokenizer)
@@ -95,9 +95,7 @@ def test_weights_have_the_names_that_files_have(tiny_lm: Any, tokenizer: Any, tm
     assert weights["model.norm.weight"].data_ptr() == tiny_lm.model.norm.weight.data_ptr()
 
 
-def test_an_output_embedding_that_is_the_input_embedding_is_written_twice_where_it_must_be(
-    tiny_lm: Any, tokenizer: Any, tmp_path: Path
-) -> None:
+def test_a_tied_output_embedding_is_exported_untied_on_request(tiny_lm: Any, tokenizer: Any, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model = PolicyModel(tiny_lm)
@@ -110,23 +108,23 @@ def test_an_output_embedding_that_is_the_input_embedding_is_written_twice_where_
     assert all(torch.equal(weight, before[name]) for name, weight in written.state_dict().items())
 
 
-def test_files_are_read_once_and_removed(tiny_lm: Any, tokenizer: Any, tmp_path: Path) -> None:
+def test_weight_files_are_removed_after_the_sync(tiny_lm: Any, tokenizer: Any, tmp_path: Path) -> None:
     asked = []
 
     def call(method: str, path: str, body: Any) -> None:
         folder = Path(body["kwargs"]["weights_path"])
         asked.append((method, path, body["method"], (folder / "model.safetensors").exists()))
 
-    make_push(GenerationConfig(), PolicyModel(tiny_lm), tokenizer, tmp_path).send(3, call)
+    make_weight_sync(GenerationConfig(), PolicyModel(tiny_lm), tokenizer, tmp_path).send(3, call)
     assert asked == [("POST", "/collective_rpc", "reload_weights", True)]
     assert not list(tmp_path.iterdir())
 
 
-def test_memory_is_handed_over_in_groups_and_lives_until_it_was_read(
+def test_ipc_sends_groups_of_copies_that_live_until_they_are_read(
     tiny_lm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = fake_cuda.pretend(monkeypatch)
-    monkeypatch.setattr(push_ipc, "GROUP_BYTES", 20_000)
+    monkeypatch.setattr(sync_ipc, "GROUP_BYTES", 20_000)
     model = PolicyModel(tiny_lm)
     paths, arrived = [], {}
 
@@ -147,12 +145,12 @@ def test_memory_is_handed_over_in_groups_and_lives_until_it_was_read(
             assert weight.data_ptr() != model.weights()[name].data_ptr()
             arrived[name] = weight.clone()
 
-    push = push_ipc.IpcPush(model)
-    push.send(1, call)
-    push.send(2, call)
+    sync = sync_ipc.IpcSync(model)
+    sync.send(1, call)
+    sync.send(2, call)
     first = paths.index("/finish_weight_update") + 1
     assert paths[:2] == ["/init_weight_transfer_engine", "/start_weight_update"]
-    assert paths[first] == "/start_weight_update"  # they have met
+    assert paths[first] == "/start_weight_update"  # the engine is initialized once
     assert paths[2 : first - 1] == ["/update_weights"] * paths[:first].count("/update_weights")
     assert paths[:first].count("/update_weights") > 3
     assert list(arrived) == list(model.weights())
@@ -160,18 +158,18 @@ def test_memory_is_handed_over_in_groups_and_lives_until_it_was_read(
     assert memory.exports == 2 * len(arrived)
 
 
-def test_what_nccl_says_is_a_typed_error() -> None:
+def test_an_nccl_error_is_a_policy_error() -> None:
     def fail() -> None:
         raise RuntimeError("NCCL error: unhandled system error")
 
     with pytest.raises(PolicyError, match="unhandled system error"):
-        push_nccl._together(lambda: None, fail)
+        sync_nccl._together(lambda: None, fail)
 
 
-def test_a_server_that_refuses_a_broadcast_is_not_waited_for(tiny_lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_broadcast_does_not_wait(tiny_lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cuda.pretend(monkeypatch)
-    push = push_nccl.NcclPush(PolicyModel(tiny_lm), "")
-    released = push_nccl.threading.Event()
+    sync = sync_nccl.NcclSync(PolicyModel(tiny_lm), "")
+    released = sync_nccl.threading.Event()
 
     class Stuck:
         def broadcast(self, *_: Any, **__: Any) -> None:
@@ -181,12 +179,12 @@ def test_a_server_that_refuses_a_broadcast_is_not_waited_for(tiny_lm: Any, monke
         if path == "/update_weights":
             raise PolicyError("refused", reason="refused")
 
-    push._group = Stuck()
+    sync._group = Stuck()
     with pytest.raises(PolicyError, match="refused"):
-        push.send(1, call)
+        sync.send(1, call)
     released.set()
 
 
-def test_weights_are_described_as_vllm_wants_it() -> None:
+def test_weights_are_described_in_the_format_of_vllm() -> None:
     found = described({"a": torch.zeros(2, 3, dtype=torch.bfloat16), "b": torch.zeros(1)})
     assert found == {"names": ["a", "b"], "dtype_names": ["bfloat16", "float32"], "shapes": [[2, 3], [1]]}

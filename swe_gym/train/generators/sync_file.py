@@ -1,4 +1,4 @@
-"""Weights into a vLLM server through a folder."""
+"""Weight sync through a folder that the vLLM server reads."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 import torch
 
 from ..model import PolicyModel
-from .push import Call
+from .weight_sync import Call
 
 TIMEOUT = 600.0
-"""Seconds for the server to read them."""
+"""Seconds for the server to read the weights."""
 
 
 def write_folder(model: PolicyModel, tokenizer: Any, folder: Path) -> None:
-    """A folder that vLLM reads.
+    """Write a folder that vLLM reads.
 
-    On a CPU, vLLM 0.32 packs an output embedding anew only when it reads one: where that is the input embedding, what
-    it computes with stays what it started with. So there it gets a weight of its own.
+    On a CPU, vLLM 0.32 repacks the output embedding only when it reads one. A tied embedding would keep its first
+    values, so it is written untied there.
     """
     model.export(folder, tokenizer, untied=not torch.cuda.is_available())
 
 
-class FilePush:
-    """Writes a Hugging Face folder, has the server read it, and removes it.
+class FileSync:
+    """Writes a Hugging Face folder, makes the server read it, and removes it.
 
     Args:
-        model: Whose weights are pushed.
-        tokenizer: Is written beside them.
-        folder: Where folders are written; the server must see it.
+        model: The model.
+        tokenizer: Its tokenizer.
+        folder: The parent folder, which the server must see.
     """
 
     args: Sequence[str] = ()
@@ -41,11 +41,11 @@ class FilePush:
         self._model, self._tokenizer, self._folder = model, tokenizer, folder
 
     def send(self, version: int, call: Call) -> None:
-        """Write, have it read, remove."""
+        """See `WeightSync`."""
         folder = self._folder / str(version)
         write_folder(self._model, self._tokenizer, folder)
         try:
             arguments = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
             call("POST", "/collective_rpc", {**arguments, "timeout": TIMEOUT})
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # the next push writes a folder of its own
+            shutil.rmtree(folder, ignore_errors=True)

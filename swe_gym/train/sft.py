@@ -1,0 +1,277 @@
+"""Supervised fine-tuning (SFT) on episodes: demonstrations, or rejection sampling."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+
+from ..actions import render_call
+from ..envs.swe_env import SweEnv
+from ..errors import UsageError
+from ..rollout.episode import play
+from ..rollout.policies import make_policies
+from ..rollout.tokens import ChatTemplate, Completion, Conversation, short_prompt
+from ..trajectories.run_folder import open_trajectories
+from ..trajectories.trajectory import Trajectory, Turn
+from ..types import ToolCall
+from .batch import make_batch
+from .collect import make_env, task_ids
+from .config import EnvConfig, SFTConfig, TrainConfig
+from .learner import Learner
+from .log import Log
+from .model import PolicyModel
+
+
+class PromptFormat(NamedTuple):
+    """The system prompt, call format and tools of training.
+
+    Attributes:
+        system: System prompt.
+        action_format: Format of tool calls.
+        tools: Names of the tools.
+    """
+
+    system: str
+    action_format: str
+    tools: frozenset[str]
+
+    @classmethod
+    def of(cls, config: EnvConfig) -> Self:
+        """Return the prompt format of a training environment."""
+        env = make_env(config, config.train)
+        try:
+            assert isinstance(env.unwrapped, SweEnv)
+            tools = env.unwrapped.tools
+            names = frozenset(tool.name for tool in tools)
+            return cls(config.system or short_prompt(tools), env.unwrapped.config["action_format"], names)
+        finally:
+            env.close()
+
+
+def run_sft(config: TrainConfig, model: PolicyModel, template: ChatTemplate, end: int, log: Log) -> bool:
+    """Fine-tune a model as `config.sft` says.
+
+    Args:
+        config: The configuration of the run.
+        model: The model.
+        template: Its chat template.
+        end: The token that ends an answer.
+        log: Log of the run.
+
+    Returns:
+        Whether there was anything to learn.
+
+    Raises:
+        UsageError: No resolved episode was found, or the episodes do not fit the configuration.
+    """
+    sft = config.sft
+    if sft.trajectories:
+        episodes = resolved_episodes(sft.trajectories, sft.per_task)
+    elif sft.episodes:
+        ids = task_ids(config.env, config.env.train)
+        draw = random.Random(f"warm start {config.run.seed}")  # apart from the draws of training
+        episodes = demonstrations(config.env, sft.policy, [ids[draw.randrange(len(ids))] for _ in range(sft.episodes)])
+    else:
+        return False
+    fitting = tokenize(episodes, template, end, PromptFormat.of(config.env), config.generation.max_context)
+    tasks = len({one.task_id for one in fitting})
+    log.add("demonstrations", 0, episodes=len(fitting), tasks=tasks, too_long=len(episodes) - len(fitting))
+    optim = config.optim.model_copy(update={"lr": sft.lr, "warmup_steps": 0})
+    learner = Learner(model, optim, config.algorithm)  # with an optimizer state of its own
+    imitate(learner, fitting, sft, log, config.run.seed)
+    return True
+
+
+def demonstrations(config: EnvConfig, policy: str, task_ids: Iterable[str]) -> list[Trajectory]:
+    """Run a policy in the training environment and return the episodes it resolved.
+
+    Raises:
+        UsageError: It resolved none.
+    """
+    env = make_env(config, config.train)
+    factory = make_policies(policy)
+    try:
+        played = [play(env, factory(env), options={"task_id": task_id}) for task_id in task_ids]
+    finally:
+        env.close()
+        factory.close()
+    found = [trajectory for trajectory in played if trajectory.resolved]
+    if played and not found:
+        raise UsageError(
+            f"sft.policy {policy!r} resolved none of {len(played)} tasks; the last stopped by {played[-1].reason!r}. "
+            "Check that env.options.max_turns is large enough"
+        )
+    return found
+
+
+def resolved_episodes(path: str | os.PathLike[str], per_task: int = 0) -> list[Trajectory]:
+    """Return the resolved episodes of a run, for rejection sampling.
+
+    Args:
+        path: A run folder of `swe-gym rollout`, or a trajectory file.
+        per_task: Maximum distinct episodes per task, fewest invalid calls and shortest first. 0 takes all.
+
+    Raises:
+        UsageError: The run is missing, or none of its episodes is resolved.
+    """
+    played, found = 0, []
+    for trajectory in open_trajectories(path):
+        played += 1
+        if trajectory.resolved and trajectory.reward_valid:
+            found.append(trajectory)
+    if not found:
+        raise UsageError(
+            f"sft.trajectories: none of the {played} episodes of {path} is resolved: use easier tasks, more attempts "
+            "or another model"
+        )
+    return _best(found, per_task) if per_task else found
+
+
+def _best(trajectories: Iterable[Trajectory], per_task: int) -> list[Trajectory]:
+    kept: dict[str, list[Trajectory]] = {}
+    for trajectory in sorted(trajectories, key=_flaws):
+        of_task = kept.setdefault(trajectory.task_id, [])
+        if len(of_task) < per_task and _actions(trajectory) not in map(_actions, of_task):
+            of_task.append(trajectory)
+    return [trajectory for of_task in kept.values() for trajectory in of_task]
+
+
+def _flaws(trajectory: Trajectory) -> tuple[int, int]:
+    """Return the number of invalid calls, and the length of all actions."""
+    return sum(not turn.tool for turn in trajectory.turns), sum(map(len, _actions(trajectory)))
+
+
+def _actions(trajectory: Trajectory) -> list[str]:
+    return [turn.action for turn in trajectory.turns]
+
+
+def tokenize(
+    trajectories: Iterable[Trajectory], template: ChatTemplate, end: int, form: PromptFormat, most: int
+) -> list[Trajectory]:
+    """Give episodes the token segments that SFT needs.
+
+    Segments of the same tokenizer stay as they are, prompt included; others are made from the text.
+
+    Args:
+        trajectories: Episodes.
+        template: Chat template of the model.
+        end: The token that ends an answer.
+        form: How training prompts the model.
+        most: Maximum tokens of a segment. Longer episodes are dropped.
+
+    Raises:
+        UsageError: An episode calls a tool that training does not have, or all are too long.
+    """
+    found = []
+    for one in trajectories:
+        _check_tools(one, form)
+        ready = bool(one.segments) and _is_of(template, one)
+        found.append(_at_temperature_one(one) if ready else tokenize_text(one, template, end, form))
+    fitting = [one for one in found if max((len(segment.token_ids) for segment in one.segments), default=0) <= most]
+    if found and not fitting:
+        raise UsageError(f"all {len(found)} SFT episodes are longer than generation.max_context ({most} tokens)")
+    return fitting
+
+
+def tokenize_text(trajectory: Trajectory, template: ChatTemplate, end: int, form: PromptFormat) -> Trajectory:
+    """Give an episode segments as if the model had sampled its actions in training.
+
+    The system prompt becomes that of training. A native tool call becomes text in the format of training.
+
+    Args:
+        trajectory: An episode of text.
+        template: Chat template of the model.
+        end: The token that ends an answer.
+        form: How training prompts the model.
+    """
+    first = {"role": "system", "content": form.system}
+    conversation = Conversation(template, [first, {"role": "user", "content": trajectory.observation}])
+    for number, turn in enumerate(trajectory.turns):
+        ids = [*template.encode(_as_text(turn, form.action_format)), end]
+        conversation.answer(Completion(ids, [0.0] * len(ids), "stop", 0), 1.0)
+        if number + 1 < len(trajectory.turns):
+            conversation.tell({"role": "user", "content": turn.observation})
+    return trajectory.model_copy(update={"segments": conversation.segments})
+
+
+def _check_tools(trajectory: Trajectory, form: PromptFormat) -> None:
+    for turn in trajectory.turns:
+        if turn.tool and turn.tool not in form.tools:
+            raise UsageError(
+                f"sft: an episode of {trajectory.task_id} calls {turn.tool!r}, which is not a tool of training "
+                f"({', '.join(sorted(form.tools))}): collect it with the same env.options.tools"
+            )
+
+
+def _at_temperature_one(trajectory: Trajectory) -> Trajectory:
+    """Keep the tokens, not the temperature at which they were sampled."""
+    segments = tuple(segment.model_copy(update={"temperature": 1.0}) for segment in trajectory.segments)
+    return trajectory.model_copy(update={"segments": segments})
+
+
+def _as_text(turn: Turn, action_format: str) -> str:
+    """Write an action as text; a native call becomes a call in the given format."""
+    message = _message(turn.action)
+    if message is None:
+        return turn.action
+    function = message["tool_calls"][0]["function"]
+    call = {"name": function["name"], "arguments": function["arguments"]}
+    valid = ToolCall(name=turn.tool, arguments=turn.arguments) if turn.tool else None
+    written = render_call(valid, action_format) if valid else json.dumps(call)
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    thought = f"<think>\n{reasoning}\n</think>" if reasoning else ""
+    return "\n\n".join(filter(None, [thought, message.get("content"), written]))
+
+
+def _message(action: str) -> dict[str, Any] | None:
+    """Parse an action that is a message with tool calls in OpenAI's format; None for other actions."""
+    try:
+        found = json.loads(action)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and found.get("role") == "assistant" and found.get("tool_calls") else None
+
+
+def _is_of(template: ChatTemplate, trajectory: Trajectory) -> bool:
+    """Return whether the sampled tokens decode to the actions, which those of another tokenizer do not."""
+    sampled = [
+        [token for token, mask in zip(segment.token_ids, segment.loss_mask, strict=True) if mask]
+        for segment in trajectory.segments
+    ]
+    text, place = "".join(map(template.decode, sampled)), 0
+    for action in _actions(trajectory):
+        place = text.find(action, place)
+        if place < 0:
+            return False
+        place += len(action)
+    return True
+
+
+def imitate(learner: Learner, trajectories: Sequence[Trajectory], config: SFTConfig, log: Log, seed: int) -> None:
+    """Train on tokenized episodes in shuffled batches of about `config.batch_tokens` tokens."""
+    draw = torch.Generator().manual_seed(seed)
+    lengths = [sum(len(segment.token_ids) for segment in trajectory.segments) for trajectory in trajectories]
+    step = 0
+    for epoch in range(config.epochs):
+        order = torch.randperm(len(trajectories), generator=draw).tolist()
+        for group in _batches(order, lengths, config.batch_tokens):
+            facts: dict[str, Any] = learner.imitate(make_batch([trajectories[index] for index in group]))
+            log.add("sft", 0, epoch=epoch, step=step, episodes=len(group), **facts)
+            step += 1
+
+
+def _batches(order: Sequence[int], lengths: Sequence[int], most: int) -> Iterable[list[int]]:
+    """Cut the episodes into batches of at most `most` tokens, or of one episode."""
+    batch: list[int] = []
+    for index in order:
+        if batch and sum(lengths[one] for one in batch) + lengths[index] > most:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch

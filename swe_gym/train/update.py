@@ -1,0 +1,106 @@
+"""One update: from the episodes that were played to an optimizer step and its metrics."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .advantages import estimator, explained_variance, gae, nonzero_variance, whiten
+from .agreement import check_logprob_diff, mismatch
+from .batch import Batch, make_batch
+from .collect import Played
+from .config import AlgorithmConfig, TrainConfig
+from .learner import Learner, OldLogprobs, Targets
+from .state import RunState
+
+
+def make_update(played: Played, learner: Learner, config: TrainConfig, state: RunState) -> dict[str, Any]:
+    """Compute advantages and take the optimizer steps of one update.
+
+    Returns:
+        The metrics to log.
+
+    Raises:
+        TrainingStopped: Sampler and trainer differ by more than `generation.max_logprob_diff`.
+    """
+    algorithm = config.algorithm
+    metrics = rollout_metrics(played)
+    fresh = _is_fresh(played, state.update, algorithm.max_staleness)
+    metrics["stale"] = fresh.count(False)
+    played = played.keep(fresh)
+    varied = nonzero_variance(_rewards(played), torch.tensor(played.groups))
+    metrics["frac_nonzero_variance"] = float(varied.float().mean()) if len(varied) else 0.0
+    if algorithm.zero_variance_groups == "drop" and algorithm.advantage != "gae":
+        played = played.keep(varied.tolist())
+    if not any(trajectory.segments for trajectory in played.trajectories):
+        return {**metrics, "trained": 0}
+    batch = make_batch(played.trajectories)
+    old = learner.compute_logprobs(batch)
+    batch, old, played, nonfinite = _drop_nonfinite(batch, old, played)
+    metrics.update(mismatch(batch, old), nonfinite=nonfinite, trained=len(played.trajectories), tokens=batch.tokens)
+    if not batch.tokens:
+        return metrics
+    check_logprob_diff(metrics["logprob_diff"], config.generation.max_logprob_diff, state.update)
+    targets = _targets(algorithm, batch, old, played)
+    if old.values is not None and targets.returns is not None:
+        metrics["explained_variance"] = explained_variance(old.values, targets.returns)
+    return {**metrics, **learner.learn(batch, old, targets, state.shuffle)}
+
+
+def rollout_metrics(played: Played) -> dict[str, Any]:
+    """Return the metrics of the episodes themselves."""
+    count = len(played.trajectories)
+    metrics: dict[str, Any] = {"episodes": count, "lost": len(played.lost), "first_lost": next(iter(played.lost), "")}
+    if count:
+        turns = [turn for one in played.trajectories for turn in one.turns]
+        metrics |= {
+            "reward": sum(one.reward for one in played.trajectories) / count,
+            "turns": len(turns) / count,
+            "tokens_per_episode": sum(one.usage.completion_tokens for one in played.trajectories) / count,
+            "calls_valid": sum(bool(turn.tool) for turn in turns) / len(turns) if turns else math.nan,
+        }
+    return metrics
+
+
+def _rewards(played: Played) -> Tensor:
+    return torch.tensor([float(trajectory.reward) for trajectory in played.trajectories])
+
+
+def _is_fresh(played: Played, update: int, max_staleness: int) -> list[bool]:
+    return [
+        min((v for s in one.segments for v in s.versions if v >= 0), default=update) >= update - max_staleness
+        for one in played.trajectories
+    ]
+
+
+def _drop_nonfinite(batch: Batch, old: OldLogprobs, played: Played) -> tuple[Batch, OldLogprobs, Played, int]:
+    """Drop episodes with a log-probability or value that is not finite."""
+    finite = torch.isfinite(old.logprobs)
+    if old.values is not None:
+        finite &= torch.isfinite(old.values)
+    dropped = set(batch.episodes[~finite].tolist())
+    if not dropped:
+        return batch, old, played, 0
+    kept = [index not in dropped for index in range(len(played.trajectories))]
+    rest = played.keep(kept)
+    return make_batch(rest.trajectories), old[torch.tensor(kept)[batch.episodes]], rest, len(dropped)
+
+
+def _targets(algorithm: AlgorithmConfig, batch: Batch, old: OldLogprobs, played: Played) -> Targets:
+    rewards = _rewards(played)
+    if algorithm.advantage != "gae":
+        return Targets(estimator(algorithm.advantage)(rewards, torch.tensor(played.groups))[batch.episodes])
+    assert old.values is not None
+    advantages, returns = torch.zeros(batch.tokens), torch.zeros(batch.tokens)
+    for episode in range(len(rewards)):
+        where = (batch.episodes == episode).nonzero()[:, 0]
+        if len(where):
+            earned = torch.zeros(len(where))
+            earned[-1] = rewards[episode]
+            advantages[where], returns[where] = gae(
+                earned, old.values[where], gamma=algorithm.gamma, gae_lambda=algorithm.gae_lambda
+            )
+    return Targets(whiten(advantages) if algorithm.whiten else advantages, returns)
