@@ -3,6 +3,7 @@
 Importing it makes the ids `SWE/Toy-v0`, `SWE/Tasks-v0` and `SWE/Local-v0` known to Gymnasium.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -190,4 +191,5 @@ def __dir__() -> list[str]:
     return __all__
 
 
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 _register_families()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import logging
 import math
 import os
 import signal
@@ -29,14 +30,13 @@ from ..trajectories.trajectory import Trajectory
 from ..types import Frozen
 from .attempt import Try, now
 from .budget import Budget
-from .losses import charged, lost_by_policy, lost_in_a_call
 from .plan import Plan, hash_config
 from .policies import make_policies
 from .policy import PolicyFactory
+from .pool import EpisodePool
 from .progress import Failure, Progress, Tally
 
-TICK = 0.2
-"""Seconds between two looks at what runs."""
+logger = logging.getLogger(__name__)
 
 REPORT_EVERY = 1.0
 """Seconds between two counts."""
@@ -167,12 +167,8 @@ def _time_limit(config: dict[str, Any]) -> float:
     return float(min(config["env"]["time_limit"], config["budget"]["seconds"] or math.inf))
 
 
-class _LetGo(Exception):
-    """The watching thread has written down the end of this thread's try, and another thread plays on."""
-
-
 class _Engine:
-    """One rollout while it runs."""
+    """One rollout while it runs: a pool of tries, and the folder that holds how they ended."""
 
     def __init__(
         self,
@@ -189,39 +185,31 @@ class _Engine:
         self._on_progress = on_progress
         run = folder.run
         keys = [EpisodeKey(task, attempt, run.config_hash) for task in run.tasks for attempt in range(run.attempts)]
-        self._total = len(keys)
-        self._queue = collections.deque(key for key in keys if key not in folder.finished)
+        self._left = [key for key in keys if key not in folder.finished]
         before = [folder.finished[key] for key in keys if key in folder.finished]
-        self._tally = Tally(run.experiment, self._total, before)
-        self._wall_clock = options.wall_clock or _time_limit(run.config) + GRADING_ALLOWANCE
-        self._mutex = threading.Lock()  # guards the queue, the tries and the number of busy threads
-        self._tries: set[Try] = set()
-        self._busy = 0
-        self._woken = threading.Event()
-        self._stopping = ""
-        self._stop = threading.Event()
-        self._aborted = False
+        self._tally = Tally(run.experiment, len(keys), before)
+        self._losses: dict[EpisodeKey, list[Trajectory]] = collections.defaultdict(list)
+        self._pool: EpisodePool[EpisodeKey, Try] = EpisodePool(
+            self._make_try,
+            workers=options.workers,
+            retries=options.retries,
+            wall_clock=options.wall_clock or _time_limit(run.config) + GRADING_ALLOWANCE,
+            grace=options.grace,
+            stragglers=int(options.cancel_last * len(keys)),
+            on_tick=self._tick,
+        )
         self._error: BaseException | None = None
         self._too_many_failures = ""
         self._signals = 0
+        self._given_up = 0
         self._reported = -math.inf
 
-    # --- the watching thread ----------------------------------------------------------------------------------
-
     def run(self) -> RolloutResult:
-        """Play what is left, and return or raise when nothing runs any more."""
-        with self._hearing_signals():
-            try:
-                for _ in range(min(self._options.workers, len(self._queue))):
-                    self._add_worker()
-                while self._working():
-                    self._woken.wait(TICK)
-                    self._woken.clear()
-                    self._look()
-            except BaseException as error:  # noqa: BLE001  raised again below, when nothing runs any more
-                self._fail(error)
-            finally:
-                self._wind_up()
+        """Play what is left. Returns or raises when nothing runs any more."""
+        with self._hearing_signals(), self._pool as pool:
+            self._stop_if_spent()
+            for one in pool.run(() if pool.stopping else self._left):
+                self._guarded(lambda one=one: self._write(one))  # type: ignore[misc]  # a default binds the loop's try
         progress = self._report()
         if self._error is not None:
             raise self._error
@@ -230,103 +218,62 @@ class _Engine:
         if self._too_many_failures:
             raise RolloutStopped(
                 f"{self._too_many_failures}\n"
-                f"What was judged stands in {self._folder.path}; the same rollout goes on from there."
+                f"Judged episodes are in {self._folder.path}; run the same rollout again to resume it."
             )
         return RolloutResult(self._folder.path, progress)
 
-    def _add_worker(self) -> None:
-        with self._mutex:
-            self._busy += 1
-        threading.Thread(target=self._work, name="episode", daemon=True).start()
+    def _make_try(self, key: EpisodeKey, number: int) -> Try:
+        return Try(
+            self._plan, self._folder.run, key, number, self._factory, self._folder.start, losses=self._losses[key]
+        )
 
-    def _working(self) -> bool:
-        with self._mutex:
-            return self._busy > 0
-
-    def _look(self) -> None:
-        """What the watching thread does five times a second."""
-        self._obey_signals()
-        self._stop_if_due()
-        self._cancel_stragglers()
-        self._let_go_of_stuck()
-        if time.monotonic() - self._reported >= REPORT_EVERY:
-            self._report()
-
-    def _obey_signals(self) -> None:
-        if self._signals >= 1:
-            self._drain("interrupted")
-        if self._signals >= 2:
-            self._abort("interrupted")
-
-    def _stop_if_due(self) -> None:
-        if self._error is not None:
-            self._abort("stopped")
-            return
-        if self._stopping:
-            return
-        if message := self._tally.too_many_failures(self._options.max_failure_rate):
-            self._too_many_failures = message
-            self._drain("too many failures")
-
-    def _cancel_stragglers(self) -> None:
-        late = time.monotonic() - self._wall_clock
-        with self._mutex:
-            tries = list(self._tries)
-            last = not self._queue and self._busy <= self._options.cancel_last * self._total
-        for one in tries:
-            if one.started < late:
-                one.cancel("wall_clock")
-        if last and tries and not self._stopping:
-            self._abort("straggler")
-
-    def _let_go_of_stuck(self) -> None:
-        """Go on without threads that a cancelled try does not return from: somebody's policy waits for ever."""
-        late = time.monotonic() - self._options.grace
-        with self._mutex:
-            stuck = [one for one in self._tries if one.cancelled and one.cancelled_at < late]
-        for one in stuck:
-            if one.claim():
-                failure = one.cancellation()
-                try:
-                    self._write_failure(one.failed_record(one.so_far(), failure), failure)
-                except Exception as error:  # noqa: BLE001  raised at the end: nobody else knows of this try any more
-                    self._fail(error)
-                self._tally.gave_up()
-                self._leave(one)
-                self._add_worker()
-
-    def _drain(self, why: str) -> None:
-        """Start no more episodes."""
-        self._stopping = self._stopping or why
-        self._stop.set()
-
-    def _abort(self, why: str) -> None:
-        """End what runs, now."""
-        if self._aborted:
-            return
-        self._aborted = True
-        self._drain(why)
-        with self._mutex:
-            tries = list(self._tries)
-        for one in tries:
-            one.cancel(why)
-        if self._signals or self._error is not None:
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do something whose failure ends the run. The error is raised when nothing runs any more."""
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  `run` raises it
+            self._error = self._error or error
+            self._pool.cancel("stopped")
             self._factory.close()
 
-    def _wind_up(self) -> None:
-        """Wait for the end of everything, after an error too."""
-        if self._working():
-            self._abort("stopped")
-        while self._working():
-            self._woken.wait(TICK)
-            self._woken.clear()
-            self._let_go_of_stuck()
+    def _write(self, one: Try) -> None:
+        """Write down how a try ended."""
+        record, failure = _end_of(one)
+        if failure is None:
+            self._folder.add(record)
+            self._tally.finished(record)
+        else:
+            logger.warning("%s: %s in %s: %s", one.name, failure.name, failure.call, failure.message)
+            self._given_up += not (failure.retry and self._pool.retry(one))
+            self._folder.fail(record)
+            self._tally.failed(failure, record.usage)
+        if one.error is not None:
+            raise one.error
+        self._stop_if_spent()
+        if message := self._tally.too_many_failures(self._options.max_failure_rate):
+            self._too_many_failures = self._too_many_failures or message
+            self._pool.drain("too many failures")
+
+    def _stop_if_spent(self) -> None:
+        if limit := self._options.budget.used_up(self._tally.usage, self._tally.seconds):
+            self._pool.drain(f"the run's budget is used up: {limit}")
+
+    def _tick(self) -> None:
+        """Obey signals, and report about once a second."""
+        if self._signals >= 1:
+            self._pool.drain("interrupted")
+        if self._signals >= 2:
+            self._pool.cancel("interrupted")
+            self._factory.close()
+        self._stop_if_spent()
+        if time.monotonic() - self._reported >= REPORT_EVERY:
+            self._guarded(self._report)
 
     def _report(self) -> Progress:
         self._reported = time.monotonic()
-        with self._mutex:
-            waiting = [one.phase for one in self._tries]
-        progress = self._tally.snapshot((phase for phase in waiting if phase != "over"), self._stopping)
+        progress = self._tally.snapshot(
+            (one.phase for one in self._pool.running), self._given_up + self._pool.dropped, self._pool.stopping
+        )
         self._folder.progress(progress.model_dump(mode="json"))
         if self._on_progress is not None:
             self._on_progress(progress)
@@ -334,7 +281,7 @@ class _Engine:
 
     @contextlib.contextmanager
     def _hearing_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM are counted here, and heard by the watching thread."""
+        """Count Ctrl-C and SIGTERM, which `_tick` obeys."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -349,92 +296,12 @@ class _Engine:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    # --- the threads that play --------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        """Play one episode after the other until none is left."""
-        try:
-            while (key := self._next()) is not None:
-                self._play_episode(key)
-        except _LetGo:
-            return
-        except BaseException as error:  # noqa: BLE001  raised by the watching thread
-            self._fail(error)
-        self._leave()
-
-    def _next(self) -> EpisodeKey | None:
-        """The next episode to play, where one is to be."""
-        if limit := self._options.budget.used_up(self._tally.usage, self._tally.seconds):
-            self._drain(f"the run's budget is used up: {limit}")
-        with self._mutex:
-            return self._queue.popleft() if self._queue and not self._stop.is_set() else None
-
-    def _fail(self, error: BaseException) -> None:
-        """The run is over by a mistake of somebody's."""
-        self._error = self._error or error
-        self._stop.set()
-        self._woken.set()
-
-    def _leave(self, one: Try | None = None) -> None:
-        """A thread is done, or is counted as done with the try that it is stuck in."""
-        with self._mutex:
-            self._busy -= 1
-            self._tries -= {one}
-        self._woken.set()
-
-    def _play_episode(self, key: EpisodeKey) -> None:
-        """Try until it counts, or cannot."""
-        losses: list[Trajectory] = []
-        for number in range(1, self._options.retries + 2):
-            if number > 1 and self._stop.wait(retry_delay(number)):
-                break
-            failure = self._try(key, number, losses)
-            if failure is None:
-                return
-            if not failure.retry:
-                break
-        self._tally.gave_up()
-
-    def _try(self, key: EpisodeKey, number: int, losses: list[Trajectory]) -> Failure | None:
-        """Play once and write down what came of it; the failure where it does not count.
-
-        `losses` gathers the tries of this episode that lost their sandboxes in a call of the policy's.
-        """
-        one = Try(self._plan, self._folder.run, key, number, self._folder.start)
-        with self._mutex:
-            self._tries.add(one)
-        if self._aborted:  # it began while the others were cancelled
-            one.cancel(self._stopping)
-        mistake: Exception | None = None
-        try:
-            record, failure = one.play(self._factory)
-            if not one.cancelled and lost_by_policy(record, losses):
-                record, failure = charged(record), None
-            elif not one.cancelled and lost_in_a_call(record):
-                losses.append(record)
-        except Exception as error:  # noqa: BLE001  raised below, when it is written down
-            mistake = error
-            failure = Failure(type(error).__name__, one.phase, str(error), retry=False, counts=False)
-            record = one.failed_record(one.so_far(), failure)
-        with self._mutex:
-            self._tries.discard(one)
-        if not one.claim():
-            raise _LetGo
-        if failure is not None:
-            self._write_failure(record, failure)
-        else:
-            self._folder.add(record)
-            self._tally.finished(record)
-        if mistake is not None:
-            raise mistake
-        self._woken.set()
-        return failure
-
-    def _write_failure(self, record: Trajectory, failure: Failure) -> None:
-        self._folder.fail(record)
-        self._tally.failed(failure, record.usage)
-
-
-def retry_delay(number: int) -> float:
-    """Seconds to wait before a try: 1, 2, 4, ... from the second on, at most 30."""
-    return float(min(30.0, 2.0 ** (number - 2)))
+def _end_of(one: Try) -> tuple[Trajectory, Failure | None]:
+    """Return the record of a try that has ended, and why it does not count; None if it does."""
+    if not one.abandoned and one.error is None:
+        return one.record, one.failure
+    failure = one.cancellation()
+    if not one.abandoned:
+        failure = Failure(type(one.error).__name__, one.phase, str(one.error), retry=False, counts=False)
+    return one.failed_record(one.so_far(), failure), failure

@@ -118,7 +118,7 @@ class Tally:
         self._failures: collections.Counter[str] = collections.Counter()
         self._examples: dict[str, Failure] = {}
         self._window: collections.deque[bool] = collections.deque(maxlen=WINDOW)
-        self._done = self._resolved = self._turns = self._given_up = 0
+        self._done = self._resolved = self._turns = 0
         self._usage = self._used_here = Usage()
         for entry in before:
             self._count(entry.reason, entry.resolved, entry.turns)
@@ -146,11 +146,6 @@ class Tally:
             self._use(usage)
             if failure.counts:
                 self._window.append(True)
-
-    def gave_up(self) -> None:
-        """An episode will not be tried again by this process."""
-        with self._mutex:
-            self._given_up += 1
 
     def _use(self, usage: Usage) -> None:
         self._usage += usage
@@ -180,18 +175,19 @@ class Tally:
                 f"The first of them said: {worst[0].message}"
             )
 
-    def snapshot(self, waiting: Iterable[str], stopping: str) -> Progress:
+    def snapshot(self, waiting: Iterable[str], given_up: int, stopping: str) -> Progress:
         """The count now.
 
         Args:
-            waiting: What each running episode waits for.
+            waiting: What each running episode waits for; "over" if for nothing.
+            given_up: Episodes that this process tried and will not try again.
             stopping: Why no more episodes are started.
         """
-        phases = collections.Counter(waiting)
+        phases = collections.Counter(phase for phase in waiting if phase != "over")
         with self._mutex:
             seconds = self.seconds
             here = self._done - self._done_before
-            left = self._total - self._done - self._given_up
+            left = self._total - self._done - given_up
             return Progress(
                 experiment=self._experiment,
                 total=self._total,
@@ -201,7 +197,7 @@ class Tally:
                 running=sum(phases.values()),
                 sandboxes=sum(phases.values()) - phases["reset"],
                 waiting={name: phases[name] for name in ("reset", "policy", "step")},
-                given_up=self._given_up,
+                given_up=given_up,
                 outcomes=dict(self._outcomes.most_common()),
                 failures=dict(self._failures.most_common()),
                 first_failures={name: first.message for name, first in self._examples.items()},

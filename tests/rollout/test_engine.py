@@ -367,7 +367,7 @@ def test_a_sandbox_that_is_lost_before_the_first_step_is_no_reward(plan: Plan, t
 def test_a_run_in_which_too_much_fails_stops_and_names_the_call(plan: Plan, tmp_path: Path) -> None:
     dead = Factory(lambda env, seed: Acting(raising(PolicyError("no route to host", reason="connection"))))  # noqa: ARG005
     many = plan.model_copy(update={"attempts": 50})
-    with pytest.raises(RolloutStopped, match=r"(?s)x PolicyError \(connection\) in policy.*no route to host.*goes on"):
+    with pytest.raises(RolloutStopped, match=r"(?s)x PolicyError \(connection\) in policy.*no route to host.*resume"):
         rollout(many, tmp_path / "run", fast(workers=2), policies=dead)
     assert 20 <= len(failed(tmp_path / "run")) < 150
 
@@ -448,9 +448,11 @@ def test_the_last_ones_may_be_cancelled(plan: Plan, tmp_path: Path, never: Calla
 def test_a_try_that_is_cancelled_before_its_sandbox_is_there_ends_too(plan: Plan, tmp_path: Path) -> None:
     info = RunInfo(experiment="run", config={}, config_hash="abc", tasks=("a",), attempts=1)
     with RunFolder(tmp_path / "run", info) as folder:
-        one = Try(plan, info, EpisodeKey("a", 0, "abc"), 1, folder.start)
-        one.cancel("interrupted")
-        record, failure = one.play(Factory(lambda env, seed: Acting(lambda turn: LOOK)))  # noqa: ARG005
+        make = Factory(lambda env, seed: Acting(lambda turn: LOOK))  # noqa: ARG005
+        one = Try(plan, info, EpisodeKey("a", 0, "abc"), 1, make, folder.start)
+        one.cancelled = "interrupted"
+        one.run()
+        record, failure = one.record, one.failure
     assert failure is not None
     assert (failure.name, failure.retry, failure.counts) == ("interrupted", False, False)
     assert (record.outcome, record.reason, record.turns) == ("running", "interrupted", ())
