@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -80,7 +81,8 @@ def validate(
     for name in names:
         if name in known:
             add(known[name])
-    with EpisodePool(lambda name, number: _Check(name, number, settings), workers=workers) as pool:
+    make = functools.partial(_Check, settings)
+    with EpisodePool(make, workers=workers) as pool:
         for check in pool.run(name for name in names if name not in known):
             if check.error is not None:
                 raise check.error
@@ -145,7 +147,7 @@ class _Check(Job[str]):
 
     record: TaskRecord
 
-    def __init__(self, task_id: str, number: int, settings: _Settings) -> None:
+    def __init__(self, settings: _Settings, task_id: str, number: int) -> None:
         super().__init__(task_id, number)
         self._settings = settings
         self._group: SandboxGroup | None = None

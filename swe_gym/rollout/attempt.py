@@ -124,6 +124,15 @@ class EpisodeJob(Job[Key]):
         """Return what an exception means for the try; None if it is a mistake that must be raised."""
         return understand(error, self.phase)
 
+    def outcome(self) -> tuple[Trajectory, Failure | None]:
+        """Return the record of a try that has ended or was abandoned, and why it does not count."""
+        if not self.abandoned and self.error is None:
+            return self.record, self.failure
+        failure = self.cancellation()
+        if not self.abandoned:
+            failure = Failure(type(self.error).__name__, self.phase, str(self.error), retry=False, counts=False)
+        return self.failed_record(self.so_far(), failure), failure
+
     def so_far(self) -> Trajectory:
         """Return the record as far as it got. May be called from any thread."""
         with contextlib.suppress(UsageError):  # not reset yet

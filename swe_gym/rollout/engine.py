@@ -34,7 +34,7 @@ from .plan import Plan, hash_config
 from .policies import make_policies
 from .policy import PolicyFactory
 from .pool import EpisodePool
-from .progress import Failure, Progress, Tally
+from .progress import Progress, Tally
 
 logger = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ class _Engine:
             self._plan, self._folder.run, key, number, self._factory, self._folder.start, losses=self._losses[key]
         )
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guarded(self, work: Callable[[], object]) -> None:
         """Do something whose failure ends the run. The error is raised when nothing runs any more."""
         try:
             work()
@@ -238,7 +238,7 @@ class _Engine:
 
     def _write(self, one: Try) -> None:
         """Write down how a try ended."""
-        record, failure = _end_of(one)
+        record, failure = one.outcome()
         if failure is None:
             self._folder.add(record)
             self._tally.finished(record)
@@ -295,13 +295,3 @@ class _Engine:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _end_of(one: Try) -> tuple[Trajectory, Failure | None]:
-    """Return the record of a try that has ended, and why it does not count; None if it does."""
-    if not one.abandoned and one.error is None:
-        return one.record, one.failure
-    failure = one.cancellation()
-    if not one.abandoned:
-        failure = Failure(type(one.error).__name__, one.phase, str(one.error), retry=False, counts=False)
-    return one.failed_record(one.so_far(), failure), failure

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
-import queue
-import threading
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,10 +13,18 @@ import gymnasium
 
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, SandboxError, TaskError, UsageError
-from ..rollout.episode import play
+from ..rollout.attempt import EpisodeJob
+from ..rollout.pool import CLOSE_TIMEOUT, EpisodePool
+from ..rollout.progress import Failure
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
 from ..trajectories.trajectory import Trajectory
 from .config import EnvConfig, GenerationConfig
+
+GRACE = 1.0
+"""Seconds that cancelled episodes have to end."""
+
+_PARTS = ("start", "tools", "grading", "policy")
+_NOT_PLAYED = Failure("Cancelled", "reset", "cancelled before it started", retry=False, counts=False)
 
 
 class Slot(NamedTuple):
@@ -42,7 +48,8 @@ class Played:
     Attributes:
         trajectories: Those that count, in the order of their slots.
         groups: The group of each.
-        lost: How each of the others was lost, as "SandboxLost: ...".
+        lost: How each of the others was lost, as "SandboxLost: ...". A sandbox that the same actions lose twice is
+            not among them: that episode counts, with reward 0.
         seconds: Wall-clock time of it all ("all"), and what the threads that played did meanwhile, summed over them:
             "start", "tools", "grading" and "policy" of the episodes that count, the "rest" of those, tries that were
             "lost", and "idle", with no episode left to play. Together the sums are "all" times the threads.
@@ -63,12 +70,12 @@ class Played:
         )
 
 
-class _Finished(NamedTuple):
-    """What came of a slot: the episode, or how it was lost; seconds of all its tries, and of those that were lost."""
+class _Episode(EpisodeJob[int]):
+    """One try at the episode of a slot; the key is the slot's index."""
 
-    result: Trajectory | str
-    seconds: float
-    lost: float
+    def understand(self, error: Exception) -> Failure | None:
+        """A mistake in the sampler ends the training; only failures it declares lose the episode."""
+        return super().understand(error) if isinstance(error, PolicyError | SandboxError | TaskError) else None
 
 
 class Collector:
@@ -96,66 +103,53 @@ class Collector:
         self._config, self._generation = config, generation
         self._generator, self._template = generator, template
         self._options = options
-        self._idle: queue.SimpleQueue[gymnasium.Env[str, str]] = queue.SimpleQueue()
-        self._envs: list[gymnasium.Env[str, str]] = []
-        self._lock = threading.Lock()
+        self._first = make_env(config, options)  # holds the source, so that it is read once
+        self.task_ids: Sequence[str] = _swe_env(self._first).source.ids()
+        self._pool: EpisodePool[int, _Episode] | None = None
         self._closed = False
-        first = self._make_env()
-        self.task_ids: Sequence[str] = _swe_env(first).source.ids()
-        self._idle.put(first)
-
-    def _make_env(self) -> gymnasium.Env[str, str]:
-        env = make_env(self._config, self._options)
-        with self._lock:
-            self._envs.append(env)
-        return env
 
     def play(self, slots: Sequence[Slot], *, temperature: float) -> Played:
-        """Play them all, `config.workers` at once. An episode that is lost is tried once more.
+        """Play an episode for each slot, `config.workers` at once. A lost episode is tried once more.
 
-        After an error or Ctrl-C it waits for nobody: threads end as soon as the generator is closed too.
+        After an error or Ctrl-C it waits `GRACE` seconds for the episodes that still run.
 
         Raises:
-            UsageError: Something is used wrongly; no episode is to blame.
+            UsageError: A mistake in the configuration; no episode is to blame.
         """
         started = time.monotonic()
-        threads = concurrent.futures.ThreadPoolExecutor(self._config.workers, thread_name_prefix="episode")
-        try:
-            futures = [threads.submit(self._play_one, slot, temperature) for slot in slots]
-            results = [future.result() for future in futures]
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+        losses: list[list[Trajectory]] = [[] for _ in slots]
+        ends: list[Trajectory | Failure] = [_NOT_PLAYED for _ in slots]
+        seconds = dict.fromkeys((*_PARTS, "rest", "lost"), 0.0)
+
+        def make(index: int, number: int) -> _Episode:
+            env, slot = make_env(self._config, self._options), slots[index]
+            policy = functools.partial(self._policy, seed=slot.seed, temperature=temperature)
+            return _Episode(index, number, env, policy, task_id=slot.task_id, seed=slot.seed, losses=losses[index])
+
+        with EpisodePool(make, workers=self._config.workers, retries=1, grace=GRACE) as self._pool:
+            if self._closed:
+                self._pool.cancel("closed")
+            for episode in self._pool.run(range(len(slots))):
+                if episode.error is not None:
+                    raise episode.error
+                record, failure = episode.outcome()
+                ends[episode.key] = failure or record
+                for part, spent in _parts(episode, record if failure is None else None).items():
+                    seconds[part] += spent
+                if failure is not None and failure.retry:
+                    self._pool.retry(episode)
         wall = time.monotonic() - started
-        good = [
-            (slot, one.result) for slot, one in zip(slots, results, strict=True) if isinstance(one.result, Trajectory)
-        ]
+        seconds["idle"] = max(0.0, min(self._config.workers, len(slots)) * wall - sum(seconds.values()))
+        good = [(slot.group, end) for slot, end in zip(slots, ends, strict=True) if isinstance(end, Trajectory)]
         return Played(
             trajectories=tuple(trajectory for _, trajectory in good),
-            groups=tuple(slot.group for slot, _ in good),
-            lost=tuple(one.result for one in results if isinstance(one.result, str)),
-            seconds={"all": wall, **_parts(results, min(self._config.workers, len(slots)) * wall)},
+            groups=tuple(group for group, _ in good),
+            lost=tuple(_told(end) for end in ends if isinstance(end, Failure)),
+            seconds={"all": wall, **seconds},
         )
 
-    def _play_one(self, slot: Slot, temperature: float) -> _Finished:
-        started = time.monotonic()
-        result = self._try(slot, temperature)
-        lost = 0.0
-        if isinstance(result, str) and not self._closed:
-            lost = time.monotonic() - started
-            result = self._try(slot, temperature)
-        seconds = time.monotonic() - started
-        return _Finished(result, seconds, lost if isinstance(result, Trajectory) else seconds)
-
-    def _try(self, slot: Slot, temperature: float) -> Trajectory | str:
-        """The episode, or why it does not count."""
-        try:
-            env = self._idle.get_nowait()
-        except queue.Empty:
-            env = self._make_env()
-        policy = TokenPolicy(
+    def _policy(self, env: gymnasium.Env[str, str], seed: int, temperature: float) -> TokenPolicy:
+        return TokenPolicy(
             env,
             self._generator,
             self._template,
@@ -163,37 +157,30 @@ class Collector:
             temperature=temperature,
             max_tokens=self._generation.max_tokens,
             max_context=self._generation.max_context,
-            seed=slot.seed,
+            seed=seed,
         )
-        try:
-            trajectory = play(env, policy, seed=slot.seed, options={"task_id": slot.task_id})
-        except (PolicyError, SandboxError, TaskError) as error:
-            return f"{type(error).__name__}: {error}"
-        finally:
-            env.close()
-            self._idle.put(env)
-        if not trajectory.reward_valid:
-            return trajectory.info["failure"] or "the infrastructure failed"
-        return trajectory
 
     def close(self) -> None:
-        """End every episode. Idempotent."""
+        """End every episode. Idempotent, from any thread."""
         self._closed = True
-        with self._lock:
-            envs = list(self._envs)
-        for env in envs:
-            env.close()
+        if self._pool is not None:
+            self._pool.cancel("closed")
+            self._pool.join(CLOSE_TIMEOUT)
+        self._first.close()
 
 
-def _parts(finished: Sequence[_Finished], threads: float) -> dict[str, float]:
-    """What the threads did, in seconds, of the seconds that they were there."""
-    parts = {
-        name: sum(one.result.seconds.get(name, 0.0) for one in finished if isinstance(one.result, Trajectory))
-        for name in ("start", "tools", "grading", "policy")
-    }
-    parts["lost"] = sum(one.lost for one in finished)
-    busy = sum(one.seconds for one in finished)
-    return {**parts, "rest": max(0.0, busy - sum(parts.values())), "idle": max(0.0, threads - busy)}
+def _parts(episode: _Episode, record: Trajectory | None) -> dict[str, float]:
+    """Return what the thread of an ended try did, in seconds. `record` is None if the try does not count."""
+    if record is None:
+        return {"lost": episode.seconds}
+    parts = {name: record.seconds.get(name, 0.0) for name in _PARTS}
+    return {**parts, "rest": max(0.0, episode.seconds - sum(parts.values()))}
+
+
+def _told(failure: Failure) -> str:
+    """Return a failure as "PolicyError: no route to host"."""
+    kind = failure.name.partition(" ")[0]
+    return failure.message if failure.message.startswith(kind) else f"{kind}: {failure.message}"
 
 
 def make_env(config: EnvConfig, options: Mapping[str, Any]) -> gymnasium.Env[str, str]:

@@ -48,5 +48,5 @@ def test_trouble_with_sandboxes_is_told_once_and_is_no_reward(cli, options: str,
     assert result.status == 1
     assert message in result.out
     assert "(larder-overwrite-evicts, ledgerline-failed-batch)" in result.out
-    assert "4 of 4 episodes were not as they should be" in result.out
+    assert "4 of 4 episodes did not get the expected reward" in result.out
     assert "reward" not in result.out.partition("failed: ")[0]
