@@ -11,83 +11,42 @@ from rich.table import Table
 from rich.text import Text
 
 from ..curation.new_task import TestLists, build_commit_task, build_release_task
-from ..curation.validate import digest, read_records, validate
+from ..curation.validate import validate
 from ..errors import TaskError, UsageError
-from ..tasks.choice import changed_lines, split_by_repository
+from ..tasks.choice import split_by_repository
 from ..tasks.file import FileSource, write_tasks
 from ..tasks.training import training_row, write_rows
 from ..types import Task
 from .common import (
-    Match,
+    MAX_SHOWN,
     Source,
     SourceOptions,
+    TaskFilter,
     headline,
-    matching,
     open_console,
     open_source,
     plain_table,
     source_of,
+    takes_filter,
 )
 
 app = typer.Typer(no_args_is_help=True, help="List, show, choose, split, export and make tasks.")
 
-Difficulty = Annotated[str | None, typer.Option(help="Only tasks of this difficulty.")]
-Tag = Annotated[list[str] | None, typer.Option("--tag", help="Only tasks with this tag; may be repeated.")]
-Repo = Annotated[list[str] | None, typer.Option("--repo", help="Only tasks of this repository; may be repeated.")]
-MaxLines = Annotated[int | None, typer.Option(help="Only tasks whose gold patch changes no more lines than that.")]
-MinLines = Annotated[int | None, typer.Option(help="Only tasks whose gold patch changes no fewer lines than that.")]
-Record = Annotated[
-    Path | None, typer.Option(exists=True, dir_okay=False, help="Only tasks that this validation record calls valid.")
-]
-Limit = Annotated[int | None, typer.Option(min=1, help="No more tasks than that, from the first on.")]
-
 WIDE = 130
 """Columns from which there is room for repositories and tags."""
 
-MAX_SHOWN = 20
-"""How many tasks that cannot be loaded, and dropped tests of one reason, are named."""
-
-
-class Wishes(NamedTuple):
-    """Which tasks a user wants, of those whose id matches."""
-
-    difficulty: str | None = None
-    tags: Sequence[str] = ()
-    repos: Sequence[str] = ()
-    min_lines: int | None = None
-    max_lines: int | None = None
-    record: Path | None = None
-
-    def met_by(self, task: Task, valid: dict[str, str]) -> bool:
-        """Whether a task is one of those; `valid` holds the digests of the tasks that the record calls valid."""
-        lines = changed_lines(task.oracle.gold_patch)
-        return (
-            self.difficulty in (None, task.difficulty)
-            and set(self.tags) <= set(task.tags)
-            and (not self.repos or task.repo.lower() in {repo.lower() for repo in self.repos})
-            and (self.min_lines is None or lines >= self.min_lines)
-            and (self.max_lines is None or lines <= self.max_lines)
-            and (self.record is None or valid.get(task.task_id) == digest(task))
-        )
-
 
 @app.command("list")
+@takes_filter()
 def list_tasks(
     source: Source = "toy",
     source_option: SourceOptions = None,
-    match: Match = "*",
-    difficulty: Difficulty = None,
-    tag: Tag = None,
-    repo: Repo = None,
-    min_lines: MinLines = None,
-    max_lines: MaxLines = None,
-    record: Record = None,
-    limit: Limit = None,
+    *,
+    only: TaskFilter,
 ) -> None:
     """List the tasks of a source."""
     console = open_console()
-    wishes = Wishes(difficulty, tag or (), repo or (), min_lines, max_lines, record)
-    tasks = _selected(source, source_option, match, wishes, limit)
+    tasks = only.tasks(open_source(source, source_option))
     wide = console.width >= WIDE
     table = plain_table("task", "level", *(["repository", "tags"] if wide else []), "the issue")
     for task in tasks:
@@ -162,25 +121,19 @@ def _tests(task: Task) -> str:
 
 
 @app.command()
+@takes_filter()
 def export(
     output: Annotated[Path, typer.Argument(help="A .jsonl, .json or .parquet file.")],
     source: Source = "toy",
     source_option: SourceOptions = None,
-    match: Match = "*",
-    difficulty: Difficulty = None,
-    tag: Tag = None,
-    repo: Repo = None,
-    min_lines: MinLines = None,
-    max_lines: MaxLines = None,
-    record: Record = None,
-    limit: Limit = None,
     rows: Annotated[
         bool, typer.Option("--rows", help="Rows for trainers (verl, rLLM) instead: prompt and task, no oracle.")
     ] = False,
+    *,
+    only: TaskFilter,
 ) -> None:
     """Write tasks, oracle included, to a file that SWE/Tasks-v0 reads. Missing folders are made."""
-    wishes = Wishes(difficulty, tag or (), repo or (), min_lines, max_lines, record)
-    tasks = _selected(source, source_option, match, wishes, limit)
+    tasks = only.tasks(open_source(source, source_option))
     output.parent.mkdir(parents=True, exist_ok=True)
     if rows:
         name, options = source_of(source, source_option)
@@ -193,24 +146,19 @@ def export(
 
 
 @app.command()
+@takes_filter()
 def split(
     folder: Annotated[Path, typer.Argument(help="Where the files go, one for each part.")],
     part: Annotated[list[str], typer.Option("--part", metavar="NAME=SHARE", help="A part: train=0.9; repeat it.")],
     source: Source = "toy",
     source_option: SourceOptions = None,
-    match: Match = "*",
-    difficulty: Difficulty = None,
-    tag: Tag = None,
-    repo: Repo = None,
-    min_lines: MinLines = None,
-    max_lines: MaxLines = None,
-    record: Record = None,
     seed: Annotated[int, typer.Option(help="Another seed, another choice among repositories of one size.")] = 0,
     suffix: Annotated[str, typer.Option(help="Format of the files: jsonl, json or parquet.")] = "jsonl",
+    *,
+    only: TaskFilter,
 ) -> None:
     """Part tasks into task files that share no repository."""
-    wishes = Wishes(difficulty, tag or (), repo or (), min_lines, max_lines, record)
-    tasks = {task.task_id: task for task in _selected(source, source_option, match, wishes, None)}
+    tasks = {task.task_id: task for task in only.tasks(open_source(source, source_option))}
     parts = split_by_repository({task_id: task.repo for task_id, task in tasks.items()}, _shares(part), seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     console = open_console()
@@ -340,34 +288,3 @@ def _tasks_of(path: Path) -> dict[str, Task]:
         return {}
     source = FileSource(str(path))
     return {task_id: source.get(task_id) for task_id in source.ids()}
-
-
-def _selected(source: str, options: list[str] | None, match: str, wishes: Wishes, limit: int | None) -> list[Task]:
-    """The tasks that a user wants. Rows that make no task are named, and left out."""
-    tasks = open_source(source, options)
-    valid = (
-        {old.task_id: old.digest for old in read_records(wishes.record) if old.status == "valid"}
-        if wishes.record
-        else {}
-    )
-    broken: list[str] = []
-
-    def load() -> Iterator[Task]:
-        for task_id in matching(tasks, match):
-            try:
-                yield tasks.get(task_id)
-            except TaskError as error:
-                broken.append(str(error))
-
-    selected = []
-    for task in load():
-        if wishes.met_by(task, valid):
-            selected.append(task)
-        if len(selected) == limit:
-            break
-    if broken:
-        more = [f"... and {len(broken) - MAX_SHOWN} more"] if len(broken) > MAX_SHOWN else []
-        typer.echo("\n  ".join([f"left out, {len(broken)} broken:", *broken[:MAX_SHOWN], *more]), err=True)
-    if not selected:
-        raise UsageError("no task meets all of these conditions")
-    return selected
