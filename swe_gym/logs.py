@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
 
 _episode: contextvars.ContextVar[str] = contextvars.ContextVar("swe_gym_episode", default="-")
 _sandbox: contextvars.ContextVar[str] = contextvars.ContextVar("swe_gym_sandbox", default="-")
@@ -34,3 +37,37 @@ class AddIds(logging.Filter):
             if not hasattr(record, name):
                 setattr(record, name, value.get())
         return True
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is now: a progress display may have replaced it."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, stream: TextIO) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def logging_to(path: Path | None, level: str) -> Iterator[None]:
+    """Write the records of "swe_gym" to a file, or to standard error if `path` is None.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+    handler = _Stderr() if path is None else logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter(FORMAT))
+    handler.addFilter(AddIds())
+    logger = logging.getLogger("swe_gym")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        handler.close()

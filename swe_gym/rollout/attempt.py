@@ -107,7 +107,7 @@ class EpisodeJob(Job[Key]):
         if self.cancelled or not lost_in_a_call(self.record):
             return
         if lost_by_policy(self.record, self._losses):
-            logger.warning("%s: lost its sandbox twice by the same actions: reward 0", self.name)
+            logger.warning("the same actions lost the sandbox twice: reward 0", extra=self.ids)
             self.record, self.failure = charged(self.record), None
         else:
             self._losses.append(self.record)
@@ -166,6 +166,7 @@ class EpisodeJob(Job[Key]):
         return record.model_copy(update={"tries": self.number, "seed": self._seed, **changes})
 
     def _begin(self, beginning: Trajectory) -> None:  # noqa: ARG002  a subclass keeps it
+        self.sandbox_id = self._env.unwrapped.sandbox.id
         self._leave_if_cancelled()
 
     def _add_turn(self, turn: Turn) -> None:

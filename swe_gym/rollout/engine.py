@@ -243,7 +243,7 @@ class _Engine:
             self._folder.add(record)
             self._tally.finished(record)
         else:
-            logger.warning("%s: %s in %s: %s", one.name, failure.name, failure.call, failure.message)
+            logger.warning("%s in %s: %s", failure.name, failure.call, failure.message, extra=one.ids)
             self._given_up += not (failure.retry and self._pool.retry(one))
             self._folder.fail(record)
             self._tally.failed(failure, record.usage)

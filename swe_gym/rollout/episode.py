@@ -10,6 +10,7 @@ import gymnasium
 
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, UsageError
+from ..logs import log_as
 from ..trajectories.trajectory import Trajectory, Turn, Usage, why_ended
 from ..wrappers.record_trajectory import RecordTrajectory
 from .budget import Budget
@@ -93,6 +94,12 @@ class LiveEpisode:
         observation, info = self._recorder.reset(seed=seed, options=options)
         if self._on_start is not None:
             self._on_start(self.trajectory)
+        with log_as(sandbox=self._swe_env.sandbox.id):
+            self._play_turns(observation, info)
+        self.phase = "over"
+        return self.trajectory
+
+    def _play_turns(self, observation: str, info: dict[str, Any]) -> None:
         self.phase = "policy"
         self._policy.reset(info)
         over = False
@@ -100,13 +107,11 @@ class LiveEpisode:
             action = self._ask(observation)
             if action is None:
                 self._end("context")
-                break
+                return
             self.phase = "step"
             observation, _, terminated, truncated, _ = self._recorder.step(action)
             over = terminated or truncated or self._end_if_used_up()
             self._add_turn()
-        self.phase = "over"
-        return self.trajectory
 
     def _ask(self, observation: str) -> str | None:
         """The policy's next action; None where its context is full."""

@@ -44,6 +44,7 @@ class Job(abc.ABC, Generic[Key]):
         cancelled: Reason for cancelling the job; empty if it was not cancelled.
         abandoned: Whether the pool gave up waiting for a cancelled job. Its `run` may still be running.
         seconds: Wall-clock time of `run`.
+        sandbox_id: The sandbox that the job works in; "-" before there is one.
     """
 
     def __init__(self, key: Key, number: int = 1) -> None:
@@ -54,11 +55,17 @@ class Job(abc.ABC, Generic[Key]):
         self.abandoned = False
         self.started = self.cancelled_at = time.monotonic()
         self.seconds = 0.0
+        self.sandbox_id = "-"
 
     @property
     def name(self) -> str:
         """Name of the episode in logs."""
         return str(self.key)
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """The `extra` of log records about this job."""
+        return {"episode": self.name, "sandbox": self.sandbox_id}
 
     @abc.abstractmethod
     def run(self) -> None:
@@ -100,6 +107,7 @@ class Threads:
 
         def run() -> None:
             with log_as(episode=job.name):
+                logger.debug("started")
                 try:
                     job.run()
                 except BaseException as error:  # noqa: BLE001  the pool's caller raises it
@@ -195,7 +203,7 @@ class EpisodePool(Generic[Key, AnyJob]):
         if job.number > self._retries or self.stopping:
             return False
         delay = retry_delay(job.number + 1)
-        logger.info("%s: try %d failed, the next one starts in %g s", job.name, job.number, delay)
+        logger.info("try %d failed; the next one starts in %g s", job.number, delay, extra=job.ids)
         heapq.heappush(self._delayed, (time.monotonic() + delay, next(self._order), job.key, job.number + 1))
         return True
 
@@ -250,7 +258,7 @@ class EpisodePool(Generic[Key, AnyJob]):
 
     def _cancel(self, job: AnyJob, why: str) -> None:
         if not job.cancelled:
-            logger.info("%s: cancelled: %s", job.name, why)
+            logger.info("cancelled: %s", why, extra=job.ids)
             job.cancelled_at, job.cancelled = time.monotonic(), why
             self._executor.cancel(job)
 
@@ -258,7 +266,7 @@ class EpisodePool(Generic[Key, AnyJob]):
         """Stop waiting for cancelled jobs that do not end, for example in a policy that never answers."""
         late = time.monotonic() - self._grace
         for job in [one for one in self.running if one.cancelled and one.cancelled_at < late]:
-            logger.warning("%s: still running %g s after it was cancelled; abandoned", job.name, self._grace)
+            logger.warning("still running %g s after it was cancelled; abandoned", self._grace, extra=job.ids)
             self.running.discard(job)
             self._jobs_left = job.abandoned = True
             yield job

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from ..rollout.progress import Failure
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
 from ..trajectories.trajectory import Trajectory
 from .config import EnvConfig, GenerationConfig
+
+logger = logging.getLogger(__name__)
 
 GRACE = 1.0
 """Seconds that cancelled episodes have to end."""
@@ -72,6 +75,11 @@ class Played:
 
 class _Episode(EpisodeJob[int]):
     """One try at the episode of a slot; the key is the slot's index."""
+
+    @property
+    def name(self) -> str:
+        """Task, slot and try."""
+        return f"{self._task_id}/{self.key}/{self.number}"
 
     def understand(self, error: Exception) -> Failure | None:
         """A mistake in the sampler ends the training; only failures it declares lose the episode."""
@@ -134,6 +142,8 @@ class Collector:
                     raise episode.error
                 record, failure = episode.outcome()
                 ends[episode.key] = failure or record
+                if failure is not None:
+                    logger.warning("%s in %s: %s", failure.name, failure.call, failure.message, extra=episode.ids)
                 for part, spent in _parts(episode, record if failure is None else None).items():
                     seconds[part] += spent
                 if failure is not None and failure.retry:

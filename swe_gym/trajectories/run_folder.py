@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,8 @@ from pydantic import ValidationError
 from ..errors import UsageError, wrong_fields
 from ..types import Frozen
 from .trajectory import Trajectory, Turn, Usage, end_of_lines
+
+logger = logging.getLogger(__name__)
 
 RUN, TRAJECTORIES, INDEX, FAILED = "run.json", "trajectories.jsonl", "index.jsonl", "failed.jsonl"
 LIVE, PROGRESS, LOCK = "live", "progress.json", "lock"
@@ -256,6 +259,8 @@ class RunFolder:
             raise UsageError(f"{self._trajectories.path} holds an episode twice: was it put together by hand?")
         if known < len(indexed):
             self._index.rewrite(entry.model_dump_json() for entry in entries[:known])
+        if len(entries) > known:
+            logger.warning("%s: added %d missing lines to the index", self.path, len(entries) - known)
         for entry in entries[known:]:
             self._index.append(entry.model_dump_json())
         return finished
@@ -269,6 +274,8 @@ class RunFolder:
                 self._failed.append(left.model_copy(update={"reason": "killed"}).to_json())
                 count += 1
             path.unlink()
+        if count:
+            logger.warning("%s: moved %d unfinished episodes of a killed process to %s", self.path, count, FAILED)
         return count
 
     def start(self, beginning: Trajectory) -> LiveFile:
