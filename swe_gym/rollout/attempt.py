@@ -11,7 +11,9 @@ from typing import Any
 
 import gymnasium
 
-from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
+from ..envs.group import task_spec
+from ..errors import PolicyError, SandboxClosed, SandboxError, SweGymError, TaskError, UsageError
+from ..sandboxes.pool import WarmPool
 from ..trajectories.run_folder import EpisodeKey, LiveFile, RunInfo
 from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn
 from ..types import Verdict
@@ -39,6 +41,7 @@ class EpisodeJob(Job[Key]):
         budget: What the policy may use.
         losses: Records of earlier tries at this episode that lost their sandboxes in a call of the policy. The job
             adds its own.
+        warm: Starts the sandbox ahead, if the pool of episodes prepares the job.
 
     Attributes:
         record: The trajectory, once `run` has returned.
@@ -59,6 +62,7 @@ class EpisodeJob(Job[Key]):
         seed: int | None = None,
         budget: Budget | None = None,
         losses: list[Trajectory] | None = None,
+        warm: WarmPool | None = None,
     ) -> None:
         super().__init__(key, number)
         self._env: Any = env
@@ -67,7 +71,16 @@ class EpisodeJob(Job[Key]):
         self._seed = seed
         self._budget = budget or Budget()
         self._losses = [] if losses is None else losses
+        self._warm = warm
         self._episode: LiveEpisode | None = None
+
+    def prepare(self) -> None:
+        """Begin to start the sandbox. An error is left to `run`, which meets it again."""
+        env = self._env.unwrapped
+        if self._warm is not None:
+            env.use_pool(self._warm)
+            with contextlib.suppress(SweGymError):
+                self._warm.want(task_spec(env.source.get(self._task_id), env.config["sandbox_options"]))
 
     @property
     def phase(self) -> Phase:
@@ -190,6 +203,7 @@ class Try(EpisodeJob[EpisodeKey]):
         factory: Makes the policy.
         start_file: Opens the file for the turns, given the record of the beginning.
         losses: As in `EpisodeJob`.
+        warm: As in `EpisodeJob`.
     """
 
     def __init__(
@@ -201,6 +215,7 @@ class Try(EpisodeJob[EpisodeKey]):
         factory: PolicyFactory,
         start_file: Callable[[Trajectory], LiveFile],
         losses: list[Trajectory] | None = None,
+        warm: WarmPool | None = None,
     ) -> None:
         seed = plan.episode_seed(key)
         super().__init__(
@@ -212,6 +227,7 @@ class Try(EpisodeJob[EpisodeKey]):
             seed=seed,
             budget=plan.budget,
             losses=losses,
+            warm=warm,
         )
         self._policy = plan.policy
         self._run = run

@@ -1,8 +1,4 @@
-"""The engine: many episodes at once, each counted exactly once, whatever breaks meanwhile.
-
-One thread plays one episode at a time, from the start of its sandbox to its grading, and again where the infrastructure
-failed. The thread that called `rollout` watches: it counts, cancels stragglers, and hears Ctrl-C.
-"""
+"""`rollout`: runs many episodes into a run folder, each counted exactly once; it can be stopped and resumed."""
 
 from __future__ import annotations
 
@@ -25,6 +21,7 @@ from pydantic import Field
 
 from ..envs.sources import shared_source
 from ..errors import SweGymError, UsageError
+from ..sandboxes.pool import WarmPool
 from ..trajectories.run_folder import EpisodeKey, RunFolder, RunInfo
 from ..trajectories.trajectory import Trajectory
 from ..types import Frozen
@@ -39,28 +36,28 @@ from .progress import Progress, Tally
 logger = logging.getLogger(__name__)
 
 REPORT_EVERY = 1.0
-"""Seconds between two counts."""
+"""Seconds between two reports of progress."""
 
 GRADING_ALLOWANCE = 1800.0
-"""Seconds that start and grading may take beside an episode's time limit, where nothing else is asked for."""
+"""Seconds for start and grading, beyond an episode's time limit, in the default of `wall_clock`."""
 
 
 class RolloutStopped(SweGymError):
-    """Too many tries failed. The message names the call that failed; the run folder holds what was done before."""
+    """Too many tries failed. The message names the call that failed; finished episodes are in the run folder."""
 
 
 class RolloutOptions(Frozen):
-    """How a plan is played. None of it changes what an episode is.
+    """How a plan is run. These options do not change the episodes themselves.
 
     Attributes:
-        workers: Episodes at once, one thread each.
-        retries: How often an episode is played again when the infrastructure failed.
-        budget: Of the whole run, earlier processes included; only `seconds` counts for this process alone.
-        max_failure_rate: Share of the last 50 tries that may fail; above it the run stops.
-        wall_clock: Seconds that one try may take, grading included, before it is cancelled. None is the episode's
-            time limit and half an hour.
-        grace: Seconds that a cancelled try has to notice; then it is counted as gone and its thread left to itself.
-        cancel_last: Share of all episodes that are cancelled when they are the only ones left; 0 waits for all.
+        workers: Number of episodes that run at once.
+        retries: Further tries at an episode whose infrastructure failed.
+        budget: Budget of the whole run, earlier processes included; `seconds` counts for this process only.
+        max_failure_rate: Share of the last 50 tries that may fail before the run stops.
+        wall_clock: Seconds before a try is cancelled, grading included. None: the time limit plus half an hour.
+        grace: Seconds that a cancelled try has to end before its thread is abandoned.
+        cancel_last: Share of all episodes that are cancelled once only they remain. 0 waits for all.
+        warm: Number of sandboxes that start before a worker is free.
     """
 
     workers: int = Field(default=4, ge=1)
@@ -70,6 +67,7 @@ class RolloutOptions(Frozen):
     wall_clock: float | None = Field(default=None, gt=0)
     grace: float = Field(default=10.0, gt=0)
     cancel_last: float = Field(default=0.0, ge=0, lt=1)
+    warm: int = Field(default=0, ge=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,14 +76,14 @@ class RolloutResult:
 
     Attributes:
         folder: The run folder.
-        progress: The last count; `progress.stopping` says why, where episodes are left that were not started.
+        progress: The last report. If episodes were not started, `progress.stopping` says why.
     """
 
     folder: Path
     progress: Progress
 
     def trajectories(self) -> Iterator[Trajectory]:
-        """The judged episodes, in the order in which they finished."""
+        """Yield the graded episodes in the order in which they finished."""
         return Trajectory.read(self.folder / "trajectories.jsonl")
 
 
@@ -97,32 +95,32 @@ def rollout(
     policies: PolicyFactory | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> RolloutResult:
-    """Play a plan into a run folder, or go on where an earlier call stopped.
+    """Run a plan into a run folder, or resume it.
 
-    Episodes that the folder holds as judged are never played again. In the main thread, the first Ctrl-C lets the
-    running episodes end and starts no more; the second closes every sandbox at once, and so does SIGTERM. The folder
-    is whole in every case.
+    Graded episodes in the folder are never run again. In the main thread, the first Ctrl-C waits for running
+    episodes and starts no more; the second Ctrl-C or a SIGTERM closes every sandbox at once. The folder is consistent
+    at every moment.
 
     Args:
-        plan: What to play.
-        folder: The run folder; its name is the name of the run.
-        options: How to play it.
-        policies: Makes the policies; None makes them from the plan. The engine closes what it made itself.
+        plan: The episodes.
+        folder: The run folder. Its name is the run name.
+        options: How to run the plan.
+        policies: Makes the policies. None makes them from the plan and closes them at the end.
         on_progress: Called in this thread about once a second, and at the end.
 
     Returns:
-        How it ended.
+        The last report and the folder.
 
     Raises:
-        UsageError: The plan makes no sense, or the folder is taken. Nothing was played. Or a policy, a grader or a
-            reward is used wrongly: what was judged before is in the folder.
+        UsageError: The plan is invalid or the folder is in use; nothing ran. Or a policy, a grader or a reward is used
+            wrongly; what was graded before is in the folder.
         RolloutStopped: Too many tries failed.
-        KeyboardInterrupt: After Ctrl-C or SIGTERM, when everything is closed and written.
+        KeyboardInterrupt: Ctrl-C or SIGTERM, raised once everything is closed and written.
     """
     options = options or RolloutOptions()
     folder = Path(folder)
     config = plan.config()
-    source = shared_source(plan.source, plan.source_options)  # held here, so that it is read once for the whole run
+    source = shared_source(plan.source, plan.source_options)  # held until the end, so that it is read once
     tasks = _check_tasks(plan, source.ids())
     _check_clock(options, config)
     factory = policies or make_policies(plan.policy, plan.policy_options)
@@ -136,21 +134,25 @@ def rollout(
         swe_gym=version("swe-gym"),
         created=now(),
     )
-    try:
-        with RunFolder(folder, info) as run_folder:
-            return _Engine(plan, run_folder, factory, options, on_progress).run()
-    finally:
+    with contextlib.ExitStack() as stack:
         if policies is None:
-            factory.close()
+            stack.callback(factory.close)
+        run_folder = stack.enter_context(RunFolder(folder, info))
+        warm = (
+            stack.enter_context(WarmPool(config["env"]["backend"], ready=options.warm, starting=min(options.warm, 8)))
+            if options.warm
+            else None
+        )
+        return _Engine(plan, run_folder, factory, options, on_progress, warm).run()
 
 
 def _check_tasks(plan: Plan, known: Any) -> tuple[str, ...]:
-    """The tasks of a plan, all of which exist."""
+    """Return the tasks of a plan; all of them exist."""
     tasks = tuple(known if plan.tasks is None else plan.tasks)
     if unknown := set(tasks) - set(known):
         raise UsageError(f"{len(unknown)} of the {len(tasks)} tasks are not in {plan.source!r}: {min(unknown)!r}, ...")
     if len(set(tasks)) < len(tasks):
-        raise UsageError("a task stands twice in the plan: ask for more attempts instead")
+        raise UsageError("the plan names a task twice: set attempts instead")
     return tasks
 
 
@@ -158,12 +160,12 @@ def _check_clock(options: RolloutOptions, config: dict[str, Any]) -> None:
     if options.wall_clock is not None and options.wall_clock <= _time_limit(config):
         raise UsageError(
             f"wall_clock={options.wall_clock:g} would cancel episodes before their time limit of "
-            f"{_time_limit(config):g} s has them graded: raise it, or lower the limit"
+            f"{_time_limit(config):g} s ends them: raise wall_clock or lower the time limit"
         )
 
 
 def _time_limit(config: dict[str, Any]) -> float:
-    """Seconds after which an episode ends and is graded."""
+    """Return the seconds after which an episode ends and is graded."""
     return float(min(config["env"]["time_limit"], config["budget"]["seconds"] or math.inf))
 
 
@@ -177,8 +179,10 @@ class _Engine:
         factory: PolicyFactory,
         options: RolloutOptions,
         on_progress: Callable[[Progress], None] | None,
+        warm: WarmPool | None,
     ) -> None:
         self._plan = plan
+        self._warm = warm
         self._folder = folder
         self._factory = factory
         self._options = options
@@ -196,6 +200,7 @@ class _Engine:
             wall_clock=options.wall_clock or _time_limit(run.config) + GRADING_ALLOWANCE,
             grace=options.grace,
             stragglers=int(options.cancel_last * len(keys)),
+            warm=options.warm,
             on_tick=self._tick,
         )
         self._error: BaseException | None = None
@@ -223,9 +228,9 @@ class _Engine:
         return RolloutResult(self._folder.path, progress)
 
     def _make_try(self, key: EpisodeKey, number: int) -> Try:
-        return Try(
-            self._plan, self._folder.run, key, number, self._factory, self._folder.start, losses=self._losses[key]
-        )
+        losses = self._losses[key]
+        start_file = self._folder.start
+        return Try(self._plan, self._folder.run, key, number, self._factory, start_file, losses, self._warm)
 
     def _guarded(self, work: Callable[[], object]) -> None:
         """Do something whose failure ends the run. The error is raised when nothing runs any more."""

@@ -67,6 +67,9 @@ class Job(abc.ABC, Generic[Key]):
         """The `extra` of log records about this job."""
         return {"episode": self.name, "sandbox": self.sandbox_id}
 
+    def prepare(self) -> None:
+        """Begin to start the sandbox that the job will need. The pool calls it before `run`, or not at all."""
+
     @abc.abstractmethod
     def run(self) -> None:
         """Do the work, and close every sandbox before returning. The pool calls it once."""
@@ -144,6 +147,7 @@ class EpisodePool(Generic[Key, AnyJob]):
         wall_clock: Seconds after which a job is cancelled.
         grace: Seconds that a cancelled job has to end before it is abandoned.
         stragglers: Cancel the last jobs once only this many are left.
+        warm: Jobs that are made and prepared before a worker is free.
         on_tick: Called about five times a second in the thread that iterates over `run`.
         executor: Runs the jobs; by default `Threads`.
 
@@ -162,6 +166,7 @@ class EpisodePool(Generic[Key, AnyJob]):
         wall_clock: float = math.inf,
         grace: float = 10.0,
         stragglers: int = 0,
+        warm: int = 0,
         on_tick: Callable[[], None] = lambda: None,
         executor: Executor | None = None,
     ) -> None:
@@ -171,9 +176,11 @@ class EpisodePool(Generic[Key, AnyJob]):
         self._make_job = make_job
         self._workers, self._retries = workers, retries
         self._wall_clock, self._grace, self._stragglers = wall_clock, grace, stragglers
+        self._warm = warm
         self._on_tick = on_tick
         self._executor: Executor = executor or Threads()
         self._waiting: collections.deque[Key] = collections.deque()
+        self._prepared: collections.deque[AnyJob] = collections.deque()
         self._delayed: list[tuple[float, int, Key, int]] = []  # a heap: when, tie-break, key, number of the try
         self._order = itertools.count()
         self._ended: queue.SimpleQueue[AnyJob | None] = queue.SimpleQueue()
@@ -215,6 +222,8 @@ class EpisodePool(Generic[Key, AnyJob]):
         self.dropped += len(self._delayed)
         self._delayed.clear()
         self._waiting.clear()
+        while self._prepared:
+            self._prepared.popleft().close()
 
     def cancel(self, why: str) -> None:
         """Cancel every job and start no more. Returns at once; may be called from any thread."""
@@ -228,17 +237,23 @@ class EpisodePool(Generic[Key, AnyJob]):
     def _start_due(self) -> bool:
         """Start what may start. Returns whether there is anything to wait for."""
         self._apply_cancel()
-        while len(self.running) < self._workers and not self.stopping:
-            if self._delayed and self._delayed[0][0] <= time.monotonic():
-                _, _, key, number = heapq.heappop(self._delayed)
-            elif self._waiting:
-                key, number = self._waiting.popleft(), 1
-            else:
-                break
-            job = self._make_job(key, number)
+        while len(self.running) < self._workers and not self.stopping and (job := self._next()) is not None:
+            job.started = time.monotonic()
             self.running.add(job)
             self._executor.start(job, self._ended.put)
-        return bool(self.running or self._delayed or self._waiting)
+        while len(self._prepared) < self._warm and self._waiting:
+            job = self._make_job(self._waiting.popleft(), 1)
+            job.prepare()
+            self._prepared.append(job)
+        return bool(self.running or self._delayed or self._prepared or self._waiting)
+
+    def _next(self) -> AnyJob | None:
+        if self._delayed and self._delayed[0][0] <= time.monotonic():
+            _, _, key, number = heapq.heappop(self._delayed)
+            return self._make_job(key, number)
+        if self._prepared:
+            return self._prepared.popleft()
+        return self._make_job(self._waiting.popleft(), 1) if self._waiting else None
 
     def _cancel_due(self) -> None:
         """Cancel jobs that are past their deadline, and the last stragglers."""
@@ -246,7 +261,8 @@ class EpisodePool(Generic[Key, AnyJob]):
         for job in self.running:
             if job.started < late:
                 self._cancel(job, "wall_clock")
-        if not self._waiting and not self.stopping and 0 < len(self.running) + len(self._delayed) <= self._stragglers:
+        left = len(self.running) + len(self._delayed)
+        if not (self._waiting or self._prepared or self.stopping) and 0 < left <= self._stragglers:
             self.cancel("straggler")
         self._apply_cancel()
 

@@ -391,6 +391,13 @@ def test_a_mistake_in_a_grader_is_raised_and_leaves_a_whole_folder(plan: Plan, t
         rollout(plan.model_copy(update={"env": {"tools": ["view", "submit"]}}), tmp_path / "other")
 
 
+def test_sandboxes_that_start_ahead_are_used_or_closed(plan: Plan, tmp_path: Path) -> None:
+    many = plan.model_copy(update={"attempts": 2})
+    result = rollout(many, tmp_path / "run", RolloutOptions(workers=1, warm=2))
+    assert result.progress.resolved == 6
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("warm-pool")]
+
+
 # --- stragglers -----------------------------------------------------------------------------------------------
 
 
@@ -465,7 +472,7 @@ def test_a_try_that_is_cancelled_before_its_sandbox_is_there_ends_too(plan: Plan
     ("change", "message"),
     [
         ({"tasks": ("a", "nobody")}, "'nobody'"),
-        ({"tasks": ("a", "a")}, "twice"),
+        ({"tasks": ("a", "a")}, "a task twice"),
         ({"policy": "glod"}, "gold"),
         ({"env": {"tools": "nobody"}}, "nobody"),
         ({"env": {"task_id": "a"}}, "task_id"),

@@ -1,5 +1,6 @@
 """The pool of jobs, on an executor that the test controls: nothing runs until the test says so."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -73,10 +74,36 @@ def test_a_cancelled_job_that_does_not_end_is_abandoned(settings: dict[str, Any]
 def test_leaving_the_block_cancels_what_runs_and_starts_no_more() -> None:
     hands = ByHand(order=["a"])
     with pytest.raises(RuntimeError), EpisodePool(Echo, workers=2, grace=-1.0, executor=hands) as pool:
-        for _ in pool.run("abcd"):
-            raise RuntimeError
+        raise RuntimeError(next(pool.run("abcd")).key)
     assert sorted(hands.cancelled) == ["b: stopped"]
     assert len(hands.started) == 2
+
+
+class Prepared(Echo):
+    """Notes that it was prepared or closed."""
+
+    def __init__(self, notes: list[str], key: str, number: int) -> None:
+        super().__init__(key, number)
+        self._notes = notes
+
+    def prepare(self) -> None:
+        self._notes.append(f"prepare {self.key}")
+
+    def close(self) -> None:
+        self._notes.append(f"close {self.key}")
+
+
+def test_the_next_jobs_are_prepared_and_closed_if_they_never_start() -> None:
+    notes: list[str] = []
+    make = functools.partial(Prepared, notes)
+    with EpisodePool(make, workers=1, warm=2, executor=ByHand(order=["a", "b"])) as pool:
+        jobs = pool.run("abcd")
+        assert next(jobs).key == "a"
+        assert notes == ["prepare b", "prepare c"]
+        assert next(jobs).key == "b"
+        pool.drain("enough")
+        assert list(jobs) == []
+    assert notes == ["prepare b", "prepare c", "prepare d", "close c", "close d"]
 
 
 class Failing(Job[str]):
