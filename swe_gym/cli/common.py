@@ -38,7 +38,7 @@ SourceOptions = Annotated[
         help="Argument of the source, for example path=rows.parquet. Repeatable.",
     ),
 ]
-Match = Annotated[str, typer.Option("--match", "-m", help="Use only tasks whose id matches this glob pattern.")]
+Match = Annotated[str, typer.Option("--match", "-m", help="Only ids that match this glob pattern.")]
 BACKEND_HELP = "Sandbox backend: local, docker, kubernetes or e2b."
 Backend = Annotated[str, typer.Option(help=BACKEND_HELP)]
 SandboxOptions = Annotated[
@@ -53,7 +53,7 @@ BackendOptions = Annotated[
         "--backend-option", metavar="NAME=VALUE", help="Backend option, for example namespace=sandboxes. Repeatable."
     ),
 ]
-Workers = Annotated[int, typer.Option("--workers", "-w", min=1, help="Number of episodes that run at once.")]
+Workers = Annotated[int, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")]
 
 
 class CounterScope(enum.StrEnum):

@@ -31,6 +31,9 @@ from .common import (
 )
 from .rollout_display import display, print_report
 
+POLICY_HELP = "Policy: baseline, llm, gold, random, ... or module:Class."
+TOOLS_HELP = f"Tool preset ({', '.join(TOOLSETS)}) or comma-separated tool names."
+
 
 class TaskConfig(TaskFilter):
     """The tasks of a rollout: a source, and the conditions of `TaskFilter`.
@@ -117,25 +120,17 @@ def rollout(
     ] = None,
     source_option: SourceOptions = None,
     attempts: Annotated[int | None, typer.Option("--attempts", "-k", min=1, help="Episodes per task.")] = None,
-    policy: Annotated[
-        str | None, typer.Option("--policy", "-p", help="Policy: baseline, llm, gold, random, ... or module:Class.")
-    ] = None,
+    policy: Annotated[str | None, typer.Option("--policy", "-p", help=POLICY_HELP)] = None,
     model: Annotated[str | None, typer.Option(help="Model name at the server. Implies --policy llm.")] = None,
     base_url: Annotated[str | None, typer.Option(help="Server URL, for example http://localhost:8000/v1.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
     backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
     sandbox_option: SandboxOptions = None,
-    tools: Annotated[
-        str | None, typer.Option(help=f"Tool preset ({', '.join(TOOLSETS)}) or comma-separated tool names.")
-    ] = None,
+    tools: Annotated[str | None, typer.Option(help=TOOLS_HELP)] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Steps per episode.")] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", "-w", min=1, help="Number of episodes that run at once.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Run name (default: SOURCE-POLICY).")] = None,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Folder of the run folders (default: runs).")
-    ] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="Folder of runs (default: runs).")] = None,
     check: Annotated[bool, typer.Option("--check", help="Print the configuration and exit.")] = False,
     *,
     only: TaskFilter,

@@ -58,16 +58,8 @@ def validate(
     ids = only.ids(tasks)
     options = parse_sandbox_options(backend, sandbox_option)
     known = read_records(record) if record else []
-    progress = Progress(
-        TextColumn("validating"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with progress:
+    columns = (TextColumn("validating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=len(ids))
 
         def show(result: TaskRecord) -> None:

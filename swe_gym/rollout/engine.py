@@ -213,7 +213,7 @@ class _Engine:
         """Play what is left. Returns or raises when nothing runs any more."""
         with self._hearing_signals(), self._pool as pool:
             self._stop_if_spent()
-            for one in pool.run(() if pool.stopping else self._left):
+            for one in pool.run(() if pool.stopping else self._left, raising=False):
                 self._guarded(lambda one=one: self._write(one))  # type: ignore[misc]  # a default binds the loop's try
         progress = self._report()
         if self._error is not None:

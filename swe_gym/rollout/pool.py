@@ -40,7 +40,7 @@ class Job(abc.ABC, Generic[Key]):
         number: Number of the try, from 1.
 
     Attributes:
-        error: Exception that `run` raised.
+        error: The exception that `run` raised.
         cancelled: Reason for cancelling the job; empty if it was not cancelled.
         abandoned: Whether the pool gave up waiting for a cancelled job. Its `run` may still be running.
         seconds: Wall-clock time of `run`.
@@ -188,11 +188,14 @@ class EpisodePool(Generic[Key, AnyJob]):
         self._jobs_left = False
         self._exited = threading.Event()
 
-    def run(self, keys: Iterable[Key]) -> Iterator[AnyJob]:
+    def run(self, keys: Iterable[Key], *, raising: bool = True) -> Iterator[AnyJob]:
         """Yield each job when it has ended or was abandoned: several of one key if `retry` is called.
 
-        Jobs end in any order. The next one starts when the loop asks for the next job, so that a caller who calls
-        `drain` in the loop starts no more.
+        Jobs end in any order. The next one starts when the loop asks for the next job: no more start after a call of
+        `drain` in the loop.
+
+        Raises:
+            BaseException: The error of a job, if `raising` is set.
         """
         self._waiting.extend(keys)
         while self._start_due():
@@ -200,6 +203,8 @@ class EpisodePool(Generic[Key, AnyJob]):
                 job = self._ended.get(timeout=TICK)
                 if job in self.running:  # neither a wake-up nor abandoned before
                     self.running.discard(job)
+                    if raising and job.error is not None:
+                        raise job.error
                     yield job
             self._cancel_due()
             yield from self._abandon_stuck()
@@ -296,7 +301,7 @@ class EpisodePool(Generic[Key, AnyJob]):
         self._on_tick = lambda: None
         self.cancel("stopped")
         try:
-            for _ in self.run(()):
+            for _ in self.run((), raising=False):
                 pass
             self._executor.join(self._jobs_left)
         finally:

@@ -138,8 +138,6 @@ class Collector:
             if self._closed:
                 self._pool.cancel("closed")
             for episode in self._pool.run(range(len(slots))):
-                if episode.error is not None:
-                    raise episode.error
                 record, failure = episode.outcome()
                 ends[episode.key] = failure or record
                 if failure is not None:

@@ -132,7 +132,7 @@ def test_an_open_quote_goes_on_in_the_next_line() -> None:
 
 def test_without_a_shell_every_line_is_a_tool() -> None:
     shown, _ = talk(["ls"], tools=["view", "submit"])
-    assert "there is no shell among the tools: use :view, :submit" in shown
+    assert "the environment has no shell tool: use :view, :submit" in shown
 
 
 def test_observations_are_shown_as_they_are() -> None:

@@ -97,7 +97,7 @@ def test_an_interrupted_validation_says_how_to_go_on(tmp_path: Path) -> None:
         terminal.type("\x03")
         assert terminal.status() == 130
     assert time.monotonic() - pressed < 5
-    assert "Interrupted. The same command goes on from what stands in r.jsonl." in terminal.shown
+    assert "Interrupted. Run the same command to resume from r.jsonl." in terminal.shown
     assert 0 < len(read_records(tmp_path / "r.jsonl")) < 14
 
 
@@ -115,5 +115,5 @@ def test_ctrl_c_lets_the_episodes_of_a_rollout_end(tmp_path: Path) -> None:
         terminal.type("\x03")
         terminal.read_until("no more are started")
         assert terminal.status() == 130
-    assert "Interrupted. The same command goes on from here." in terminal.shown
+    assert "Interrupted. Run the same command to resume." in terminal.shown
     assert list((tmp_path / "runs" / "toy-gold" / "live").iterdir()) == []

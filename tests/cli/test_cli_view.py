@@ -80,8 +80,8 @@ def test_report_puts_training_runs_into_one_page(cli, run: Path, tmp_path: Path)
     assert (drawn.status, drawn.out.startswith("curves.svg: 2 training runs, 8 updates, ")) == (0, True)
     assert {path.name for path in tmp_path.glob("*.*ml")} == {"training.html", "rloo.html"}
     for arguments, problem in (
-        ((folders[0], run), f"{run} is none"),
-        ((run, "--svg", "a.svg"), "this is none"),
+        ((folders[0], run), f"{run} is not a training run"),
+        ((run, "--svg", "a.svg"), "is not one"),
         ((*folders, "--svg", "a.png"), "ends with .svg"),
     ):
         refused = cli("report", *arguments)

@@ -117,5 +117,7 @@ class Failing(Job[str]):
 
 def test_threads_keep_the_error_of_a_job() -> None:
     with EpisodePool(Failing, workers=2, executor=Threads()) as pool:
-        errors = {job.key: repr(job.error) for job in pool.run("ab")}
+        errors = {job.key: repr(job.error) for job in pool.run("ab", raising=False)}
     assert errors == {"a": "ValueError('a')", "b": "ValueError('b')"}
+    with pytest.raises(ValueError, match="a"), EpisodePool(Failing, workers=1) as pool:
+        next(pool.run("a"))

@@ -141,7 +141,7 @@ def test_a_folder_holds_one_configuration(tmp_path: Path) -> None:
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no run folder"):
+    with pytest.raises(UsageError, match="not a run folder"):
         read_run(tmp_path)
     with RunFolder(tmp_path, RUN) as folder:
         folder.add(trajectory())

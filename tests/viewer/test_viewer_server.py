@@ -220,7 +220,7 @@ def test_a_browser_that_goes_away_hurts_nobody(server: ViewServer, capsys: pytes
 def test_a_port_that_is_taken_and_a_folder_that_is_none(server: ViewServer, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"port \d+ cannot be had"):
         ViewServer(tmp_path / "run", urlsplit(server.url).port or 0)
-    with pytest.raises(UsageError, match="no run folder"):
+    with pytest.raises(UsageError, match="not a run folder"):
         ViewServer(tmp_path)
     server.close()
     server.close()
