@@ -55,7 +55,7 @@ def report(
 
 def _report_episodes(path: Path, target: Path, *, with_verdicts: bool, most_episodes: int) -> None:
     written = write_report(path, target, with_verdicts=with_verdicts, most_episodes=most_episodes)
-    readable = "" if written.readable == written.episodes else f", {written.readable:,} of them to open"
+    readable = "" if written.readable == written.episodes else f", {written.readable:,} can be opened"
     kept = "with verdicts: they name hidden tests" if with_verdicts else "without verdicts"
     open_console().print(f"{target}: {written.episodes:,} episodes{readable}, {written.size / 1e6:.1f} MB, {kept}")
 

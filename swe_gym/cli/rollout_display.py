@@ -105,7 +105,7 @@ def print_report(console: Console, progress: Progress, folder: Path) -> None:
     console.print(
         f"\n{progress.resolved} of {progress.done} resolved ({progress.resolved_rate:.1%}), "
         f"{progress.mean_turns:.1f} turns on average, in {_duration(progress.seconds)}."
-        + (f" {left} episodes are left; run the same command to retry them." if left else "")
+        + (f" {left} episodes are left; run the same command to run them." if left else "")
     )
     if progress.usage.calls:
         used = progress.usage

@@ -126,7 +126,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunInfo:
     except FileNotFoundError:
         raise UsageError(f"{folder} is not a run folder: {RUN} is missing") from None
     except ValidationError as error:
-        raise UsageError(f"{path} is invalid: {wrong_fields(error)}") from error
+        raise UsageError(f"{path} is not a run of version 1: {wrong_fields(error)}") from error
 
 
 def open_trajectories(path: str | os.PathLike[str]) -> Iterator[Trajectory]:

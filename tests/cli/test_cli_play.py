@@ -26,7 +26,7 @@ def test_a_person_repairs_a_task(cli, tmp_path: Path) -> None:
     assert (result.status, result.err) == (0, "")
     assert "# Overwriting a key in a full cache" in result.out
     assert "Reward 1: resolved in 3 turns." in result.out
-    assert "5 of 5 tests that had to start passing do, 12 of 12 still pass." in result.out
+    assert "5 of 5 tests that must start passing pass, 12 of 12 still pass." in result.out
     (trajectory,) = Trajectory.read(tmp_path / "runs/mine.jsonl")
     assert [turn.tool for turn in trajectory.turns] == ["bash", "edit", "submit"]
     assert trajectory.resolved
@@ -35,7 +35,7 @@ def test_a_person_repairs_a_task(cli, tmp_path: Path) -> None:
 def test_giving_up_grades_nothing_and_keeps_the_record(cli, tmp_path: Path) -> None:
     result = cli("play", TASK, "-o", "mine.jsonl", typed="ls\n")
     assert result.status == 0
-    assert result.out.endswith("\nGiven up; nothing was graded.\n")
+    assert result.out.endswith("\nGave up; nothing was graded.\n")
     (trajectory,) = Trajectory.read(tmp_path / "mine.jsonl")
     assert (trajectory.outcome, len(trajectory.turns)) == ("running", 1)
 
@@ -110,7 +110,7 @@ def test_what_is_typed_becomes_a_call(line: str, arguments: dict[str, object]) -
     [
         (":help", "A line is a shell command."),
         (":", "A line is a shell command."),
-        (":veiw", "there is no tool 'veiw'; there are bash, view, "),
+        (":veiw", "unknown tool 'veiw'; known: bash, view, "),
         (":view", ":view path [start] [end]"),
         (":view a 1 2 3", "too many arguments: view takes path, start, end"),
         (":eval now", "too many arguments: eval takes none"),
@@ -127,7 +127,7 @@ def test_an_open_quote_goes_on_in_the_next_line() -> None:
     shown, trajectory = talk(["printf 'a", "b'", "echo 'x", "^D"])
     assert [turn.arguments for turn in trajectory.turns] == [{"command": "printf 'a\nb'"}, {}]
     assert "... b'" in shown
-    assert "a quote was not closed; nothing was run" in shown
+    assert "open quote; nothing was run" in shown
 
 
 def test_without_a_shell_every_line_is_a_tool() -> None:

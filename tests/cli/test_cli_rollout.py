@@ -133,7 +133,7 @@ def test_what_cannot_be_judged_is_counted_by_name(cli) -> None:
     assert re.search(r"SandboxStartError .* 2 +failed tries: no room on node 7\n", result.out)
     assert result.out.count("first SandboxStartError: no room on node 7\n") == 1
     assert "0 of 0 resolved" in result.out
-    assert "2 episodes are left; run the same command to retry them." in result.out
+    assert "2 episodes are left; run the same command to run them." in result.out
     stopped = cli("rollout", "toy", *GOLD, "-k", 9, "run.retries=0", "--name", "many", *fake)
     assert stopped.status == 2
     assert "tries failed, more than 25%" in stopped.err

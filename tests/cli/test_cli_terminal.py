@@ -75,7 +75,7 @@ def test_ctrl_c_ends_a_running_command_and_leaves_nothing(tmp_path: Path) -> Non
         terminal.type("\x03")
         assert terminal.status() == 130
     assert time.monotonic() - pressed < 5
-    assert terminal.shown.endswith("Given up; nothing was graded.\r\n")
+    assert terminal.shown.endswith("Gave up; nothing was graded.\r\n")
     eventually(lambda: not processes_here(marker), 2, "no process is left")
 
 
@@ -113,7 +113,7 @@ def test_ctrl_c_lets_the_episodes_of_a_rollout_end(tmp_path: Path) -> None:
     with Terminal("rollout", "toy", "--policy", "gold", "-k", "40", "--workers", "2", cwd=tmp_path) as terminal:
         terminal.read_until("running in 2 sandboxes")
         terminal.type("\x03")
-        terminal.read_until("no more are started")
+        terminal.read_until("no new episodes start")
         assert terminal.status() == 130
     assert "Interrupted. Run the same command to resume." in terminal.shown
     assert list((tmp_path / "runs" / "toy-gold" / "live").iterdir()) == []

@@ -67,9 +67,9 @@ def test_report_says_what_is_in_it(cli, run: Path, tmp_path: Path) -> None:
     assert "first.html: 3 episodes, 0.1 MB, without verdicts" in result.out
     assert (tmp_path / "first.html").read_text().startswith("<!doctype html>")
     result = cli("report", run, "-o", "other.html", "--with-verdicts", "--most-episodes", 2)
-    assert "other.html: 3 episodes, 2 of them to open, 0.1 MB, with verdicts: they name hidden tests" in result.out
+    assert "other.html: 3 episodes, 2 can be opened, 0.1 MB, with verdicts: they name hidden tests" in result.out
     refused = cli("report", run, "-o", "report.pdf")
-    assert (refused.status, "ends with .html" in refused.err) == (2, True)
+    assert (refused.status, "must end with .html" in refused.err) == (2, True)
 
 
 def test_report_puts_training_runs_into_one_page(cli, run: Path, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_report_puts_training_runs_into_one_page(cli, run: Path, tmp_path: Path)
     for arguments, problem in (
         ((folders[0], run), f"{run} is not a training run"),
         ((run, "--svg", "a.svg"), "is not one"),
-        ((*folders, "--svg", "a.png"), "ends with .svg"),
+        ((*folders, "--svg", "a.png"), "must end with .svg"),
     ):
         refused = cli("report", *arguments)
         assert refused.status == 2

@@ -198,9 +198,9 @@ def test_policies_say_what_they_lack(make_env: Make) -> None:
     env = make_env(tools=["view", "submit"])
     with pytest.raises(UsageError, match="shell"):
         play(env, GoldPolicy(env))
-    with pytest.raises(UsageError, match="at least one"):
+    with pytest.raises(UsageError, match="must not be empty"):
         ScriptedPolicy([])
-    with pytest.raises(UsageError, match="not one text"):
+    with pytest.raises(UsageError, match="not one string"):
         ScriptedPolicy("submit")
 
 

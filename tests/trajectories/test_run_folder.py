@@ -147,7 +147,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         folder.add(trajectory())
     index = (tmp_path / INDEX).read_text()
     (tmp_path / INDEX).write_text(index + "{}\n")
-    with pytest.raises(UsageError, match=r"index\.jsonl, line 2 is broken"):
+    with pytest.raises(UsageError, match=r"index\.jsonl, line 2 is invalid"):
         read_index(tmp_path)
     (tmp_path / INDEX).unlink()
     twice = (tmp_path / TRAJECTORIES).read_text() * 2
@@ -155,7 +155,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="an episode twice"):
         RunFolder(tmp_path, RUN)
     (tmp_path / "run.json").write_text(json.dumps({"version": 7}))
-    with pytest.raises(UsageError, match="not describe a run of version 1"):
+    with pytest.raises(UsageError, match="not a run of version 1"):
         read_run(tmp_path)
     (tmp_path / "run.json").unlink()
     (tmp_path / TRAJECTORIES).write_text("")

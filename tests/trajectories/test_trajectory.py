@@ -30,10 +30,10 @@ def test_a_segment_comes_back_to_the_bit() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"token_ids": (5, 6)}, "of one length"),
-        ({"loss_mask": (0, 1, 2)}, "a mask is 0 or 1"),
-        ({"logprobs": (0.0, float("nan"), -1.0)}, "logprob finite"),
-        ({"logprobs": (-0.1, -0.25, -1.5)}, "not sampled has logprob 0.0"),
+        ({"token_ids": (5, 6)}, "the same length"),
+        ({"loss_mask": (0, 1, 2)}, "must be 0 or 1"),
+        ({"logprobs": (0.0, float("nan"), -1.0)}, "logprobs finite"),
+        ({"logprobs": (-0.1, -0.25, -1.5)}, "must have logprob 0.0"),
         ({"versions": (0, 3, 4)}, "version -1"),
     ],
 )
