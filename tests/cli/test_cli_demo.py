@@ -5,7 +5,7 @@ import pytest
 from swe_gym.trajectories.trajectory import Trajectory
 
 
-def test_the_demo_plays_each_task_twice_and_says_how_it_went(cli, tmp_path: Path) -> None:
+def test_the_demo_plays_each_task_twice_and_reports(cli, tmp_path: Path) -> None:
     result = cli("demo", "--match", "l*")
     assert (result.status, result.err) == (0, "")
     lines = [line.rstrip() for line in result.out.splitlines()]
@@ -29,7 +29,7 @@ def test_a_second_demo_replaces_the_trajectories_of_the_first(cli, tmp_path: Pat
     assert len(list(Trajectory.read(tmp_path / "new/folder/trajectories.jsonl"))) == 2
 
 
-def test_what_the_sandbox_should_be_is_obeyed(cli) -> None:
+def test_sandbox_options_are_applied(cli) -> None:
     result = cli("demo", "-m", "larder*", "--sandbox-option", 'options={"tier": "process"}')
     assert result.status == 0
     assert "isolation process, network open" in result.out
@@ -43,7 +43,7 @@ def test_what_the_sandbox_should_be_is_obeyed(cli) -> None:
     ],
     ids=["start", "exec"],
 )
-def test_trouble_with_sandboxes_is_told_once_and_is_no_reward(cli, options: str, message: str) -> None:
+def test_a_sandbox_failure_is_reported_once_and_gives_no_reward(cli, options: str, message: str) -> None:
     result = cli("demo", "-m", "l*", "--backend", "fake", "--sandbox-option", f"options={options}")
     assert result.status == 1
     assert message in result.out

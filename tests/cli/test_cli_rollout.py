@@ -1,4 +1,4 @@
-"""Rollouts from the command line: what is chosen, what is said, what is left on disk, and what comes after."""
+"""`swe-gym rollout`, `export`, `import`, `replay` and `bench rollout`."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from swe_gym.trajectories.trajectory import Trajectory, Usage
 GOLD = ("--policy", "gold", "--workers", 2)
 
 
-def test_a_rollout_says_how_it_went_and_goes_on(cli, tmp_path: Path) -> None:
+def test_a_rollout_reports_and_resumes(cli, tmp_path: Path) -> None:
     result = cli("rollout", "toy", *GOLD, "--match", "l*", "-k", 2, "--name", "first")
     assert (result.status, result.err) == (0, "")
     assert "0/4 done, 0 resolved (0%)" in result.out
@@ -32,7 +32,7 @@ def test_a_rollout_says_how_it_went_and_goes_on(cli, tmp_path: Path) -> None:
     assert "env.max_turns: 50, now 9" in refused.err
 
 
-def test_tasks_are_chosen_by_what_they_are(cli, tmp_path: Path) -> None:
+def test_filters_choose_tasks(cli, tmp_path: Path) -> None:
     def tasks(*arguments: object) -> tuple[str, ...]:
         name = "-".join(map(str, arguments)).replace("/", "").replace(":", "")
         result = cli("rollout", "toy", "--policy", "empty", "--name", name, *arguments)
@@ -79,7 +79,7 @@ def test_a_task_file_and_every_option_of_the_environment(cli, task_file: Path, t
     assert (config["budget"]["tokens"], config["budget"]["cost"], config["seed"]) == (1000, 0.5, 4)
 
 
-def test_a_configuration_file_overrides_and_options_go_from_weak_to_strong(cli, tmp_path: Path) -> None:
+def test_options_win_over_overrides_and_overrides_over_the_file(cli, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(
         """
         name = "from-file"
@@ -124,7 +124,7 @@ def test_a_configuration_file_overrides_and_options_go_from_weak_to_strong(cli, 
         assert (refused.status, message in refused.err) == (2, True), refused.err
 
 
-def test_what_cannot_be_judged_is_counted_by_name(cli) -> None:
+def test_failed_tries_are_counted_by_name(cli) -> None:
     fault = '{"at": "start", "error": "SandboxStartError", "nth": "every", "message": "no room on node 7"}'
     options = f'{{"files": {{"a": ""}}, "faults": [{fault}]}}'
     fake = ("--backend", "fake", "--sandbox-option", f"options={options}")
@@ -161,7 +161,7 @@ def test_trajectories_are_exported_replayed_and_imported(cli, tmp_path: Path) ->
     assert not (tmp_path / "out" / "more.jsonl").exists()
 
 
-def test_a_replay_that_differs_says_where(cli, tmp_path: Path) -> None:
+def test_a_replay_names_the_first_difference(cli, tmp_path: Path) -> None:
     assert cli("rollout", "toy", *GOLD, "--match", "larder*", "--name", "first").status == 0
     (one,) = Trajectory.read(tmp_path / "runs" / "first" / "trajectories.jsonl")
     turn = one.turns[0].model_copy(update={"observation": "something else"})
@@ -174,7 +174,7 @@ def test_a_replay_that_differs_says_where(cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("eta", [None, 61.0])
-def test_a_count_fits_in_a_line(eta: float | None) -> None:
+def test_progress_fits_in_a_line(eta: float | None) -> None:
     progress = Progress(
         experiment="run", total=40, done=10, resolved=4, done_before=2, running=8, sandboxes=7, given_up=1,
         waiting={"reset": 1, "policy": 5, "step": 2}, outcomes={"submit": 10}, failures={"SandboxLost (oom)": 2},

@@ -1,4 +1,4 @@
-"""The command on a real terminal: what moves, and what Ctrl-C does."""
+"""Commands in a real terminal: progress displays and Ctrl-C."""
 
 import os
 import pty
@@ -90,7 +90,7 @@ def test_ctrl_c_ends_the_demo_at_once(tmp_path: Path) -> None:
     assert "28 of 28" not in terminal.shown
 
 
-def test_an_interrupted_validation_says_how_to_go_on(tmp_path: Path) -> None:
+def test_an_interrupted_validation_says_how_to_resume(tmp_path: Path) -> None:
     with Terminal("validate", "--workers", "2", "--record", "r.jsonl", cwd=tmp_path) as terminal:
         terminal.read_until("gold 3/3")
         pressed = time.monotonic()
@@ -101,7 +101,7 @@ def test_an_interrupted_validation_says_how_to_go_on(tmp_path: Path) -> None:
     assert 0 < len(read_records(tmp_path / "r.jsonl")) < 14
 
 
-def test_the_issue_is_set_as_text_is(tmp_path: Path) -> None:
+def test_the_issue_is_rendered(tmp_path: Path) -> None:
     with Terminal("tasks", "show", TASK, cwd=tmp_path) as terminal:
         assert terminal.status() == 0
     assert "```" not in terminal.shown

@@ -1,4 +1,4 @@
-"""`swe-gym view` and `swe-gym report`, as they are typed."""
+"""`swe-gym view` and `swe-gym report`."""
 
 import signal
 import subprocess
@@ -55,13 +55,13 @@ def test_view_prints_an_address_serves_and_ends_at_ctrl_c(run: Path) -> None:
             process.kill()
 
 
-def test_view_refuses_what_is_no_run(cli, run: Path) -> None:
+def test_view_refuses_other_folders(cli, run: Path) -> None:
     refused = cli("view", run.parent)
     assert refused.status == 2
     assert "in it are first" in refused.err
 
 
-def test_report_says_what_is_in_it(cli, run: Path, tmp_path: Path) -> None:
+def test_report_describes_its_content(cli, run: Path, tmp_path: Path) -> None:
     result = cli("report", run)
     assert (result.status, result.err) == (0, "")
     assert "first.html: 3 episodes, 0.1 MB, without verdicts" in result.out

@@ -47,7 +47,7 @@ def test_jobs_end_in_any_order_and_a_free_worker_takes_the_next_key() -> None:
     assert hands.left is False
 
 
-def test_retry_grants_as_many_tries_as_there_are() -> None:
+def test_retry_is_refused_after_the_last_try() -> None:
     pool = EpisodePool(Echo, workers=1, retries=1)
     assert pool.retry(Echo("a", 1))
     assert not pool.retry(Echo("a", 2))
