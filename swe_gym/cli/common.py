@@ -133,9 +133,9 @@ class TaskFilter(Frozen):
                 break
         if broken:
             more = [f"... and {len(broken) - MAX_SHOWN} more"] if len(broken) > MAX_SHOWN else []
-            typer.echo("\n  ".join([f"skipped {len(broken)} broken rows:", *broken[:MAX_SHOWN], *more]), err=True)
+            typer.echo("\n  ".join([f"skipped {len(broken)} broken tasks:", *broken[:MAX_SHOWN], *more]), err=True)
         if not found:
-            raise UsageError("no task meets all of these conditions")
+            raise UsageError("no task matches: relax the filters")
         return self._cut(found)
 
     def _met_by(self, task: Task, valid: dict[str, str]) -> bool:

@@ -36,7 +36,7 @@ def test_version(cli) -> None:
         (["tasks", "show", "[red]x[/]"], "unknown toy task '[red]x[/]'."),
         (["tasks", "list", "-s", "toys"], "unknown task source 'toys'. Did you mean 'toy'?"),
         (["tasks", "list", "-m", "none-*"], "no task matches 'none-*'"),
-        (["tasks", "list", "--tag", "none"], "no task meets all of these conditions"),
+        (["tasks", "list", "--tag", "none"], "no task matches: relax the filters"),
         (["tasks", "export", "tasks.csv"], "tasks.csv: the name of a task file ends in .jsonl, .json, .parquet"),
         (["tasks", "export", "/proc/nowhere/tasks.jsonl"], "No such file or directory: '/proc/nowhere'"),
         (["play", "rota"], "unknown toy task 'rota'."),

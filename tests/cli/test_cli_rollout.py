@@ -50,7 +50,7 @@ def test_filters_choose_tasks(cli, tmp_path: Path) -> None:
         (("--slice", "::0"), "START:STOP"),
         (("budget.cost=0",), "budget.cost: Input should be greater than 0"),
         (("run.wall_clock=-1",), "run.wall_clock: Input should be greater than 0"),
-        (("--tag", "nothing"), "no task meets all of these conditions"),
+        (("--tag", "nothing"), "no task matches: relax the filters"),
         (("--match", "nothing"), "no task matches"),
         (("--policy", "glod"), "Did you mean 'gold'"),
         (("nonsense",), "invalid override 'nonsense'"),

@@ -168,7 +168,7 @@ def test_tasks_of_a_dataset_are_selected_and_broken_rows_are_named(
 ) -> None:
     result = cli("tasks", "list", *rows, *options)
     assert (result.status, listed(result)) == (0, ids)
-    assert "--limit" in options or "skipped 1 broken rows:" in result.err
+    assert "--limit" in options or "skipped 1 broken tasks:" in result.err
     assert "--limit" in options or "rows.jsonl, line 7: patch: " in result.err
 
 
