@@ -62,7 +62,7 @@ class Demo:
                 task, gold = self.parts[job.key]
                 self.ended[task.task_id, gold] = job
                 if job.record.turns:
-                    job.record.append(self._path)
+                    job.record.without_oracle().append(self._path)
 
     def _make_job(self, index: int, number: int) -> EpisodeJob[int]:
         task, gold = self.parts[index]

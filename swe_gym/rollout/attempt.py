@@ -44,7 +44,7 @@ class EpisodeJob(Job[Key]):
         warm: Starts the sandbox ahead, if the pool of episodes prepares the job.
 
     Attributes:
-        record: The trajectory, once `run` has returned.
+        record: The trajectory, once `run` has returned. Its `failure` may quote hidden tests.
         failure: Why it does not count; None if it does.
     """
 
@@ -113,14 +113,15 @@ class EpisodeJob(Job[Key]):
     def _decide(self, record: Trajectory, failure: Failure | None) -> None:
         """Set `record` and `failure`: a loss that repeats an earlier one counts, with reward 0."""
         if failure is None:
-            self.record = self._signed(record, verdict=_bounded(self._env.unwrapped.verdict))
+            self.record = self._signed(record)
             return
         self.failure = self.cancellation() if self.cancelled else failure
         self.record = self.failed_record(record, self.failure)
+        logger.warning("%s in %s: %s", failure.name, failure.call, failure.message, extra=self.ids)
         if self.cancelled or not lost_in_a_call(self.record):
             return
         if lost_by_policy(self.record, self._losses):
-            logger.warning("the same actions lost the sandbox twice: reward 0", extra=self.ids)
+            logger.warning("the same actions lost the sandbox twice: reward 0")
             self.record, self.failure = charged(self.record), None
         else:
             self._losses.append(self.record)
@@ -247,6 +248,11 @@ class Try(EpisodeJob[EpisodeKey]):
         finally:
             if self._file is not None:
                 self._file.close()
+
+    def _decide(self, record: Trajectory, failure: Failure | None) -> None:
+        if failure is None:
+            record = record.model_copy(update={"verdict": _bounded(self._env.unwrapped.verdict)})
+        super()._decide(record, failure)
 
     def _begin(self, beginning: Trajectory) -> None:
         super()._begin(beginning)

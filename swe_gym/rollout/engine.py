@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import logging
 import math
 import os
 import signal
@@ -32,8 +31,6 @@ from .policies import make_policies
 from .policy import PolicyFactory
 from .pool import EpisodePool
 from .progress import Progress, Tally
-
-logger = logging.getLogger(__name__)
 
 REPORT_EVERY = 1.0
 """Seconds between two reports of progress."""
@@ -248,7 +245,6 @@ class _Engine:
             self._folder.add(record)
             self._tally.finished(record)
         else:
-            logger.warning("%s in %s: %s", failure.name, failure.call, failure.message, extra=one.ids)
             self._given_up += not (failure.retry and self._pool.retry(one))
             self._folder.fail(record)
             self._tally.failed(failure, record.usage)

@@ -1,11 +1,10 @@
-"""The episodes of one update: many at once, and what the infrastructure lost is named and left out."""
+"""Plays the episodes of one update, many at once. Episodes that the infrastructure loses are reported and left out."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,8 +20,6 @@ from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
 from ..trajectories.trajectory import Trajectory
 from .config import EnvConfig, GenerationConfig
 
-logger = logging.getLogger(__name__)
-
 GRACE = 1.0
 """Seconds that cancelled episodes have to end."""
 
@@ -34,9 +31,9 @@ class Slot(NamedTuple):
     """One episode to play.
 
     Attributes:
-        task_id: The task.
-        group: The number of the task in its batch: attempts at one task are a group.
-        seed: Of the draws.
+        task_id: Task id.
+        group: Number of the task in its batch. Attempts at one task form a group.
+        seed: Sampling seed.
     """
 
     task_id: str
@@ -46,16 +43,15 @@ class Slot(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Played:
-    """What became of the episodes of one update.
+    """The played episodes of one update.
 
     Attributes:
-        trajectories: Those that count, in the order of their slots.
-        groups: The group of each.
-        lost: How each of the others was lost, as "SandboxLost: ...". A sandbox that the same actions lose twice is
-            not among them: that episode counts, with reward 0.
-        seconds: Wall-clock time of it all ("all"), and what the threads that played did meanwhile, summed over them:
-            "start", "tools", "grading" and "policy" of the episodes that count, the "rest" of those, tries that were
-            "lost", and "idle", with no episode left to play. Together the sums are "all" times the threads.
+        trajectories: Episodes that count, in the order of their slots.
+        groups: Group of each episode.
+        lost: Failure of each lost episode, for example "SandboxLost: ...". If the same actions lose the sandbox twice,
+            the episode is not lost: it counts, with reward 0.
+        seconds: Wall-clock time ("all"), and thread time by activity: "start", "tools", "grading", "policy" and "rest"
+            of the episodes that count, "lost" tries, and "idle". The activities add up to "all" times the threads.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -64,7 +60,7 @@ class Played:
     seconds: dict[str, float]
 
     def keep(self, where: Sequence[bool]) -> Played:
-        """Those episodes for which `where` is true."""
+        """Return the episodes for which `where` is true."""
         chosen = [index for index, kept in enumerate(where) if kept]
         return dataclasses.replace(
             self,
@@ -82,22 +78,22 @@ class _Episode(EpisodeJob[int]):
         return f"{self._task_id}/{self.key}/{self.number}"
 
     def understand(self, error: Exception) -> Failure | None:
-        """A mistake in the sampler ends the training; only failures it declares lose the episode."""
+        """Return the failure that an error means. Other errors of the sampler are raised and end the training."""
         return super().understand(error) if isinstance(error, PolicyError | SandboxError | TaskError) else None
 
 
 class Collector:
-    """Plays episodes of one environment with one generator, one thread and one environment for each at a time.
+    """Plays episodes of one environment with one generator.
 
     Args:
-        config: What is played.
-        generation: How answers are sampled.
-        generator: What samples.
-        template: Of the generator's model.
-        options: Arguments of the environment beside `config.options`: those of training or of evaluation.
+        config: The environment.
+        generation: Sampling settings.
+        generator: Samples tokens.
+        template: Chat template of the generator's model.
+        options: Further arguments of the environment, for training or evaluation.
 
     Raises:
-        UsageError: The environment cannot be made like that.
+        UsageError: An argument of the environment is invalid.
     """
 
     def __init__(
@@ -117,12 +113,12 @@ class Collector:
         self._closed = False
 
     def play(self, slots: Sequence[Slot], *, temperature: float) -> Played:
-        """Play an episode for each slot, `config.workers` at once. A lost episode is tried once more.
+        """Play an episode for each slot, `config.workers` at once. Lost episodes are retried once.
 
-        After an error or Ctrl-C it waits `GRACE` seconds for the episodes that still run.
+        After an error or Ctrl-C, running episodes have `GRACE` seconds to end.
 
         Raises:
-            UsageError: A mistake in the configuration; no episode is to blame.
+            UsageError: The configuration is invalid.
         """
         started = time.monotonic()
         losses: list[list[Trajectory]] = [[] for _ in slots]
@@ -139,9 +135,7 @@ class Collector:
                 self._pool.cancel("closed")
             for episode in self._pool.run(range(len(slots))):
                 record, failure = episode.outcome()
-                ends[episode.key] = failure or record
-                if failure is not None:
-                    logger.warning("%s in %s: %s", failure.name, failure.call, failure.message, extra=episode.ids)
+                ends[episode.key] = failure or record.without_oracle()
                 for part, spent in _parts(episode, record if failure is None else None).items():
                     seconds[part] += spent
                 if failure is not None and failure.retry:
@@ -192,14 +186,14 @@ def _told(failure: Failure) -> str:
 
 
 def make_env(config: EnvConfig, options: Mapping[str, Any]) -> gymnasium.Env[str, str]:
-    """An environment of a run, in which nothing is started.
+    """Make an environment of a run; nothing starts.
 
     Args:
-        config: What is played.
-        options: Arguments of the environment beside `config.options`: those of training or of evaluation.
+        config: The environment.
+        options: Further arguments, for training or evaluation.
 
     Raises:
-        UsageError: It cannot be made like that.
+        UsageError: An argument is invalid.
     """
     try:
         env: gymnasium.Env[str, str] = gymnasium.make(
@@ -212,10 +206,10 @@ def make_env(config: EnvConfig, options: Mapping[str, Any]) -> gymnasium.Env[str
 
 
 def task_ids(config: EnvConfig, options: Mapping[str, Any]) -> Sequence[str]:
-    """The tasks of such an environment.
+    """Return the task ids of an environment.
 
     Raises:
-        UsageError: It cannot be made like that, or its tasks cannot be found.
+        UsageError: An argument is invalid, or the tasks cannot be found.
     """
     with contextlib.closing(make_env(config, options)) as env:
         return _swe_env(env).source.ids()
@@ -223,5 +217,5 @@ def task_ids(config: EnvConfig, options: Mapping[str, Any]) -> Sequence[str]:
 
 def _swe_env(env: gymnasium.Env[str, str]) -> SweEnv:
     if not isinstance(env.unwrapped, SweEnv):
-        raise UsageError(f"training plays environments of swe_gym, and {env.spec} is none")
+        raise UsageError(f"training needs an environment of swe_gym, not {env.spec}")
     return env.unwrapped

@@ -16,6 +16,7 @@ def test_the_demo_plays_each_task_twice_and_reports(cli, tmp_path: Path) -> None
     assert "gold = 1 on 2 of 2 tasks, looking around = 0 on 2." in lines
     assert "Trajectories: runs/demo/trajectories.jsonl" in lines
     played = list(Trajectory.read(tmp_path / "runs/demo/trajectories.jsonl"))
+    assert {(one.verdict, one.failure) for one in played} == {(None, "")}
     assert sorted((one.task_id, one.env_id, one.reward) for one in played) == [
         (task_id, "SWE/Toy-v0", reward)
         for task_id in ("larder-overwrite-evicts", "ledgerline-failed-batch")

@@ -79,6 +79,7 @@ def bash(command: str) -> str:
 def test_episodes_come_in_the_order_of_their_slots() -> None:
     found = played(submit, 3, 5, 7)
     assert [one.seed for one in found.trajectories] == [3, 5, 7]
+    assert {one.verdict for one in found.trajectories} == {None}
     assert (found.groups, found.lost) == ((0, 0, 1), ())
     parts = sum(seconds for name, seconds in found.seconds.items() if name != "all")
     assert parts == pytest.approx(2 * found.seconds["all"], rel=0.05)
