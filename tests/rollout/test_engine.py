@@ -421,8 +421,8 @@ def test_a_policy_that_never_answers_blocks_only_its_own_episode(
 ) -> None:
     stuck = plan.episode_seed(EpisodeKey("b", 0, "any"))
     make = Factory(lambda env, seed: Acting(never) if seed == stuck else EmptyPolicy(env))
-    slow = plan.model_copy(update={"env": {"time_limit": 1.0}})
-    result = rollout(slow, tmp_path / "run", RolloutOptions(workers=1, wall_clock=1.5, grace=0.3), policies=make)
+    slow = plan.model_copy(update={"env": {"time_limit": 4.0}})
+    result = rollout(slow, tmp_path / "run", RolloutOptions(workers=1, wall_clock=5.0, grace=0.3), policies=make)
     assert [one.task_id for one in judged(result)] == ["a", "c"]
     assert (result.progress.failures, result.progress.given_up) == ({"wall_clock": 1}, 1)
     (one,) = failed(result.folder)

@@ -257,7 +257,7 @@ def test_the_key_comes_from_an_argument_or_a_variable(
     [
         ({}, "needs the option 'model'"),
         ({"model": "m", "base_ulr": "x"}, "Did you mean 'base_url'?"),
-        ({"model": "m", "base_url": "localhost:8000"}, "'localhost:8000' write a URL such as http://"),
+        ({"model": "m", "base_url": "localhost:8000"}, "'localhost:8000': write a URL such as http://"),
         ({"model": "m", "temperature": -1}, "temperature"),
         ({"model": "m", "calls": "xml"}, "calls"),
         ({"model": "m", "context": 1000, "max_tokens": 1000}, "leaves no room"),
