@@ -7,6 +7,7 @@ datasets with Gymnasium.
 import ast
 import functools
 import importlib
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,4 +99,5 @@ def __dir__() -> list[str]:
     return sorted([*_homes(), "__version__"])
 
 
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 _register_families()

@@ -86,8 +86,13 @@ def check_command(words: list[str]) -> None:
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):
         assert words, "a sub-command is missing"
-        if words[0].startswith("-"):
-            break
+        option, equals, _ = words[0].partition("=")
+        if option.startswith("-"):
+            if not equals:
+                break
+            assert option in {name for parameter in command.params for name in parameter.opts}
+            words = words[1:]
+            continue
         assert words[0] in command.commands
         command, words = command.commands[words[0]], words[1:]
     known = {option for parameter in command.params for option in parameter.opts} | {"--help"}

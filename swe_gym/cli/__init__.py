@@ -1,8 +1,10 @@
 """The `swe-gym` command: one file per sub-command."""
 
+import enum
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..errors import SweGymError, wrong_fields
+from ..logs import logging_to
 from . import bench, clean, demo, doctor, export, images, play, replay, report, rollout, tasks, train, validate, view
 
 app = typer.Typer(
@@ -43,20 +46,36 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+class LogLevel(enum.StrEnum):
+    """Levels of log records."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
 @app.callback()
 def _options(
+    context: typer.Context,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="Log retries, losses and cancellations to standard error.")
+    ] = None,
+    log_file: Annotated[Path | None, typer.Option(dir_okay=False, help="Log to this file instead.")] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Software-engineering tasks as Gymnasium environments."""
+    if log_level or log_file:
+        context.with_resource(logging_to(log_file, log_level or LogLevel.info))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; our own errors, and those of values and files, are one message and exit status 2.
+    """Run the command line. Errors of the user, of values and of files are one message and exit status 2.
 
     Args:
-        arguments: What stands behind `swe-gym`; None takes it from the command line.
+        arguments: The arguments after `swe-gym`; None takes them from the command line.
     """
     try:
         app(arguments, prog_name="swe-gym")

@@ -1,4 +1,4 @@
-"""`swe-gym bench`: what a sandbox costs on this machine, beside what it would cost without one."""
+"""`swe-gym bench`: measure the cost of sandboxes on this machine."""
 
 import statistics
 import subprocess
@@ -16,7 +16,7 @@ from . import bench_rollout
 from .common import Backend, SandboxOptions, open_console, plain_table
 from .common import sandbox_options as parse_sandbox_options
 
-app = typer.Typer(no_args_is_help=True, help="Measure what sandboxes and rollouts cost on this machine.")
+app = typer.Typer(no_args_is_help=True, help="Measure the cost of sandboxes and rollouts on this machine.")
 app.command()(bench_rollout.rollout)
 
 
@@ -24,16 +24,16 @@ app.command()(bench_rollout.rollout)
 def sandbox(
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
-    live: Annotated[int, typer.Option(min=1, help="How many to hold open at once for the memory figure.")] = 50,
+    live: Annotated[int, typer.Option(min=1, help="Open sandboxes for the memory measurement.")] = 50,
     rounds: Annotated[int, typer.Option(min=5, help="Repetitions of each timing.")] = 100,
 ) -> None:
-    """Time a command, a start and a close; count commands per second over 16 sandboxes, and memory per sandbox.
+    """Measure the time of a command, a start and a close, commands per second, and memory per sandbox.
 
-    Timings of sandbox and host alternate in one loop, so that what else the machine does hits both alike.
+    Timings of sandbox and host alternate, so that other load on the machine affects both.
     """
     console = open_console()
     spec = make_spec(SandboxSpec(), parse_sandbox_options(backend, sandbox_option))
-    table = plain_table("what", "here", "without a sandbox", "ratio")
+    table = plain_table("operation", "sandbox", "host", "ratio")
     with console.status("timing commands") as status:
         with open_sandbox(spec, backend) as box:
             kind = f"{backend} sandboxes, isolation {box.capabilities.isolation}; times are medians of {rounds}"
@@ -57,7 +57,7 @@ def sandbox(
 
 
 def alternate(first: Callable[[], object], second: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Median milliseconds of two things that are done in turn."""
+    """Return the median milliseconds of two functions called in turn."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for work, kept in zip((first, second), times, strict=True):
@@ -68,7 +68,7 @@ def alternate(first: Callable[[], object], second: Callable[[], object], rounds:
 
 
 def start_and_close(spec: SandboxSpec, backend: str, rounds: int) -> tuple[float, float]:
-    """Median milliseconds from asking for a sandbox to the end of its first command, and of its close."""
+    """Return the median milliseconds of a start, first command included, and of a close."""
     starts, closes = [], []
     for _ in range(rounds):
         started = time.perf_counter()
@@ -82,7 +82,7 @@ def start_and_close(spec: SandboxSpec, backend: str, rounds: int) -> tuple[float
 
 
 def throughput(spec: SandboxSpec, backend: str, threads: int = 16, each: int = 150) -> tuple[float, float]:
-    """Commands per second of `threads` sandboxes, one thread each; and of subprocess.run in as many threads."""
+    """Return the commands per second of `threads` sandboxes, and of `subprocess.run` in as many threads."""
 
     def rate(works: list[Callable[[], object]]) -> float:
         def many(work: Callable[[], object]) -> None:
@@ -101,11 +101,11 @@ def throughput(spec: SandboxSpec, backend: str, threads: int = 16, each: int = 1
 
 
 def memory_each(spec: SandboxSpec, backend: str, count: int) -> float:
-    """MB of this machine's memory that each of `count` sandboxes takes: kernel, page tables and all.
+    """Return the MB of memory that each of `count` sandboxes takes, kernel memory included.
 
-    It is what the machine has less of while they live, so other programs that start or end meanwhile disturb it.
+    The value is the drop in available memory, so other programs that start or end affect it.
     """
-    open_sandbox(spec, backend).close()  # what they share is loaded before the count begins
+    open_sandbox(spec, backend).close()  # loads what they share
     before = available_mb()
     with ExitStack() as stack:
         boxes: list[Sandbox] = []
@@ -117,7 +117,7 @@ def memory_each(spec: SandboxSpec, backend: str, count: int) -> float:
 
 
 def available_mb() -> float:
-    """What Linux counts as available memory, in MB."""
+    """Return the available memory in MB."""
     with open("/proc/meminfo") as file:
         line = next(line for line in file if line.startswith("MemAvailable"))
     return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""`swe-gym bench rollout`: how many episodes an hour, what they cost, and where the time goes."""
+"""`swe-gym bench rollout`: measure episodes per hour, their cost, and where the time goes."""
 
 import math
 import os
@@ -21,18 +21,18 @@ from .common import Backend, SandboxOptions, open_console, plain_table
 from .common import sandbox_options as parse_sandbox_options
 
 PARTS = ("start", "tools", "grading", "policy")
-"""What an episode's wall-clock time is made of."""
+"""Parts of an episode's wall-clock time."""
 
 
 class Cpu(NamedTuple):
-    """Processor time so far, in seconds: of this process with its threads, and of everything."""
+    """CPU time in seconds: of this process, and of everything."""
 
     client: float
     all: float
 
 
 class Level(NamedTuple):
-    """What was measured with one number of workers."""
+    """The measurement for one number of workers."""
 
     workers: int
     episodes: int
@@ -42,37 +42,40 @@ class Level(NamedTuple):
 
 
 def rollout(
-    workers: Annotated[str, typer.Option("--workers", "-w", help="Numbers of workers.")] = "1,4,16,64",
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes at each, at least.")] = 28,
-    policy: Annotated[str, typer.Option("--policy", "-p", help="Who plays.")] = "baseline",
+    workers: Annotated[
+        str, typer.Option("--workers", "-w", help="Numbers of workers to measure, separated by commas.")
+    ] = "1,4,16,64",
+    episodes: Annotated[int, typer.Option(min=1, help="Minimum number of episodes per measurement.")] = 28,
+    policy: Annotated[str, typer.Option("--policy", "-p", help="Policy.")] = "baseline",
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
 ) -> None:
-    """Play the bundled tasks with more and more workers: episodes an hour, and processor time of each.
+    """Measure rollouts of the bundled tasks with increasing numbers of workers.
 
-    The machine's processor time is what was busy on it meanwhile, less what was busy in the second before: run nothing
-    beside it.
+    CPU time is that of the whole machine, minus the load in the second before: run nothing else meanwhile.
     """
     console = open_console()
     try:
         levels = [int(part) for part in workers.split(",")]
     except ValueError:
-        raise UsageError(f"--workers {workers!r} is not numbers with commas between") from None
+        raise UsageError(
+            f"--workers {workers!r} is invalid: write numbers separated by commas, for example 1,4,16"
+        ) from None
     env = {"backend": backend, "sandbox_options": parse_sandbox_options(backend, sandbox_option)}
     idle = busy_before()
-    with console.status("playing") as status:
+    with console.status("running") as status:
 
         def play(count: int) -> Level:
-            status.update(f"playing with {count} workers")
+            status.update(f"running with {count} workers")
             return measure(count, episodes, policy, env, lambda: machine_cpu(idle))
 
         table = level_table(play(count) for count in levels)
-    console.print(f"policy {policy}, {backend} sandboxes, {os.cpu_count()} processors, {idle:.0%} busy before\n")
+    console.print(f"policy {policy}, {backend} sandboxes, {os.cpu_count()} processors, {idle:.0%} load before\n")
     console.print(table)
 
 
 def measure(workers: int, episodes: int, policy: str, env: Mapping[str, Any], meter: Callable[[], Cpu]) -> Level:
-    """Play at least so many episodes with so many workers; `meter` reads the processor time so far."""
+    """Run at least `episodes` episodes; `meter` reads the CPU time so far."""
     tasks = len(load_source("toy").ids())
     attempts = math.ceil(max(episodes, 3 * workers) / tasks)
     plan = Plan(source="toy", policy=policy, env=dict(env), attempts=attempts)
@@ -86,8 +89,8 @@ def measure(workers: int, episodes: int, policy: str, env: Mapping[str, Any], me
 
 
 def level_table(levels: Iterable[Level]) -> Table:
-    """One column per number of workers: side by side, the default four fit into 80 characters."""
-    names = ("workers", "episodes", "episodes/h", "s each", "CPU ms each", "of it the client", *PARTS, "rest")
+    """Make a table with one column per number of workers; the default four fit into 80 characters."""
+    names = ("workers", "episodes", "episodes/h", "s each", "CPU ms each", "client part", *PARTS, "rest")
     head, *rows = zip(names, *map(cells, levels), strict=True)
     table = plain_table(*head)
     for row in rows:
@@ -96,7 +99,7 @@ def level_table(levels: Iterable[Level]) -> Table:
 
 
 def cells(level: Level) -> list[str]:
-    """A column of the table."""
+    """Return a column of the table."""
     each = level.episodes or 1
     parts = [f"{level.shares[part]:.0%}" for part in (*PARTS, "rest")]
     return [
@@ -111,7 +114,7 @@ def cells(level: Level) -> list[str]:
 
 
 def where_time_went(result: RolloutResult) -> dict[str, float]:
-    """Part of the episodes' wall-clock time -> share."""
+    """Return the share of each part of the episodes' wall-clock time."""
     entries = read_index(result.folder)
     total = sum(entry.seconds["total"] for entry in entries) or 1.0
     shares = {part: sum(entry.seconds[part] for entry in entries) / total for part in PARTS}
@@ -119,19 +122,19 @@ def where_time_went(result: RolloutResult) -> dict[str, float]:
 
 
 def machine_cpu(idle: float) -> Cpu:
-    """Processor time so far. That of everything is the machine's, less a share that was busy without us."""
+    """Return the CPU time so far. `idle` is the load of other programs."""
     without_us = idle * time.monotonic() * (os.cpu_count() or 1)
     return Cpu(time.process_time(), _busy() - without_us)
 
 
 def _busy() -> float:
-    """Seconds for which a processor of this machine was busy since it was started."""
+    """Return the busy seconds of all processors since the machine started."""
     fields = [int(field) for field in Path("/proc/stat").read_text().partition("\n")[0].split()[1:]]
     return (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # not idle, not waiting for disks
 
 
 def busy_before(seconds: float = 1.0) -> float:
-    """Share of the machine's processors that is busy while this process does nothing."""
+    """Return the load of the machine while this process does nothing."""
     before = _busy()
     time.sleep(seconds)
     return (_busy() - before) / seconds / (os.cpu_count() or 1)

@@ -1,33 +1,59 @@
-"""What sub-commands share: how a user names tasks and sandboxes, and how a command prints."""
+"""Options that commands share, and how commands print."""
 
 import enum
 import fnmatch
+import inspect
 import json
-from typing import Annotated, Any
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from ..curation.validate import digest, read_records
 from ..envs.checks import check_sandbox
 from ..envs.swe_env import SweEnv
-from ..errors import UsageError
+from ..errors import TaskError, UsageError
 from ..tasks import TaskSource, load_source
-from ..types import Task
+from ..tasks.choice import changed_lines
+from ..types import Frozen, Task
+
+Kind = TypeVar("Kind")
 
 TASK_FILES = (".jsonl", ".json", ".parquet")
 
-SOURCE_HELP = "A task source (toy, micro, swebench, ...), or a task file (.jsonl, .json, .parquet)."
+MAX_SHOWN = 20
+"""Broken tasks that are named."""
+
+SOURCE_HELP = "Task source (toy, micro, swebench, ...) or task file (.jsonl, .json, .parquet)."
 Source = Annotated[str, typer.Option("--source", "-s", help=SOURCE_HELP)]
 SourceOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--source-option",
         metavar="NAME=VALUE",
-        help="Argument of the source, as in path=rows.parquet; may be repeated.",
+        help="Argument of the source, for example path=rows.parquet. Repeatable.",
     ),
 ]
 Match = Annotated[str, typer.Option("--match", "-m", help="Only ids that match this glob pattern.")]
+BACKEND_HELP = "Sandbox backend: local, docker, kubernetes or e2b."
+Backend = Annotated[str, typer.Option(help=BACKEND_HELP)]
+SandboxOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sandbox-option", metavar="NAME=VALUE", help="Field of SandboxSpec, for example memory_mb=512. Repeatable."
+    ),
+]
+BackendOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--backend-option", metavar="NAME=VALUE", help="Backend option, for example namespace=sandboxes. Repeatable."
+    ),
+]
+Workers = Annotated[int, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")]
 
 
 class CounterScope(enum.StrEnum):
@@ -39,48 +65,152 @@ class CounterScope(enum.StrEnum):
 
 Counters = Annotated[
     CounterScope,
-    typer.Option("--counter", help="Tests that must keep passing and also run changed: few or all."),
-]
-Backend = Annotated[str, typer.Option(help="Kind of sandbox: local, docker, kubernetes, e2b.")]
-SandboxOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--sandbox-option", metavar="NAME=VALUE", help="A field of SandboxSpec, as in memory_mb=512; may be repeated."
-    ),
-]
-BackendOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--backend-option",
-        metavar="NAME=VALUE",
-        help="One of the backend's own, as in namespace=sandboxes; may be repeated.",
-    ),
+    typer.Option("--counter", help="Counter-test few or all of the tests that must keep passing."),
 ]
 
 
-# --- what a user names --------------------------------------------------------------------------------------
+# --- choosing tasks -----------------------------------------------------------------------------------------
+
+
+def _choice(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Task filters", **more)
+
+
+class TaskFilter(Frozen):
+    """Conditions on tasks, which must all hold. Every command that takes them means the same by them."""
+
+    match: Annotated[str, _choice("--match", "-m", help="Only ids that match this glob pattern.")] = "*"
+    repo: Annotated[list[str], _choice("--repo", help="Only this repository. Repeat to allow several.")] = []
+    difficulty: Annotated[str, _choice("--difficulty", help="Only this difficulty.")] = ""
+    tag: Annotated[list[str], _choice("--tag", help="Only tasks with this tag. Repeat to require several.")] = []
+    min_lines: Annotated[int, _choice("--min-lines", help="Only gold patches of at least this many lines.")] = 0
+    max_lines: Annotated[int | None, _choice("--max-lines", help="Only gold patches of at most this many lines.")] = (
+        None
+    )
+    record: Annotated[
+        Path | None,
+        _choice("--record", exists=True, dir_okay=False, help="Only tasks that this validation record calls valid."),
+    ] = None
+    shuffle: Annotated[int | None, _choice("--shuffle", metavar="SEED", help="Shuffle the tasks before slicing.")] = (
+        None
+    )
+    slice: Annotated[str, _choice("--slice", metavar="START:STOP", help="Only this slice of the tasks.")] = ""
+    limit: Annotated[int | None, _choice("--limit", min=1, help="At most this many tasks.")] = None
+
+    def ids(self, source: TaskSource) -> list[str]:
+        """Return the ids of the tasks that meet the conditions. Tasks are loaded only if a condition needs it.
+
+        Raises:
+            UsageError: No task meets them.
+        """
+        order = {"match", "shuffle", "slice", "limit"}
+        if self.model_dump(exclude=order) != TaskFilter().model_dump(exclude=order):
+            return [task.task_id for task in self.tasks(source)]
+        return self._cut(matching(source, self.match))
+
+    def tasks(self, source: TaskSource) -> list[Task]:
+        """Return the tasks that meet the conditions. Broken rows are named on standard error and left out.
+
+        Raises:
+            UsageError: No task meets them.
+        """
+        valid = (
+            {old.task_id: old.digest for old in read_records(self.record) if old.status == "valid"}
+            if self.record
+            else {}
+        )
+        found: list[Task] = []
+        broken: list[str] = []
+        for task_id in matching(source, self.match):
+            try:
+                task = source.get(task_id)
+            except TaskError as error:
+                broken.append(str(error))
+                continue
+            if self._met_by(task, valid):
+                found.append(task)
+            if len(found) == self.limit and self.shuffle is None and not self.slice:
+                break
+        if broken:
+            more = [f"... and {len(broken) - MAX_SHOWN} more"] if len(broken) > MAX_SHOWN else []
+            typer.echo("\n  ".join([f"skipped {len(broken)} broken tasks:", *broken[:MAX_SHOWN], *more]), err=True)
+        if not found:
+            raise UsageError("no task matches: relax the filters")
+        return self._cut(found)
+
+    def _met_by(self, task: Task, valid: dict[str, str]) -> bool:
+        lines = changed_lines(task.oracle.gold_patch)
+        return (
+            self.difficulty in ("", task.difficulty)
+            and set(self.tag) <= set(task.tags)
+            and (not self.repo or task.repo.lower() in {repo.lower() for repo in self.repo})
+            and self.min_lines <= lines
+            and (self.max_lines is None or lines <= self.max_lines)
+            and (self.record is None or valid.get(task.task_id) == digest(task))
+        )
+
+    def _cut(self, found: list[Kind]) -> list[Kind]:
+        """Shuffle, slice and limit."""
+        if self.shuffle is not None:
+            random.Random(self.shuffle).shuffle(found)
+        try:
+            bounds = [int(part) if part else None for part in (self.slice or ":").split(":")]
+        except ValueError:
+            bounds = []
+        if len(bounds) not in (2, 3) or bounds[2:] == [0]:
+            raise UsageError(f"--slice {self.slice!r} is invalid: write START:STOP")
+        if not (chosen := found[slice(*bounds)][: self.limit]):
+            raise UsageError(f"--slice {self.slice} selects none of the {len(found)} tasks")
+        return chosen
+
+
+def takes_filter(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `TaskFilter`. It gets them as its argument `only`, set where they were given."""
+    hints = get_type_hints(TaskFilter, include_extras=True)
+    fields = {name: field for name, field in TaskFilter.model_fields.items() if name not in without}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            chosen = {name: given.pop(name) for name in fields}
+            only = {name: value for name, value in chosen.items() if value not in (None, [], fields[name].default)}
+            command(**given, only=TaskFilter(**only))
+
+        own = inspect.signature(command).parameters
+        shared = (
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=field.default or None, annotation=hints[name]
+            )
+            for name, field in fields.items()
+        )
+        parameters = [*(one for name, one in own.items() if name != "only"), *shared]
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+        return run
+
+    return decorate
 
 
 def open_source(name: str, pairs: list[str] | None = None) -> TaskSource:
-    """The task source that a user named, with its arguments as `--source-option` gives them."""
+    """Open the task source that a user named, with the arguments of `--source-option`."""
     source, options = source_of(name, pairs)
     return load_source(source, **options)
 
 
 def open_env(name: str, pairs: list[str] | None = None, **settings: Any) -> SweEnv:
-    """An environment over the task source that a user named."""
+    """Make an environment over the task source that a user named."""
     source, options = source_of(name, pairs)
     return SweEnv(source, options, **settings)
 
 
 def source_of(name: str, pairs: list[str] | None = None) -> tuple[str, dict[str, Any]]:
-    """Name and arguments of a task source; a file's name stands for the tasks in it."""
+    """Return name and arguments of a task source; a file name stands for the tasks in the file."""
     options = parse_pairs("--source-option", pairs)
     return ("file", {"path": name, **options}) if name.endswith(TASK_FILES) else (name, options)
 
 
 def matching(source: TaskSource, pattern: str) -> list[str]:
-    """The ids of the tasks that match; there is at least one."""
+    """Return the ids of the tasks that match, at least one."""
     ids = fnmatch.filter(source.ids(), pattern)
     if not ids:
         raise UsageError(f"no task matches {pattern!r}; `swe-gym tasks list` lists them")
@@ -88,14 +218,14 @@ def matching(source: TaskSource, pattern: str) -> list[str]:
 
 
 def sandbox_options(backend: str, pairs: list[str] | None) -> dict[str, Any]:
-    """`["memory_mb=512", "image=python:3.12"]` as a dictionary, checked before anything is started."""
+    """Parse `["memory_mb=512", "image=python:3.12"]` and check it before anything starts."""
     options = parse_pairs("--sandbox-option", pairs)
     check_sandbox(backend, options)
     return options
 
 
 def parse_pairs(option: str, pairs: list[str] | None) -> dict[str, Any]:
-    """`["max_tokens=512", "calls=text"]` as a dictionary; values are JSON where they can be, else text."""
+    """Parse `["max_tokens=512", "calls=text"]`. A value that is not JSON is text."""
     found: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
@@ -112,16 +242,16 @@ def parse_pairs(option: str, pairs: list[str] | None) -> dict[str, Any]:
 
 
 def open_console() -> Console:
-    """Where a command prints: as a terminal takes it, or plain lines of any length into a file or pipe.
+    """Open standard output: rich output in a terminal, plain lines of any length in a file or a pipe.
 
-    Nothing is taken for markup: much of what is printed was written by somebody else.
+    Markup is off, since much of the output comes from tasks and policies.
     """
     plain = Console(highlight=False, markup=False, emoji=False)
     return plain if plain.is_terminal else Console(highlight=False, markup=False, emoji=False, width=100_000)
 
 
 def plain_table(*headers: str) -> Table:
-    """A table without lines, whose columns are as wide as what is in them; the last may wrap."""
+    """Make a table without lines. Columns are as wide as their content; the last one may wrap."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers[:-1]:
         table.add_column(header, no_wrap=True, overflow="fold")
@@ -130,5 +260,5 @@ def plain_table(*headers: str) -> Table:
 
 
 def headline(task: Task) -> str:
-    """The first line of the issue."""
+    """Return the first line of the issue."""
     return task.problem_statement.strip().partition("\n")[0].lstrip("# ")

@@ -1,4 +1,4 @@
-"""`swe-gym play`: a person in the policy's place."""
+"""`swe-gym play`: solve a task yourself."""
 
 import contextlib
 from pathlib import Path
@@ -18,16 +18,16 @@ from .common import sandbox_options as parse_sandbox_options
 
 
 def play(
-    task_id: Annotated[str | None, typer.Argument(help="The task; by default one is drawn.")] = None,
+    task_id: Annotated[str | None, typer.Argument(help="Task id (default: a random task).")] = None,
     source: Source = "toy",
     source_option: SourceOptions = None,
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
-    tools: Annotated[str, typer.Option(help=f"Preset of tools: {', '.join(TOOLSETS)}.")] = "default",
-    seed: Annotated[int | None, typer.Option(help="Of the draw: the same seed, the same task.")] = None,
+    tools: Annotated[str, typer.Option(help=f"Tool preset: {', '.join(TOOLSETS)}.")] = "default",
+    seed: Annotated[int | None, typer.Option(help="Seed of the random task.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Append the trajectory to this file.")] = None,
 ) -> None:
-    """Play one task yourself, with the tools that a policy has."""
+    """Solve one task yourself, with the tools of a policy."""
     console = open_console()
     env = open_env(
         source,
@@ -40,16 +40,16 @@ def play(
         max_invalid=None,
         time_limit=86_400.0,
     )
-    if output:  # a file that cannot be written is found before the work
+    if output:  # an unwritable file fails now, not after the work
         output.parent.mkdir(parents=True, exist_ok=True)
         output.open("ab").close()
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  importing it gives `input` a history and cursor keys
+        import readline  # noqa: F401  gives `input` a history and cursor keys
     with RecordTrajectory(env, str(output) if output else None) as recorder:
         try:
             trajectory = play_episode(recorder, HumanPolicy(env, console), seed=seed)
         except (EOFError, KeyboardInterrupt) as end:
-            console.print("\nGiven up; nothing was graded.")
+            console.print("\nGave up; nothing was graded.")
             raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 0) from end
     _report(console, trajectory)
     if output:
@@ -68,6 +68,6 @@ def _report(console: Console, trajectory: Trajectory) -> None:
     console.print(Text(f"\nReward {trajectory.reward:g}: {result} in {len(trajectory.turns)} turns.", style=style))
     if info["fail_to_pass_total"] and info["fail_to_pass_passed"] >= 0:
         console.print(
-            f"{info['fail_to_pass_passed']} of {info['fail_to_pass_total']} tests that had to start passing do, "
+            f"{info['fail_to_pass_passed']} of {info['fail_to_pass_total']} tests that must start passing pass, "
             f"{info['pass_to_pass_passed']} of {info['pass_to_pass_total']} still pass."
         )

@@ -1,4 +1,4 @@
-"""`swe-gym replay`: play trajectories again, and report the first byte that differs."""
+"""`swe-gym replay`: replay trajectories and report the first byte that differs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,19 +13,20 @@ from .export import Attempt, MatchTask, chosen
 
 
 def replay(
-    path: Annotated[Path, typer.Argument(help="A run folder, or a file of trajectories.")],
+    path: Annotated[Path, typer.Argument(help="Run folder or trajectory file.")],
     match: MatchTask = "*",
     attempt: Attempt = None,
-    backend: Annotated[str | None, typer.Option(help="Kind of sandbox; by default the recorded one.")] = None,
+    backend: Annotated[str | None, typer.Option(help="Sandbox backend (default: the recorded one).")] = None,
     sandbox_option: SandboxOptions = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(help=r"Regular expression of text that may differ: `in \d+\.\d+s`.")
+        list[str] | None,
+        typer.Option(help=r"Ignore text that matches this regular expression, for example `in \d+\.\d+s`. Repeatable."),
     ] = None,
 ) -> None:
-    """Take the recorded actions in new sandboxes and compare every byte that comes back.
+    """Replay recorded actions in new sandboxes and compare every byte of the results.
 
-    Commands that print times or random numbers differ from run to run; --ignore leaves such text out. Exit status 1
-    means that something differs.
+    Commands that print times or random numbers differ from run to run; exclude such text with --ignore. The exit
+    status is 1 if anything differs.
     """
     console = open_console()
     options = parse_sandbox_options(backend, sandbox_option) if backend else None

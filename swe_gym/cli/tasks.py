@@ -1,10 +1,8 @@
 """`swe-gym tasks`: list, show, export, split and make tasks."""
 
-import functools
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -13,23 +11,24 @@ from rich.table import Table
 from rich.text import Text
 
 from ..curation.new_task import BuildOptions, build_commit_task, build_release_task
-from ..curation.validate import digest, read_records, validate
+from ..curation.validate import validate
 from ..errors import TaskError, UsageError
 from ..tables import write_table
-from ..tasks.choice import changed_lines, split_by_repository
+from ..tasks.choice import split_by_repository
 from ..tasks.file import FileSource, write_tasks
 from ..tasks.training import training_row
 from ..types import Task
 from .common import (
-    Match,
+    MAX_SHOWN,
     Source,
     SourceOptions,
+    TaskFilter,
     headline,
-    matching,
     open_console,
     open_source,
     plain_table,
     source_of,
+    takes_filter,
 )
 
 app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make tasks.")
@@ -37,105 +36,20 @@ app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make
 WIDE = 130
 """Terminal width from which repositories and tags are shown."""
 
-MAX_SHOWN = 20
-"""Maximum number of broken tasks, and of dropped tests with one reason, that are listed."""
-
-
-class Selection(NamedTuple):
-    """The tasks that a user selected.
-
-    Attributes:
-        tasks: Task id -> task.
-        source: Name of the task source.
-        options: Arguments of the task source.
-    """
-
-    tasks: dict[str, Task]
-    source: str
-    options: dict[str, Any]
-
-
-def select(
-    source: Source = "toy",
-    source_option: SourceOptions = None,
-    match: Match = "*",
-    difficulty: Annotated[str | None, typer.Option(help="Only tasks of this difficulty.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Only tasks with this tag; may be repeated.")] = None,
-    repo: Annotated[list[str] | None, typer.Option(help="Only tasks of this repository; may be repeated.")] = None,
-    min_lines: Annotated[int | None, typer.Option(help="Minimum number of lines that the gold patch changes.")] = None,
-    max_lines: Annotated[int | None, typer.Option(help="Maximum number of lines that the gold patch changes.")] = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Only tasks that are valid according to this record."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of tasks.")] = None,
-) -> Selection:
-    """Return the tasks that match and meet all conditions. Broken rows are reported and skipped."""
-    repos = {name.lower() for name in repo or ()}
-    valid = {old.task_id: old.digest for old in read_records(record) if old.status == "valid"} if record else {}
-
-    def accepts(task: Task) -> bool:
-        lines = changed_lines(task.oracle.gold_patch)
-        return (
-            difficulty in (None, task.difficulty)
-            and {*(tag or ())} <= {*task.tags}
-            and (not repos or task.repo.lower() in repos)
-            and (min_lines is None or lines >= min_lines)
-            and (max_lines is None or lines <= max_lines)
-            and (record is None or valid.get(task.task_id) == digest(task))
-        )
-
-    opened = open_source(source, source_option)
-    broken: list[str] = []
-    selected: dict[str, Task] = {}
-    for task_id in matching(opened, match):
-        try:
-            task = opened.get(task_id)
-        except TaskError as error:
-            broken.append(str(error))
-            continue
-        if accepts(task):
-            selected[task_id] = task
-        if len(selected) == limit:
-            break
-    if broken:
-        more = [f"... and {len(broken) - MAX_SHOWN} more"] if len(broken) > MAX_SHOWN else []
-        typer.echo("\n  ".join([f"skipped {len(broken)} broken tasks:", *broken[:MAX_SHOWN], *more]), err=True)
-    if not selected:
-        raise UsageError("no task matches: relax the filters")
-    return Selection(selected, *source_of(source, source_option))
-
-
-def selecting(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `select` to a command, whose first parameter takes the `Selection`."""
-    options = inspect.signature(select).parameters
-    own = list(inspect.signature(command).parameters.values())[1:]
-
-    @functools.wraps(command)
-    def run(**values: Any) -> None:
-        selection = select(**{name: values.pop(name) for name in options})
-        command(selection, **values)
-
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *options.values())]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
-
 
 @app.command("list")
-@selecting
-def list_tasks(selection: Selection) -> None:
+@takes_filter()
+def list_tasks(source: Source = "toy", source_option: SourceOptions = None, *, only: TaskFilter) -> None:
     """List the tasks of a source."""
-    console = open_console()
+    console, tasks = open_console(), only.tasks(open_source(source, source_option))
     wide = console.width >= WIDE
     table = plain_table("task", "level", *(["repository", "tags"] if wide else []), "issue")
-    for task in selection.tasks.values():
+    for task in tasks:
         more = [task.repo, " ".join(task.tags)] if wide else []
         table.add_row(*map(Text, [task.task_id, task.difficulty, *more, headline(task)]))
     console.print(table)
     if console.is_terminal:
-        first = next(iter(selection.tasks))
-        console.print(f"\n{len(selection.tasks)} tasks. Show one: swe-gym tasks show {first}", style="dim")
+        console.print(f"\n{len(tasks)} tasks. Show one: swe-gym tasks show {tasks[0].task_id}", style="dim")
 
 
 @app.command()
@@ -202,30 +116,33 @@ def _tests(task: Task) -> str:
 
 
 @app.command()
-@selecting
+@takes_filter()
 def export(
-    selection: Selection,
     output: Annotated[Path, typer.Argument(help="A .jsonl, .json or .parquet file.")],
     rows: Annotated[
         bool, typer.Option("--rows", help="Write rows for trainers (verl, rLLM): prompt and task, no oracle.")
     ] = False,
+    source: Source = "toy",
+    source_option: SourceOptions = None,
+    *,
+    only: TaskFilter,
 ) -> None:
     """Write tasks, including their oracles, to a file that SWE/Tasks-v0 reads. Missing folders are created."""
-    tasks, name, options = selection
+    tasks = only.tasks(open_source(source, source_option))
     output.parent.mkdir(parents=True, exist_ok=True)
     if rows:
+        name, options = source_of(source, source_option)
         if isinstance(options.get("path"), str):  # a trainer's workers run in other folders
             options["path"] = str(Path(options["path"]).expanduser().absolute())
-        write_table((training_row(task, number, name, options) for number, task in enumerate(tasks.values())), output)
+        write_table((training_row(task, number, name, options) for number, task in enumerate(tasks)), output)
     else:
-        write_tasks(tasks.values(), output)
+        write_tasks(tasks, output)
     open_console().print(f"{len(tasks)} tasks in {output}")
 
 
 @app.command()
-@selecting
+@takes_filter()
 def split(
-    selection: Selection,
     folder: Annotated[Path, typer.Argument(help="Output folder. Each part is one file.")],
     part: Annotated[
         list[str],
@@ -233,9 +150,13 @@ def split(
     ],
     seed: Annotated[int, typer.Option(help="Seed that orders repositories of equal size.")] = 0,
     suffix: Annotated[str, typer.Option(help="File format: jsonl, json or parquet.")] = "jsonl",
+    source: Source = "toy",
+    source_option: SourceOptions = None,
+    *,
+    only: TaskFilter,
 ) -> None:
     """Split tasks into task files that share no repository."""
-    tasks = selection.tasks
+    tasks = {task.task_id: task for task in only.tasks(open_source(source, source_option))}
     parts = split_by_repository({task_id: task.repo for task_id, task in tasks.items()}, _shares(part), seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     console = open_console()

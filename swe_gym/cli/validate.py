@@ -1,4 +1,4 @@
-"""`swe-gym validate`: is a task usable? Gold must score 1 and nothing 0, every time."""
+"""`swe-gym validate`: check that tasks are usable."""
 
 import datetime
 from collections import Counter
@@ -16,54 +16,50 @@ from .common import (
     Backend,
     Counters,
     CounterScope,
-    Match,
     SandboxOptions,
     SourceOptions,
-    matching,
+    TaskFilter,
     open_console,
     open_source,
+    takes_filter,
 )
 from .common import sandbox_options as parse_sandbox_options
 
 MOST_NAMES = 10
-"""Tests of one task that are named in the terminal."""
+"""Tests per task that the terminal shows."""
 
 STYLES = {"valid": "green", "invalid": "red", "skipped": "yellow", "error": "bold red"}
 
 
+@takes_filter(without=("record",))
 def validate(
     source: Annotated[str, typer.Argument(help=SOURCE_HELP)] = "toy",
     source_option: SourceOptions = None,
-    match: Match = "*",
-    times: Annotated[int, typer.Option("--times", "-k", min=1, help="Runs of gold and of empty.")] = 3,
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Tasks at once.")] = 2,
+    times: Annotated[
+        int, typer.Option("--times", "-k", min=1, help="Runs of the gold patch and of the untouched repository.")
+    ] = 3,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Number of tasks that run at once.")] = 2,
     record: Annotated[
-        Path | None, typer.Option("--record", "-r", help="JSONL file of results; a second run goes on from it.")
+        Path | None, typer.Option("--record", "-r", help="JSONL file of results. A second run resumes from it.")
     ] = None,
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
     counter: Counters = CounterScope.few,
+    *,
+    only: TaskFilter,
 ) -> None:
-    """Judge each task's gold patch and the untouched repository, several times each.
+    """Check that tasks are usable: grade the gold patch and the untouched repository several times.
 
-    A task is valid when gold is resolved and empty is not, in every run. What the record file already answers is
-    not run again. Exit status 1 means that a task is invalid or could not be judged.
+    A task is valid if the gold patch resolves it and the untouched repository does not, in every run. Results in the
+    record file are not run again. The exit status is 1 if a task is invalid or could not be graded.
     """
     console = open_console()
     tasks = open_source(source, source_option)
-    ids = matching(tasks, match)
+    ids = only.ids(tasks)
     options = parse_sandbox_options(backend, sandbox_option)
     known = read_records(record) if record else []
-    progress = Progress(
-        TextColumn("validating"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with progress:
+    columns = (TextColumn("validating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=len(ids))
 
         def show(result: TaskRecord) -> None:
@@ -85,7 +81,7 @@ def validate(
             )
         except KeyboardInterrupt:
             if record:
-                console.print(f"\nInterrupted. The same command goes on from what stands in {record}.")
+                console.print(f"\nInterrupted. Run the same command to resume from {record}.")
             raise
     counts = {status: sum(result.status == status for result in results) for status in STYLES}
     console.print(", ".join(f"{number} {status}" for status, number in counts.items() if number))
@@ -94,7 +90,7 @@ def validate(
 
 
 def _lines(result: TaskRecord, recorded: bool) -> Text:
-    """One line, and below it the reason where there is one."""
+    """Return the lines about one task: its status, and the reasons."""
     line = Text.assemble((f"{result.status:8}", STYLES[result.status]), f" {result.task_id}")
     facts = [f"recorded {result.date}" if recorded else f"{sum(result.seconds):.1f} s"]
     if result.gold:
@@ -107,21 +103,21 @@ def _lines(result: TaskRecord, recorded: bool) -> Text:
     if result.status == "valid":
         line.append(f"\n         {_counter_tests(result)}", style="dim")
     if result.disturbing:
-        line.append("\n         its tests disturb each other: give environments this record (record=FILE)")
+        line.append("\n         its tests disturb each other: pass this record to environments (record=FILE)")
     for test, how in list(result.wrong.items())[:MOST_NAMES]:
         line.append(f"\n         {test}: {how}")
     if len(result.wrong) > MOST_NAMES:
-        line.append(f"\n         and {len(result.wrong) - MOST_NAMES} more tests; --record keeps them all")
+        line.append(f"\n         and {len(result.wrong) - MOST_NAMES} more tests; --record FILE keeps them all")
     if result.flaky:
-        line.append(f"\n         tests that do not always end alike: {', '.join(result.flaky)}")
+        line.append(f"\n         flaky tests: {', '.join(result.flaky)}")
     return line
 
 
 def _counter_tests(result: TaskRecord) -> str:
-    """How many tests have a counter-test, and of which kinds."""
+    """Return how many tests have a counter-test, by kind."""
     kinds = Counter(result.counter_tests.values())
     total = len(result.counter_tests) + len(result.uncovered)
     if not kinds:
-        return "no test has a counter-test: a reward of this task is not proven"
+        return "no test has a counter-test: rewards of this task are not verified"
     said = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
     return f"counter-tests: {len(result.counter_tests)} of {total} ({said})"

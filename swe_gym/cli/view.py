@@ -1,4 +1,4 @@
-"""`swe-gym view`: a run on a page in the browser, also while it goes on."""
+"""`swe-gym view`: show a run in the browser."""
 
 import contextlib
 import webbrowser
@@ -12,13 +12,14 @@ from .common import open_console
 
 
 def view(
-    path: Annotated[Path, typer.Argument(help="A run folder, or a file of trajectories.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0 takes any that is free.")] = 8642,
-    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    path: Annotated[Path, typer.Argument(help="Run folder or trajectory file.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8642,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Show a run on a page for this machine only: table, episodes, comparison, plots. It follows a run that goes on.
+    """Show a run in the browser, also while it is running.
 
-    The page shows verdicts, which name hidden tests: its address is for you. Ctrl-C ends it.
+    The page has a table, episodes, comparisons and plots. Only this machine can open it. It shows verdicts, which name
+    hidden tests: do not share its address. Press Ctrl-C to stop.
     """
     with ViewServer(path, port) as server, contextlib.suppress(KeyboardInterrupt):
         open_console().print(server.url)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
+import dataclasses
+import functools
 import json
+import logging
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +18,12 @@ from ..grading import CounterOptions, grade
 from ..grading.counter import NATURAL
 from ..grading.patch import apply_diff
 from ..lines import append_line
+from ..rollout.pool import EpisodePool, Job
 from ..tasks import TaskSource
 from ..tasks.record import TaskRecord, digest, read_records
-from ..types import Task, TestStatus, Verdict
+from ..types import TestStatus, Verdict
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["TaskRecord", "digest", "read_records", "validate"]
 
@@ -65,9 +68,9 @@ def validate(
     """
     if times < 1 or workers < 1:
         raise UsageError(f"times and workers must be at least 1: {times=}, {workers=}")
-    check = _Check(source, backend, sandbox_options or {}, times, date, everything)
+    settings = _Settings(source, backend, sandbox_options or {}, times, date, everything)
     names = list(source.ids() if ids is None else ids)
-    known = {old.task_id: old for old in read_records(record) if check.still_holds(old)} if record else {}
+    known = {old.task_id: old for old in read_records(record) if settings.still_holds(old)} if record else {}
     found: dict[str, TaskRecord] = {}
 
     def add(result: TaskRecord) -> None:
@@ -78,13 +81,12 @@ def validate(
     for name in names:
         if name in known:
             add(known[name])
-    with check.pool(workers) as submit:
-        futures = [submit(name) for name in names if name not in known]
-        for future in concurrent.futures.as_completed(futures):
-            result = future.result()
+    make = functools.partial(_Check, settings)
+    with EpisodePool(make, workers=workers) as pool:
+        for check in pool.run(name for name in names if name not in known):
             if record:
-                append_line(record, json.dumps(result.model_dump(mode="json")))
-            add(result)
+                append_line(record, json.dumps(check.record.model_dump(mode="json")))
+            add(check.record)
     return [found[name] for name in names]
 
 
@@ -112,24 +114,19 @@ def judge_diff(group: SandboxGroup, diff: str, counter: CounterOptions | None = 
         group.drop(fresh)
 
 
-class _Check:
-    """One validation: its settings, and the sandboxes that it has open."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Settings:
+    """The arguments of one validation."""
 
-    def __init__(
-        self, source: TaskSource, backend: str, options: dict[str, Any], times: int, date: str, everything: bool
-    ) -> None:
-        self.source = source
-        self.backend = backend
-        self.options = options
-        self.times = times
-        self.date = date
-        self.everything = everything
-        self._groups: set[SandboxGroup] = set()
-        self._stopped = False
-        self._lock = threading.Lock()
+    source: TaskSource
+    backend: str
+    options: dict[str, Any]
+    times: int
+    date: str
+    everything: bool
 
     def still_holds(self, old: TaskRecord) -> bool:
-        """Whether an old record answers the question that is asked now."""
+        """Whether an old record is what this validation would find."""
         answered = old.status in ("valid", "invalid") and len(old.gold) in (0, self.times)
         if not answered or old.backend != self.backend:
             return False
@@ -138,78 +135,68 @@ class _Check:
         except (UsageError, TaskError):
             return False
 
-    @contextlib.contextmanager
-    def pool(self, workers: int) -> Iterator[Callable[[str], concurrent.futures.Future[TaskRecord]]]:
-        """Threads that check tasks. Leaving by an exception closes every sandbox first."""
-        threads = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="validate")
+
+class _Check(Job[str]):
+    """The validation of one task.
+
+    Attributes:
+        record: The result, once `run` has returned.
+    """
+
+    record: TaskRecord
+
+    def __init__(self, settings: _Settings, task_id: str, number: int) -> None:
+        super().__init__(task_id, number)
+        self._settings = settings
+        self._group: SandboxGroup | None = None
+
+    def run(self) -> None:
+        """Validate the task. Failures become a record; only the caller's mistakes are raised."""
+        settings = self._settings
+        facts: dict[str, Any] = {"task_id": self.key, "backend": settings.backend, "date": settings.date}
         try:
-            yield lambda task_id: threads.submit(self.check, task_id)
-        except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
-            self._stop()
-            raise
-        finally:
-            threads.shutdown()
-
-    def _stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-            groups = list(self._groups)
-        for group in groups:
-            group.close()
-
-    @contextlib.contextmanager
-    def _group(self, task: Task) -> Iterator[SandboxGroup]:
-        with SandboxGroup(task, self.backend, self.options) as group:
-            with self._lock:
-                self._groups.add(group)
-                stopped = self._stopped
-            if stopped:
-                group.close()
-            try:
-                yield group
-            finally:
-                with self._lock:
-                    self._groups.discard(group)
-
-    def check(self, task_id: str) -> TaskRecord:
-        """Everything about one task. Trouble becomes a record; only mistakes of the caller are raised."""
-        facts: dict[str, Any] = {"task_id": task_id, "backend": self.backend, "date": self.date}
-        try:
-            task = self.source.get(task_id)
+            task = settings.source.get(self.key)
             facts["digest"] = digest(task)
             if not task.oracle.gold_patch:
                 raise TaskError("it has no gold patch, so nothing shows that it can be solved")
-            with self._group(task) as group:
-                return self._runs(group, facts)
+            with SandboxGroup(task, settings.backend, settings.options) as self._group:
+                if self.cancelled:
+                    self._group.close()
+                self.record = self._runs(self._group, facts)
         except MissingInterpreter as error:
-            return TaskRecord(**facts, status="skipped", reason=str(error))
+            self.record = TaskRecord(**facts, status="skipped", reason=str(error))
         except TaskError as error:
-            return TaskRecord(**facts, status="invalid", reason=str(error))
+            self.record = TaskRecord(**facts, status="invalid", reason=str(error))
         except (SandboxError, GradingError) as error:
-            return TaskRecord(**facts, status="error", reason=f"{type(error).__name__}: {error}")
+            logger.warning("no verdict on task %s: %s: %s", self.key, type(error).__name__, error)
+            self.record = TaskRecord(**facts, status="error", reason=f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """Close the sandboxes that are open."""
+        if self._group is not None:
+            self._group.close()
 
     def _runs(self, group: SandboxGroup, facts: dict[str, Any]) -> TaskRecord:
         verdicts: dict[str, list[Verdict]] = {"gold": [], "empty": []}
         seconds, test_seconds = [], []
         vouched = Vouched()
-        for _ in range(self.times):
+        for _ in range(self._settings.times):
             for name, diff in (("gold", group.task.oracle.gold_patch), ("empty", "")):
                 started = time.monotonic()
-                verdict, where = judge_diff(group, diff, vouched.options(self.everything))
+                verdict, where = judge_diff(group, diff, vouched.options(self._settings.everything))
                 facts |= where
                 verdicts[name].append(verdict)
                 seconds.append(round(time.monotonic() - started, 3))
                 test_seconds.append(round(verdict.duration, 3))
             vouched.add(verdicts["gold"][-1])
-        for _ in range(self.times):
-            if not vouched.pending(self.times):
+        for _ in range(self._settings.times):
+            if not vouched.pending(self._settings.times):
                 break
-            vouched.add(judge_diff(group, group.task.oracle.gold_patch, vouched.options(self.everything))[0])
+            vouched.add(judge_diff(group, group.task.oracle.gold_patch, vouched.options(self._settings.everything))[0])
         reason = _why_unusable(verdicts["gold"], verdicts["empty"])
         return TaskRecord(
             **facts,
-            **vouched.facts(self.times),
+            **vouched.facts(self._settings.times),
             wrong=_wrong(verdicts["gold"], verdicts["empty"]),
             status="invalid" if reason else "valid",
             reason=reason,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -14,6 +16,8 @@ from ..grading.seal import apply_start, hidden_places, seal
 from ..sandboxes import BACKENDS, Sandbox, SandboxSpec, make_spec
 from ..sandboxes.pool import WarmPool
 from ..types import Task
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -102,7 +106,8 @@ class SandboxGroup:
         try:
             self._add(warm.sandbox)
             return warm.started()
-        except SandboxError:
+        except SandboxError as error:
+            logger.info("a warm sandbox failed, starting another: %s", error)
             self.drop(warm.sandbox)
             return None
 
@@ -112,6 +117,7 @@ class SandboxGroup:
         except SandboxError as error:
             if not error.retryable:
                 raise
+            logger.warning("a sandbox did not start, trying once more: %s", error)
         return self._start()
 
     def _start(self) -> Sandbox:
@@ -174,5 +180,6 @@ def _in_thread(work: Callable[[], Result]) -> Callable[[], Result]:
         except BaseException as error:  # noqa: BLE001  raised by `result`
             future.set_exception(error)
 
-    threading.Thread(target=run, name="sandbox-group", daemon=True).start()
+    context = contextvars.copy_context()  # with the ids that log records show
+    threading.Thread(target=context.run, args=(run,), name="sandbox-group", daemon=True).start()
     return future.result

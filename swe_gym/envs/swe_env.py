@@ -402,6 +402,10 @@ class SweEnv(gymnasium.Env[str, str]):
         if pool.want(spec):
             self._pool, self._wanted = pool, spec
 
+    def use_pool(self, pool: WarmPool) -> None:
+        """Take sandboxes from a pool of the environment's backend if it has one that fits."""
+        self._pool = pool
+
     # --- internals -----------------------------------------------------------------------------------
 
     def _choose_task(self, asked: str | None) -> Task:

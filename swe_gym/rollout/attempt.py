@@ -1,142 +1,160 @@
-"""One try at one episode of a rollout: it is played, cancelled or broken off, and always leaves a record."""
+"""One try at one episode, as a job of a pool: it ends, fails or is cancelled, and always leaves a record."""
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
+import gymnasium
+
+from ..envs.group import task_spec
+from ..errors import PolicyError, SandboxClosed, SandboxError, SweGymError, TaskError, UsageError
+from ..sandboxes.pool import WarmPool
 from ..trajectories.run_folder import EpisodeKey, LiveFile, RunInfo
 from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn
 from ..types import Verdict
+from .budget import Budget
 from .episode import LiveEpisode, Phase
+from .losses import charged, lost_by_policy, lost_in_a_call
 from .plan import Plan
-from .policy import PolicyFactory
+from .policy import Policy, PolicyFactory
+from .pool import Job, Key
 from .progress import Failure
 
+logger = logging.getLogger(__name__)
 
-class Try:
-    """One try at one episode. A thread plays it, and another may look at it, cancel it and let go of it.
+
+class EpisodeJob(Job[Key]):
+    """One try at one episode.
 
     Args:
-        plan: What is played.
-        run: The run that it belongs to.
         key: The episode.
-        number: Of the try, from 1.
-        start_file: Makes the file that the turns are written to, from the record of the beginning.
+        number: Number of the try, from 1.
+        env: A `SweEnv`, wrapped or not. The job closes it.
+        make_policy: Makes the policy.
+        task_id: The task.
+        seed: Seed of the episode.
+        budget: What the policy may use.
+        losses: Records of earlier tries at this episode that lost their sandboxes in a call of the policy. The job
+            adds its own.
+        warm: Starts the sandbox ahead, if the pool of episodes prepares the job.
 
     Attributes:
-        env: Its environment, which has no sandbox before `play` and none after it.
-        started: When it began, by the monotonic clock.
-        cancelled: Why it was cancelled; empty where it was not.
-        cancelled_at: When, by the monotonic clock.
+        record: The trajectory, once `run` has returned. Its `failure` may quote hidden tests.
+        failure: Why it does not count; None if it does.
     """
 
+    record: Trajectory
+    failure: Failure | None = None
+
     def __init__(
-        self, plan: Plan, run: RunInfo, key: EpisodeKey, number: int, start_file: Callable[[Trajectory], LiveFile]
+        self,
+        key: Key,
+        number: int,
+        env: gymnasium.Env[str, str],
+        make_policy: Callable[[gymnasium.Env[str, str]], Policy],
+        *,
+        task_id: str,
+        seed: int | None = None,
+        budget: Budget | None = None,
+        losses: list[Trajectory] | None = None,
+        warm: WarmPool | None = None,
     ) -> None:
-        self.key = key
-        self.env = plan.make_env()
-        self.started = time.monotonic()
-        self.cancelled = ""
-        self.cancelled_at = 0.0
-        self._plan = plan
-        self._run = run
-        self._number = number
-        self._date = now()
-        self._start_file = start_file
-        self._file: LiveFile | None = None
+        super().__init__(key, number)
+        self._env: Any = env
+        self._make_policy = make_policy
+        self._task_id = task_id
+        self._seed = seed
+        self._budget = budget or Budget()
+        self._losses = [] if losses is None else losses
+        self._warm = warm
         self._episode: LiveEpisode | None = None
-        self._claimed = False
-        self._mutex = threading.Lock()
+
+    def prepare(self) -> None:
+        """Begin to start the sandbox. An error is left to `run`, which meets it again."""
+        env = self._env.unwrapped
+        if self._warm is not None:
+            env.use_pool(self._warm)
+            with contextlib.suppress(SweGymError):
+                self._warm.want(task_spec(env.source.get(self._task_id), env.config["sandbox_options"]))
 
     @property
     def phase(self) -> Phase:
-        """What it waits for."""
+        """What the episode waits for."""
         return self._episode.phase if self._episode else "reset"
 
-    def play(self, factory: PolicyFactory) -> tuple[Trajectory, Failure | None]:
-        """Play it to its end. When it returns or raises, its sandboxes are gone.
-
-        Returns:
-            The record, and why it does not count, where it does not.
+    def run(self) -> None:
+        """Play the episode. The sandboxes are closed when it returns or raises.
 
         Raises:
-            Exception: Only for mistakes: of the plan, or in a policy's constructor, a grader or a reward.
+            Exception: A mistake in the configuration, a policy's constructor, a grader or a reward.
         """
-        seed = self._plan.episode_seed(self.key)
         failure: Failure | None = None
         try:
-            policy = factory(self.env, seed=seed)
-            self._episode = LiveEpisode(
-                self.env, policy, budget=self._plan.budget, on_start=self._begin, on_turn=self._add_turn
-            )
-            record = self._episode.play(seed=seed, options={"task_id": self.key.task_id})
-            if not record.reward_valid:
-                failure = _failure_in_step(record, self.env.stats["failure"])
+            with contextlib.closing(self._env):
+                policy = self._make_policy(self._env)
+                self._episode = LiveEpisode(
+                    self._env, policy, budget=self._budget, on_start=self._begin, on_turn=self._add_turn
+                )
+                record = self._episode.play(seed=self._seed, options={"task_id": self._task_id})
+                if not record.reward_valid:
+                    failure = _failure_in_step(record, self._env.unwrapped.stats["failure"])
         except Exception as error:
-            failure = self.cancellation() if self.cancelled else understand(error, self.phase)
+            failure = self.understand(error) or (self.cancellation() if self.cancelled else None)
             if failure is None:
                 raise
             record = self.so_far()
-        finally:
-            self.env.close()
-            if self._file is not None:
-                self._file.close()
+        self._decide(record, failure)
+
+    def _decide(self, record: Trajectory, failure: Failure | None) -> None:
+        """Set `record` and `failure`: a loss that repeats an earlier one counts, with reward 0."""
         if failure is None:
-            return self._signed(record, verdict=_bounded(self.env.verdict)), None
-        if self.cancelled:
-            failure = self.cancellation()
-        return self.failed_record(record, failure), failure
+            self.record = self._signed(record)
+            return
+        self.failure = self.cancellation() if self.cancelled else failure
+        self.record = self.failed_record(record, self.failure)
+        logger.warning("%s in %s: %s", failure.name, failure.call, failure.message, extra=self.ids)
+        if self.cancelled or not lost_in_a_call(self.record):
+            return
+        if lost_by_policy(self.record, self._losses):
+            logger.warning("the same actions lost the sandbox twice: reward 0")
+            self.record, self.failure = charged(self.record), None
+        else:
+            self._losses.append(self.record)
 
-    def _begin(self, beginning: Trajectory) -> None:
-        self._leave_if_cancelled()
-        self._file = self._start_file(self._signed(beginning))
-
-    def _add_turn(self, turn: Turn) -> None:
-        if not (turn.terminated or turn.truncated):
-            self._leave_if_cancelled()
-        if self._file is not None:
-            self._file.add(turn)
-
-    def _leave_if_cancelled(self) -> None:
-        """For a try that was cancelled before its sandbox was there to be closed."""
-        if self.cancelled:
-            raise SandboxClosed(f"cancelled: {self.cancelled}")
-
-    def cancel(self, why: str) -> None:
-        """End it soon. Returns at once: closing waits for a running tool to notice."""
-        with self._mutex:
-            if self.cancelled:
-                return
-            self.cancelled, self.cancelled_at = why, time.monotonic()
-        threading.Thread(target=self.env.close, name="cancel", daemon=True).start()
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
 
     def cancellation(self) -> Failure:
-        """That it was cancelled, as what it does not count for."""
+        """Return the failure of a cancelled try."""
         return Failure(self.cancelled, self.phase, f"cancelled: {self.cancelled}", retry=False, counts=False)
 
-    def claim(self) -> bool:
-        """True for the first who asks: whoever that is writes down its end."""
-        with self._mutex:
-            claimed, self._claimed = self._claimed, True
-            return not claimed
+    def understand(self, error: Exception) -> Failure | None:
+        """Return what an exception means for the try; None if it is a mistake that must be raised."""
+        return understand(error, self.phase)
 
-    # --- records ----------------------------------------------------------------------------------------------
+    def outcome(self) -> tuple[Trajectory, Failure | None]:
+        """Return the record of a try that has ended or was abandoned, and why it does not count."""
+        if not self.abandoned and self.error is None:
+            return self.record, self.failure
+        failure = self.cancellation()
+        if not self.abandoned:
+            failure = Failure(type(self.error).__name__, self.phase, str(self.error), retry=False, counts=False)
+        return self.failed_record(self.so_far(), failure), failure
 
     def so_far(self) -> Trajectory:
-        """The record as far as it got; from any thread."""
-        try:
+        """Return the record as far as it got. May be called from any thread."""
+        with contextlib.suppress(UsageError):  # not reset yet
             if self._episode is not None:
                 return self._episode.trajectory
-        except UsageError:
-            pass  # it was not reset yet
         return Trajectory(
-            task_id=self.key.task_id,
-            env=self.env.config,
+            task_id=self._task_id,
+            env=self._env.unwrapped.config,
             observation="",
             turns=(),
             outcome="running",
@@ -147,7 +165,7 @@ class Try:
         )
 
     def failed_record(self, record: Trajectory, failure: Failure) -> Trajectory:
-        """A record of a try that does not count."""
+        """Return the record of a try that does not count."""
         return self._signed(
             record,
             outcome="running" if self.cancelled else "infra_failed",
@@ -159,24 +177,107 @@ class Try:
         )
 
     def _signed(self, record: Trajectory, **changes: Any) -> Trajectory:
-        """With everything in it that only the run knows."""
-        known = record.policy if record.policy.name else PolicyInfo(name=self._plan.policy)
-        return record.model_copy(
-            update={
-                "attempt": self.key.attempt,
-                "tries": self._number,
-                "config_hash": self.key.config_hash,
-                "experiment": self._run.experiment,
-                "policy": known,
-                "seed": self._plan.episode_seed(self.key),
-                "started": self._date,
-                **changes,
-            }
+        return record.model_copy(update={"tries": self.number, "seed": self._seed, **changes})
+
+    def _begin(self, beginning: Trajectory) -> None:  # noqa: ARG002  a subclass keeps it
+        self.sandbox_id = self._env.unwrapped.sandbox.id
+        self._leave_if_cancelled()
+
+    def _add_turn(self, turn: Turn) -> None:
+        if not (turn.terminated or turn.truncated):
+            self._leave_if_cancelled()
+
+    def _leave_if_cancelled(self) -> None:
+        """End a try that was cancelled before there was a sandbox to close."""
+        if self.cancelled:
+            raise SandboxClosed(f"cancelled: {self.cancelled}")
+
+
+class Try(EpisodeJob[EpisodeKey]):
+    """One try at an episode of a plan. Its turns are on disk while it runs.
+
+    Args:
+        plan: The plan.
+        run: The run that the episode belongs to.
+        key: The episode.
+        number: Number of the try, from 1.
+        factory: Makes the policy.
+        start_file: Opens the file for the turns, given the record of the beginning.
+        losses: As in `EpisodeJob`.
+        warm: As in `EpisodeJob`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        run: RunInfo,
+        key: EpisodeKey,
+        number: int,
+        factory: PolicyFactory,
+        start_file: Callable[[Trajectory], LiveFile],
+        losses: list[Trajectory] | None = None,
+        warm: WarmPool | None = None,
+    ) -> None:
+        seed = plan.episode_seed(key)
+        super().__init__(
+            key,
+            number,
+            plan.make_env(),
+            lambda env: factory(env, seed=seed),
+            task_id=key.task_id,
+            seed=seed,
+            budget=plan.budget,
+            losses=losses,
+            warm=warm,
+        )
+        self._policy = plan.policy
+        self._run = run
+        self._date = now()
+        self._start_file = start_file
+        self._file: LiveFile | None = None
+
+    @property
+    def name(self) -> str:
+        """Task, attempt and try."""
+        return f"{self.key.task_id}/{self.key.attempt}/{self.number}"
+
+    def run(self) -> None:
+        """Play the episode, and close its file."""
+        try:
+            super().run()
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+    def _decide(self, record: Trajectory, failure: Failure | None) -> None:
+        if failure is None:
+            record = record.model_copy(update={"verdict": _bounded(self._env.unwrapped.verdict)})
+        super()._decide(record, failure)
+
+    def _begin(self, beginning: Trajectory) -> None:
+        super()._begin(beginning)
+        self._file = self._start_file(self._signed(beginning))
+
+    def _add_turn(self, turn: Turn) -> None:
+        super()._add_turn(turn)
+        if self._file is not None:
+            self._file.add(turn)
+
+    def _signed(self, record: Trajectory, **changes: Any) -> Trajectory:
+        """Return the record with everything that only the run knows."""
+        return super()._signed(
+            record,
+            attempt=self.key.attempt,
+            config_hash=self.key.config_hash,
+            experiment=self._run.experiment,
+            policy=record.policy if record.policy.name else PolicyInfo(name=self._policy),
+            started=self._date,
+            **changes,
         )
 
 
 def _bounded(verdict: Verdict | None) -> Verdict | None:
-    """A verdict as a record keeps it: a policy decides how much of its work was dropped."""
+    """Shorten a verdict's list of dropped files, whose length the policy controls."""
     if verdict is None or len(verdict.dropped) <= MAX_DROPPED:
         return verdict
     more = f"[... {len(verdict.dropped) - MAX_DROPPED} more]"
@@ -184,12 +285,12 @@ def _bounded(verdict: Verdict | None) -> Verdict | None:
 
 
 def now() -> str:
-    """Date and time (UTC, ISO 8601)."""
+    """Return date and time (UTC, ISO 8601)."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def understand(error: Exception, phase: Phase) -> Failure | None:
-    """What an exception means for the try; None where it is somebody's mistake and must be heard of."""
+    """Return what an exception in a phase means for the try; None if it is a mistake that must be raised."""
     reason = getattr(error, "reason", "")
     name = f"{type(error).__name__} ({reason})" if reason not in ("", "unknown") else type(error).__name__
     if isinstance(error, PolicyError):
@@ -204,7 +305,7 @@ def understand(error: Exception, phase: Phase) -> Failure | None:
 
 
 def _failure_in_step(record: Trajectory, message: str) -> Failure:
-    """What the environment says of a step that failed."""
+    """Return the failure of a step that the environment reports."""
     broken_task = record.reason.startswith("TaskError")
     in_grading = record.seconds.get("grading", 0.0) > 0
     tool = record.turns[-1].tool if record.turns else ""

@@ -1,4 +1,4 @@
-"""What may be used: tokens, money and time, of one episode or of a whole run."""
+"""Budgets of tokens, money and time, for one episode or a whole run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..types import Frozen
 
 
 class Budget(Frozen):
-    """Limits of what a policy uses. None is no limit.
+    """Limits on what a policy uses. None means no limit.
 
-    An episode that has used up its budget ends before the policy is asked again, and its work is graded as it is. A
-    run that has used up its budget starts no more episodes; those that run are played to their end.
+    An episode that exhausts its budget ends before the next action and is graded. A run that exhausts its budget
+    starts no more episodes; running episodes finish.
 
     Attributes:
-        tokens: Read and written, as the servers count them.
-        cost: US dollars, where the prices are known.
-        seconds: Wall-clock time, from the start of the sandbox or of the run.
+        tokens: Prompt and completion tokens, as the server counts them.
+        cost: US dollars, if the prices are known.
+        seconds: Wall-clock time since the start of the sandbox or the run.
     """
 
     tokens: int | None = Field(default=None, ge=1)
@@ -25,7 +25,7 @@ class Budget(Frozen):
     seconds: float | None = Field(default=None, gt=0)
 
     def used_up(self, usage: Usage, seconds: float) -> str:
-        """The first limit that is reached: "tokens", "cost" or "time"; empty where none is."""
+        """Return the first limit that is reached: "tokens", "cost" or "time"; empty if none is."""
         for name, used, limit in (
             ("tokens", usage.tokens, self.tokens),
             ("cost", usage.cost, self.cost),

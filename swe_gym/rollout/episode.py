@@ -10,13 +10,14 @@ import gymnasium
 
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, UsageError
+from ..logs import log_as
 from ..trajectories.trajectory import Trajectory, Turn, Usage, why_ended
 from ..wrappers.record_trajectory import RecordTrajectory
 from .budget import Budget
 from .policy import Policy, PolicyReport, ReportingPolicy
 
 Phase = Literal["reset", "policy", "step", "over"]
-"""What an episode waits for: its sandbox, its policy, its tool or its grader."""
+"""What an episode waits for: its sandbox, its policy, or a step (grading included)."""
 
 
 def play(
@@ -27,38 +28,38 @@ def play(
     options: dict[str, Any] | None = None,
     budget: Budget | None = None,
 ) -> Trajectory:
-    """Play one episode to its end. The caller closes `env`.
+    """Run one episode. The caller closes `env`.
 
     Args:
         env: A `SweEnv`, wrapped or not.
-        policy: Who plays.
-        seed: For `reset`.
-        options: For `reset`, such as `{"task_id": ...}`.
-        budget: What the policy may use, beside the limits of the environment.
+        policy: The policy.
+        seed: Seed for `reset`.
+        options: Options for `reset`, for example `{"task_id": ...}`.
+        budget: Budget of the policy, beyond the limits of the environment.
 
     Returns:
-        The record of it. An infrastructure failure is a record too: look at `reward_valid`.
+        The trajectory. It may record an infrastructure failure: check `reward_valid`.
 
     Raises:
-        SandboxError: The sandbox did not come up.
+        SandboxError: The sandbox did not start.
         TaskError: The task is broken.
-        PolicyError: No action came from the policy. Other exceptions of a policy are passed on too.
+        PolicyError: The policy's model did not answer. Other exceptions of a policy are raised too.
     """
     return LiveEpisode(env, policy, budget=budget or Budget()).play(seed=seed, options=options)
 
 
 class LiveEpisode:
-    """One episode while it is played, and its record as far as it got, whatever ended it.
+    """A running episode, and its record so far.
 
     Args:
         env: A `SweEnv`, wrapped or not.
-        policy: Who plays.
-        budget: What the policy may use.
-        on_start: Called with the record when `reset` has returned.
-        on_turn: Called with each turn when it is over.
+        policy: The policy.
+        budget: Budget of the policy.
+        on_start: Called with the record after `reset`.
+        on_turn: Called with each turn after its step.
 
     Attributes:
-        phase: What it waits for. May be read from any thread.
+        phase: What the episode waits for. May be read from any thread.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class LiveEpisode:
         on_turn: Callable[[Turn], None] | None = None,
     ) -> None:
         if not isinstance(env.unwrapped, SweEnv):
-            raise UsageError(f"episodes are played in SweEnv, not in {type(env.unwrapped).__name__}")
+            raise UsageError(f"the environment must be a SweEnv, not a {type(env.unwrapped).__name__}")
         self.phase: Phase = "reset"
         self._swe_env: SweEnv = env.unwrapped
         self._recorder = RecordTrajectory(env)
@@ -85,14 +86,20 @@ class LiveEpisode:
         self._policy_seconds = 0.0
         self._last_seconds = 0.0
         self._started = time.monotonic()
-        self._result: dict[str, Any] = {}  # of an end by a limit that only this loop sees
+        self._result: dict[str, Any] = {}  # set if this loop ended the episode
         self._end_reward = 0.0
 
     def play(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Trajectory:
-        """Play it to its end; raises what `play` says."""
+        """Run the episode to its end. Raises the same errors as `play`."""
         observation, info = self._recorder.reset(seed=seed, options=options)
         if self._on_start is not None:
             self._on_start(self.trajectory)
+        with log_as(sandbox=self._swe_env.sandbox.id):
+            self._play_turns(observation, info)
+        self.phase = "over"
+        return self.trajectory
+
+    def _play_turns(self, observation: str, info: dict[str, Any]) -> None:
         self.phase = "policy"
         self._policy.reset(info)
         over = False
@@ -100,16 +107,14 @@ class LiveEpisode:
             action = self._ask(observation)
             if action is None:
                 self._end("context")
-                break
+                return
             self.phase = "step"
             observation, _, terminated, truncated, _ = self._recorder.step(action)
             over = terminated or truncated or self._end_if_used_up()
             self._add_turn()
-        self.phase = "over"
-        return self.trajectory
 
     def _ask(self, observation: str) -> str | None:
-        """The policy's next action; None where its context is full."""
+        """Return the next action; None if the policy's context is full."""
         self.phase = "policy"
         started = time.monotonic()
         try:
@@ -132,7 +137,7 @@ class LiveEpisode:
         return bool(limit)
 
     def _end(self, limit: str) -> None:
-        """Have the work graded as it is. The last turn gets the reward, where there was one."""
+        """End the episode and grade the work. The last turn, if any, gets the reward."""
         self.phase = "step"
         _, self._end_reward, terminated, truncated, info = self._swe_env.end(limit)
         self._result = {"terminated": terminated, "truncated": truncated, "info": info}
@@ -140,7 +145,7 @@ class LiveEpisode:
             self._turns[-1] = self._ended(self._turns[-1])
 
     def _ended(self, turn: Turn) -> Turn:
-        """The turn with what its end brought; wrappers may have rewarded the turn itself."""
+        """Return the turn with the result of the end. Wrappers may have rewarded the turn already."""
         return turn.model_copy(update={**self._result, "reward": turn.reward + self._end_reward})
 
     def _add_turn(self) -> None:
@@ -152,10 +157,10 @@ class LiveEpisode:
 
     @property
     def trajectory(self) -> Trajectory:
-        """The record as far as it got.
+        """The record so far.
 
         Raises:
-            UsageError: The environment was not reset yet.
+            UsageError: The environment has not been reset.
         """
         record = self._recorder.trajectory
         info = self._result.get("info", record.info)

@@ -1,4 +1,4 @@
-"""Sandboxes that a policy loses: once that is the machine's doing, twice in the same way it is the policy's."""
+"""Lost sandboxes: a first loss is excused; a second one by the same actions counts against the policy."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterable
 from ..trajectories.trajectory import Trajectory
 
 LIMIT = "sandbox_lost"
-"""The limit that ends an episode whose sandbox the policy lost twice."""
+"""Name of the limit that ends an episode whose sandbox the policy lost twice."""
 
 NOT_BY_A_COMMAND = "SandboxLost (expired)"
-"""The sandbox's time to live was over."""
+"""Reason of a loss at the end of the sandbox's time to live."""
 
 
 def lost_in_a_call(record: Trajectory) -> bool:
-    """Whether a sandbox that had started was lost while it carried out a call of the policy's, grading included."""
+    """Return whether a sandbox was lost during a call of the policy, grading included."""
     return bool(record.turns) and record.reason.startswith("SandboxLost") and record.reason != NOT_BY_A_COMMAND
 
 
 def lost_by_policy(record: Trajectory, earlier: Iterable[Trajectory]) -> bool:
-    """Whether a try lost its sandbox at the same point of the same actions as an earlier try of the episode.
+    """Return whether a try lost its sandbox at the same point of the same actions as an earlier try.
 
     Args:
-        record: The record of the try.
-        earlier: The records of earlier tries for which `lost_in_a_call` holds.
+        record: Record of the try.
+        earlier: Records of earlier tries at the episode for which `lost_in_a_call` is true.
     """
     return lost_in_a_call(record) and any(_actions(record) == _actions(one) for one in earlier)
 
@@ -33,7 +33,7 @@ def _actions(record: Trajectory) -> list[str]:
 
 
 def charged(record: Trajectory) -> Trajectory:
-    """The record of a lost sandbox as one that counts: reward 0, ended by the limit "sandbox_lost"."""
+    """Return the record of a lost sandbox as one that counts, with reward 0 and the limit "sandbox_lost"."""
     info = {**record.info, "outcome": "agent_limit", "limit": LIMIT, "reward_valid": True}
     last = record.turns[-1].model_copy(update={"info": info})
     return record.model_copy(

@@ -1,4 +1,4 @@
-"""What a rollout is asked for: which episodes, in which environment, played by whom."""
+"""`Plan`: the episodes of a rollout, their environment and their policy."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ..types import Frozen
 from .budget import Budget
 
 _PRIVATE = re.compile(r"(.*[_-])?(key|keys|url|token|secret|password|headers|authorization)")
-_OF_A_PLAN = {"source", "source_options", "task_id", "render_mode"}  # arguments of SweEnv that a plan sets itself
-_HOW = {"timeout", "deadline", "retries", "prices"}  # options that change when an answer comes, not which
+_OF_A_PLAN = {"source", "source_options", "task_id", "render_mode"}  # arguments of SweEnv that the plan sets
+_HOW = {"timeout", "deadline", "retries", "prices"}  # options that do not change the answers
 
 
 class Plan(Frozen):
-    """What to play. Everything in it is plain JSON.
+    """The episodes of a rollout, their environment and their policy. Every field is plain JSON.
 
     Attributes:
-        source: Where the tasks come from, as in `SweEnv`.
+        source: Task source, as in `SweEnv`.
         source_options: Arguments of the source.
-        tasks: The tasks, in the order in which they begin; None is all of the source.
-        attempts: Episodes of each task.
-        env: Further arguments of `SweEnv`: backend, tools, action_format, max_turns and so on.
-        policy: A name of `POLICIES`, or "module:Class".
-        policy_options: Arguments of the policy. Keys and addresses among them are written nowhere.
-        budget: What one episode may use, beside `max_turns` and `time_limit` of the environment.
-        seed: Every attempt has a seed of its own that is made from this one.
+        tasks: Task ids in the order in which they start. None: all tasks of the source.
+        attempts: Episodes per task.
+        env: Further arguments of `SweEnv`, for example backend, tools or max_turns.
+        policy: Policy name, or "module:Class".
+        policy_options: Arguments of the policy. Keys and URLs are never written to disk.
+        budget: Budget of one episode, beyond `max_turns` and `time_limit` of the environment.
+        seed: Seed from which the seed of each attempt derives.
     """
 
     source: str
@@ -47,24 +47,24 @@ class Plan(Frozen):
     seed: int = 0
 
     def make_env(self) -> SweEnv:
-        """A new environment; nothing is started.
+        """Make an environment; nothing starts.
 
         Raises:
-            UsageError: It cannot be made like that.
+            UsageError: An argument is unknown or invalid.
         """
         known = inspect.signature(SweEnv).parameters.keys() - _OF_A_PLAN
         for name in self.env:
             if name in _OF_A_PLAN:
-                raise UsageError(f"a plan's env must not say {name!r}: tasks have fields of their own in it")
+                raise UsageError(f"a plan's env cannot set {name!r}: use the plan's own fields for tasks")
             if name not in known:
                 raise unknown_name("argument of SweEnv", name, known)
         return SweEnv(self.source, self.source_options, **self.env)
 
     def config(self) -> dict[str, Any]:
-        """Everything that decides how an episode goes, defaults included; nothing private.
+        """Return everything that determines the episodes, defaults included, without keys and URLs.
 
         Raises:
-            UsageError: The environment cannot be made like that.
+            UsageError: An argument of the environment is invalid.
         """
         return {
             "env": self.make_env().config,
@@ -75,18 +75,18 @@ class Plan(Frozen):
         }
 
     def episode_seed(self, key: EpisodeKey) -> int:
-        """The seed of one attempt: the same in every run of this plan."""
+        """Return the seed of one attempt, the same in every run of this plan."""
         text = f"{self.seed}/{key.task_id}/{key.attempt}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
 def _public(value: Any) -> Any:
-    """Without what is named like a key or an address, however deep it stands."""
+    """Return a value without the entries, at any depth, that are named like a key or a URL."""
     if isinstance(value, dict):
         return {name: _public(part) for name, part in value.items() if not _PRIVATE.fullmatch(str(name).lower())}
     return [_public(part) for part in value] if isinstance(value, list) else value
 
 
 def hash_config(config: dict[str, Any]) -> str:
-    """Sixteen hexadecimal digits that two configs share only if they are equal."""
+    """Return a hash of 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Who plays: the protocol that the loop talks to. The policies that ship stand in `policies`."""
+"""`Policy`: the protocol between policies and the episode loop. `policies` holds the built-in ones."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from ..trajectories.trajectory import PolicyInfo, Segment, Usage
 
 
 class Policy(Protocol):
-    """Something that turns observations into actions.
+    """A policy turns observations into actions.
 
-    `play` calls `reset` once and then `act` with every observation, the one of `reset` first. A policy that needs
-    more than the text (the tools, say) takes it in its constructor.
+    `play` calls `reset` once, then `act` with every observation, beginning with the one of `reset`. A policy that
+    needs more than the text, for example the tools, takes it in its constructor.
 
-    Where `act` raises `PolicyError`, no action came and nobody is to blame but the policy's server: the episode has
-    no reward. A policy that keeps account of what it used is a `ReportingPolicy` too.
+    If the model does not answer, `act` raises `PolicyError` and the episode has no reward. A policy that reports its
+    usage is a `ReportingPolicy` too.
     """
 
     def reset(self, info: dict[str, Any]) -> None:
-        """An episode begins: forget the last one. `info` is that of the environment's `reset`."""
+        """Start an episode and forget the last one. `info` comes from the environment's `reset`."""
         ...
 
     def act(self, observation: str) -> str:
-        """The next action."""
+        """Return the next action."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyReport:
-    """What a policy tells of itself after an action.
+    """What a policy reports after an action.
 
     Attributes:
-        policy: Who it is.
-        usage: What the last `act` used, requests that were tried again included as far as the server told.
-        messages: The conversation as it stands, the last answer included, in the form of OpenAI's chat API.
-        segments: The tokens of the episode, where the policy keeps them.
+        policy: Name, model and settings of the policy.
+        usage: Usage of the last `act`, retried requests included if the server reports them.
+        messages: The conversation so far, the last answer included, as in OpenAI's chat API.
+        segments: The tokens of the episode, if the policy keeps them.
     """
 
     policy: PolicyInfo = dataclasses.field(default_factory=PolicyInfo)
@@ -48,28 +48,28 @@ class PolicyReport:
 
 @runtime_checkable
 class ReportingPolicy(Protocol):
-    """A policy that can say what it used. The loop asks after each `act`, also after one that raised."""
+    """A policy that reports its usage. The loop calls `report` after each `act`, even if it raised."""
 
     def report(self) -> PolicyReport:
-        """What it used for the last action, and the conversation so far."""
+        """Return the usage of the last action and the conversation so far."""
         ...
 
 
 class PolicyFactory(Protocol):
-    """Makes the policy of one episode, from any thread: cheap, as what is expensive is shared.
+    """Makes the policy of each episode, from any thread. Expensive parts are shared between policies.
 
-    `make_policies` gives one by name.
+    `make_policies` makes a factory by name.
     """
 
     def __call__(self, env: gymnasium.Env[str, str], *, seed: int | None = None) -> Policy:
-        """A policy for one episode of `env`.
+        """Make the policy of one episode.
 
         Args:
-            env: Whose tools it uses.
-            seed: Of its randomness, so that attempts at one task differ and each can be played again.
+            env: The environment whose tools it uses.
+            seed: Seed of its randomness: attempts at one task differ, and each can be repeated.
         """
         ...
 
     def close(self) -> None:
-        """Give back what is shared. Policies that wait for it raise `PolicyError` within a second."""
+        """Release what is shared. Policies that wait for it raise `PolicyError` within a second."""
         ...

@@ -1,9 +1,8 @@
-"""How far a rollout is, in numbers."""
+"""`Progress` and `Tally`: how far a rollout is."""
 
 from __future__ import annotations
 
 import collections
-import threading
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -15,35 +14,35 @@ from ..trajectories.trajectory import Trajectory, Usage
 from ..types import Frozen
 
 WINDOW = 50
-"""Tries that the rate of failures is taken from: the last ones."""
+"""Number of last tries that the failure rate is computed from."""
 
 FEWEST = 20
-"""Tries before which no rate is taken."""
+"""Number of tries before the failure rate is computed."""
 
 
 class Progress(Frozen):
-    """One count of a rollout. All but the rates include what earlier processes did in the same folder.
+    """The state of a rollout. Counts include earlier processes in the same folder; rates do not.
 
     Attributes:
-        experiment: The name of the run.
-        total: Episodes that are asked for.
-        done: Episodes that were judged.
-        resolved: Those of them that solved their task.
-        done_before: Those of them that were finished when this process began.
-        running: Episodes that are being played now.
-        sandboxes: Those of them whose sandbox has come up.
-        waiting: What the running episodes wait for: "reset", "policy", "step" -> count.
-        given_up: Episodes that were tried and are not done, in this process: the next run tries them again.
-        outcomes: What ended the judged episodes -> count: "submit", "turns", "tokens" and so on.
-        failures: Tries of this process that do not count, by name -> count: "SandboxLost (oom)", "TaskError".
-        first_failures: What the first of each name said. It may quote hidden tests, and is not in `progress.json`.
-        turns: Of the judged episodes, together.
-        usage: Of the judged episodes, and of the failed tries of this process.
-        seconds: Since this process began.
-        tokens_per_second: Of this process, read and written.
-        per_hour: Episodes that this process judges in an hour; 0 before the first.
-        eta: Seconds until the end at this rate; None where it cannot be told.
-        stopping: Why no more episodes are started; empty where they are.
+        experiment: Run name.
+        total: Episodes of the plan.
+        done: Graded episodes.
+        resolved: Graded episodes that resolved their task.
+        done_before: Graded episodes when this process started.
+        running: Episodes that run now.
+        sandboxes: Running episodes whose sandbox has started.
+        waiting: Running episodes by what they wait for: "reset", "policy" or "step".
+        given_up: Episodes that failed in this process; the next run retries them.
+        outcomes: Graded episodes by stop reason, for example "submit", "turns" or "tokens".
+        failures: Failed tries of this process by name, for example "SandboxLost (oom)".
+        first_failures: First message of each name. It may quote hidden tests and is not in `progress.json`.
+        turns: Sum of the turns of the graded episodes.
+        usage: Usage of the graded episodes and of the failed tries of this process.
+        seconds: Seconds since this process started.
+        tokens_per_second: Prompt and completion tokens per second in this process.
+        per_hour: Episodes that this process grades per hour; 0 before the first.
+        eta: Seconds until the end at this rate; None if unknown.
+        stopping: Why no more episodes start; empty while they do.
     """
 
     experiment: str
@@ -68,17 +67,17 @@ class Progress(Frozen):
 
     @property
     def mean_turns(self) -> float:
-        """Of the judged episodes."""
+        """Mean number of turns of the graded episodes."""
         return self.turns / self.done if self.done else 0.0
 
     @property
     def resolved_rate(self) -> float:
-        """Share of the judged episodes that solved their task."""
+        """Share of the graded episodes that resolved their task."""
         return self.resolved / self.done if self.done else 0.0
 
     @property
     def failed_tries(self) -> int:
-        """Tries that do not count."""
+        """Number of failed tries."""
         return sum(self.failures.values())
 
 
@@ -86,11 +85,11 @@ class Failure(NamedTuple):
     """Why a try does not count.
 
     Attributes:
-        name: Of its kind, for counting: "SandboxStartError (image)".
-        call: What was being done: "reset", "step bash", "grading", "policy".
-        message: In full.
-        retry: Whether playing it again may help.
-        counts: Whether it speaks against the infrastructure; a cancelled episode and a broken task do not.
+        name: Name under which it is counted, for example "SandboxStartError (image)".
+        call: The call that failed: "reset", "step bash", "grading" or "policy".
+        message: Full message.
+        retry: Whether another try may succeed.
+        counts: Whether it counts towards the failure rate. Cancelled episodes and broken tasks do not.
     """
 
     name: str
@@ -101,24 +100,23 @@ class Failure(NamedTuple):
 
 
 class Tally:
-    """Counts what happens. Its methods may be called from any thread.
+    """The counters behind `Progress`.
 
     Args:
-        experiment: The name of the run.
-        total: Episodes that are asked for.
-        before: Those of them that are finished already.
+        experiment: Run name.
+        total: Episodes of the plan.
+        before: Episodes that earlier processes graded.
     """
 
     def __init__(self, experiment: str, total: int, before: Iterable[IndexLine]) -> None:
         self._experiment = experiment
         self._total = total
-        self._mutex = threading.Lock()
         self._started = time.monotonic()
         self._outcomes: collections.Counter[str] = collections.Counter()
         self._failures: collections.Counter[str] = collections.Counter()
         self._examples: dict[str, Failure] = {}
         self._window: collections.deque[bool] = collections.deque(maxlen=WINDOW)
-        self._done = self._resolved = self._turns = self._given_up = 0
+        self._done = self._resolved = self._turns = 0
         self._usage = self._used_here = Usage()
         for entry in before:
             self._count(entry.reason, entry.resolved, entry.turns)
@@ -132,25 +130,18 @@ class Tally:
         self._outcomes[reason] += 1
 
     def finished(self, trajectory: Trajectory) -> None:
-        """An episode was judged."""
-        with self._mutex:
-            self._count(trajectory.reason, trajectory.resolved, len(trajectory.turns))
-            self._use(trajectory.usage)
-            self._window.append(False)
+        """Count a graded episode."""
+        self._count(trajectory.reason, trajectory.resolved, len(trajectory.turns))
+        self._use(trajectory.usage)
+        self._window.append(False)
 
     def failed(self, failure: Failure, usage: Usage) -> None:
-        """A try does not count."""
-        with self._mutex:
-            self._failures[failure.name] += 1
-            self._examples.setdefault(failure.name, failure)
-            self._use(usage)
-            if failure.counts:
-                self._window.append(True)
-
-    def gave_up(self) -> None:
-        """An episode will not be tried again by this process."""
-        with self._mutex:
-            self._given_up += 1
+        """Count a failed try."""
+        self._failures[failure.name] += 1
+        self._examples.setdefault(failure.name, failure)
+        self._use(usage)
+        if failure.counts:
+            self._window.append(True)
 
     def _use(self, usage: Usage) -> None:
         self._usage += usage
@@ -158,58 +149,56 @@ class Tally:
 
     @property
     def usage(self) -> Usage:
-        """What was used, by earlier processes too."""
-        with self._mutex:
-            return self._usage
+        """Usage so far, earlier processes included."""
+        return self._usage
 
     @property
     def seconds(self) -> float:
-        """Since this process began."""
+        """Seconds since this process started."""
         return time.monotonic() - self._started
 
     def too_many_failures(self, limit: float) -> str:
-        """What fails, in words, where more than a share of `limit` of the last tries did; else empty."""
-        with self._mutex:
-            tries, failed = len(self._window), sum(self._window)
-            if tries < FEWEST or failed <= limit * tries:
-                return ""
-            worst = [self._examples[name] for name, _ in self._failures.most_common() if self._examples[name].counts]
-            kinds = "; ".join(f"{self._failures[one.name]} x {one.name} in {one.call}" for one in worst[:3])
-            return (
-                f"{failed} of the last {tries} tries failed, which is more than {limit:.0%}: {kinds}. "
-                f"The first of them said: {worst[0].message}"
-            )
+        """Return what fails if the failure rate of the last tries is above `limit`; else an empty string."""
+        tries, failed = len(self._window), sum(self._window)
+        if tries < FEWEST or failed <= limit * tries:
+            return ""
+        worst = [self._examples[name] for name, _ in self._failures.most_common() if self._examples[name].counts]
+        kinds = "; ".join(f"{self._failures[one.name]} x {one.name} in {one.call}" for one in worst[:3])
+        return (
+            f"{failed} of the last {tries} tries failed, more than {limit:.0%}: {kinds}. "
+            f"The first message: {worst[0].message}"
+        )
 
-    def snapshot(self, waiting: Iterable[str], stopping: str) -> Progress:
-        """The count now.
+    def snapshot(self, waiting: Iterable[str], given_up: int, stopping: str) -> Progress:
+        """Return the state now.
 
         Args:
-            waiting: What each running episode waits for.
-            stopping: Why no more episodes are started.
+            waiting: What each running episode waits for; "over" if nothing.
+            given_up: Episodes that failed and are not tried again by this process.
+            stopping: Why no more episodes start.
         """
-        phases = collections.Counter(waiting)
-        with self._mutex:
-            seconds = self.seconds
-            here = self._done - self._done_before
-            left = self._total - self._done - self._given_up
-            return Progress(
-                experiment=self._experiment,
-                total=self._total,
-                done=self._done,
-                resolved=self._resolved,
-                done_before=self._done_before,
-                running=sum(phases.values()),
-                sandboxes=sum(phases.values()) - phases["reset"],
-                waiting={name: phases[name] for name in ("reset", "policy", "step")},
-                given_up=self._given_up,
-                outcomes=dict(self._outcomes.most_common()),
-                failures=dict(self._failures.most_common()),
-                first_failures={name: first.message for name, first in self._examples.items()},
-                turns=self._turns,
-                usage=self._usage,
-                seconds=seconds,
-                tokens_per_second=self._used_here.tokens / seconds if seconds else 0.0,
-                per_hour=here / seconds * 3600 if seconds else 0.0,
-                eta=left * seconds / here if here and not stopping else None,
-                stopping=stopping,
-            )
+        phases = collections.Counter(phase for phase in waiting if phase != "over")
+        seconds = self.seconds
+        here = self._done - self._done_before
+        left = self._total - self._done - given_up
+        return Progress(
+            experiment=self._experiment,
+            total=self._total,
+            done=self._done,
+            resolved=self._resolved,
+            done_before=self._done_before,
+            running=sum(phases.values()),
+            sandboxes=sum(phases.values()) - phases["reset"],
+            waiting={name: phases[name] for name in ("reset", "policy", "step")},
+            given_up=given_up,
+            outcomes=dict(self._outcomes.most_common()),
+            failures=dict(self._failures.most_common()),
+            first_failures={name: first.message for name, first in self._examples.items()},
+            turns=self._turns,
+            usage=self._usage,
+            seconds=seconds,
+            tokens_per_second=self._used_here.tokens / seconds if seconds else 0.0,
+            per_hour=here / seconds * 3600 if seconds else 0.0,
+            eta=left * seconds / here if here and not stopping else None,
+            stopping=stopping,
+        )

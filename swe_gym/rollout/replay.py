@@ -1,4 +1,4 @@
-"""Play a recorded trajectory again, and find the first byte that differs."""
+"""Replay recorded trajectories and find the first byte that differs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..trajectories.trajectory import CUT, Trajectory, Turn, shortened_like
 from ..types import Frozen
 
 CONTEXT = 60
-"""Characters before and after a difference that are shown."""
+"""Characters shown before and after a difference."""
 
 
 class Difference(Frozen):
-    """The first place where a replay is not what was recorded.
+    """The first difference between a record and its replay.
 
     Attributes:
-        turn: Of the trajectory, from 1; 0 is what `reset` returned.
-        what: "observation", or what else of the step: "reward", "terminated", "truncated", "info.tool_ok" and so on.
-        byte: Offset of the first byte that differs in the UTF-8 text of it, without what was ignored.
-        recorded: The record around that place.
-        replayed: The replay around it.
+        turn: Number of the turn, from 1; 0 is the result of `reset`.
+        what: Part of the step that differs, for example "observation", "reward" or "info.tool_ok".
+        byte: Offset of the first differing byte in the UTF-8 text, without ignored text.
+        recorded: Excerpt of the record.
+        replayed: Excerpt of the replay.
     """
 
     turn: int
@@ -50,34 +50,34 @@ def replay(
     sandbox_options: dict[str, Any] | None = None,
     ignore: Sequence[str] = (),
 ) -> Difference | None:
-    r"""Take the recorded actions in a new sandbox and compare all that comes back, until something differs.
+    r"""Take the recorded actions in a new sandbox and compare observations, rewards and info.
 
     Args:
-        trajectory: Of this package's environments. One that was imported has no environment to be replayed in.
-        backend: Kind of sandbox; None is the recorded one.
-        sandbox_options: In place of the recorded ones, where a backend is given.
-        ignore: Regular expressions of text that may differ, such as r"in \d+\.\d+s".
+        trajectory: A trajectory of this package. Imported trajectories have no environment to replay in.
+        backend: Sandbox backend; None uses the recorded one.
+        sandbox_options: Replaces the recorded options if a backend is given.
+        ignore: Regular expressions of text that may differ, for example r"in \d+\.\d+s".
 
     Returns:
-        The first difference; None where there is none.
+        The first difference; None if there is none.
 
     Raises:
-        UsageError: It cannot be replayed: no environment, no such task, an action of which only the beginning was
-            kept, an invalid pattern.
-        SandboxError: The sandbox did not come up.
+        UsageError: The trajectory cannot be replayed: it has no environment, its task is unknown, an action was
+            shortened, or a pattern is invalid.
+        SandboxError: The sandbox did not start.
         TaskError: The task is broken.
     """
     if not trajectory.env:
-        raise UsageError(f"{trajectory.task_id}: the record does not say in which environment it was played")
+        raise UsageError(f"{trajectory.task_id} cannot be replayed: its record has no environment")
     for number, turn in enumerate(trajectory.turns, 1):
         if CUT.search(turn.action):
             raise UsageError(
-                f"{trajectory.task_id}: turn {number} cannot be replayed: its action was too long to be kept whole"
+                f"{trajectory.task_id} cannot be replayed: the action of turn {number} was too long to be kept whole"
             )
     try:
         patterns = [re.compile(pattern) for pattern in ignore]
     except re.error as error:
-        raise UsageError(f"a pattern of what to ignore is no regular expression: {error}") from error
+        raise UsageError(f"invalid regular expression to ignore: {error}") from error
     config = {**trajectory.env, "render_mode": None}
     if backend is not None:
         config |= {"backend": backend, "sandbox_options": sandbox_options or {}}
@@ -89,13 +89,13 @@ def replay(
 
 
 def _played(env: SweEnv, trajectory: Trajectory) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
-    """Number of the turn, what was recorded of it, and what it is now."""
+    """Yield the number of each turn, its recorded facts and its replayed facts."""
     observation, info = env.reset(seed=trajectory.seed, options={"task_id": trajectory.task_id})
     yield 0, {"observation": trajectory.observation}, {"observation": observation}
     for number, turn in enumerate(trajectory.turns, 1):
         observation, reward, terminated, truncated, info = env.step(turn.action)
         over = terminated or truncated
-        if turn.truncated and not over and turn.info.get("limit"):  # a limit that only the engine saw: tokens, cost
+        if turn.truncated and not over and turn.info.get("limit"):  # a limit of the episode loop: tokens, cost
             _, reward, terminated, truncated, info = env.end(turn.info["limit"])
         observation = shortened_like(observation, turn.observation)
         now = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}

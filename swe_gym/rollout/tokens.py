@@ -1,10 +1,9 @@
-"""Episodes driven by token ids, so that what is trained on is exactly what was sampled.
+"""Conversations as token ids, so that training uses exactly the sampled tokens.
 
-A conversation grows by concatenation: the next prompt is the last prompt, the sampler's own completion, and what the
-chat template puts between an answer and the next question (the delta). Nothing that was sampled is ever encoded anew.
-Where a template rewrites what was said before (one that drops earlier thoughts, say), the rendered conversation is no
-longer an extension of the tokens at hand: a new segment begins, with the rendered text as its prompt, and what was
-sampled before stays in its own segment, once.
+The next prompt is the last prompt, the sampler's completion, and the text that the chat template puts between an answer
+and the next message (the delta). Sampled tokens are never encoded again. If a template rewrites earlier messages, for
+example drops earlier thoughts, a new segment starts with the rendered text as its prompt; the tokens sampled before
+stay in their own segment.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from ..types import ToolSpec
 from .policy import PolicyReport
 
 _SENTINEL = "\u2402answer\u2403"
-"""Stands for an answer while a template is asked what it puts behind one."""
+"""Placeholder for an answer, used to find what a template puts after one."""
 
 
 class Completion(NamedTuple):
-    """What a sampler gives for one prompt.
+    """A sampled answer.
 
     Attributes:
-        token_ids: As sampled, the token that ended the answer included.
-        logprobs: Of each, under the distribution that it was drawn from.
-        finish: "stop" where the model ended the answer, "length" where the limit did.
-        version: Of the weights.
+        token_ids: Sampled token ids, the end token included.
+        logprobs: Log-probability of each token under the sampling distribution.
+        finish: "stop" if the model ended the answer, "length" if the limit did.
+        version: Version of the weights.
     """
 
     token_ids: Sequence[int]
@@ -48,55 +47,55 @@ class Generator(Protocol):
 
         Args:
             prompt: Token ids.
-            max_tokens: At most so many new ones.
-            temperature: Of the distribution, with nothing else done to it; 0 takes the likeliest token.
-            seed: Of the draw.
+            max_tokens: Maximum number of new tokens.
+            temperature: Sampling temperature, without other transformations; 0 is greedy.
+            seed: Sampling seed.
 
         Raises:
-            PolicyError: No answer came.
+            PolicyError: The sampler did not answer.
         """
         ...
 
 
 class ChatTemplate:
-    """What a tokenizer's chat template makes of messages.
+    """The chat template of a tokenizer.
 
     Args:
-        tokenizer: Of `transformers`, with a chat template.
+        tokenizer: A tokenizer of `transformers`.
 
     Raises:
-        UsageError: It has none, or the template hides what the assistant says.
+        UsageError: It has no chat template, or the template omits the assistant's messages.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         if not tokenizer.chat_template:
-            raise UsageError("the tokenizer has no chat template: take an instruct model, or set one")
+            raise UsageError("the tokenizer has no chat template: use an instruct model, or set one")
         self._tokenizer = tokenizer
         if _SENTINEL not in self.render([_user("?"), _assistant(_SENTINEL), _user("!")]):
-            raise UsageError("the chat template does not show what the assistant said")
+            raise UsageError("the chat template omits the assistant's messages")
 
     def render(self, messages: Sequence[dict[str, Any]]) -> str:
-        """The conversation as text, up to where the assistant speaks next."""
+        """Return the conversation as text, with the prompt for the next answer."""
         text: str = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         return text
 
     def between(self, answer: str, message: dict[str, Any]) -> str:
-        """What stands between the end of an answer and the next one, where `message` comes between.
+        """Return the text between the end of an answer and the start of the next one.
 
         Args:
-            answer: The text of the token that ended the answer; empty where none did. It is not repeated.
-            message: What the assistant is told.
+            answer: Text of the end token of the answer, which is not repeated; empty if there was none.
+            message: The message between the two answers.
         """
         text = self.render([_user("?"), _assistant(_SENTINEL), message])
         return text[text.index(_SENTINEL) + len(_SENTINEL) :].removeprefix(answer)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids, special tokens by their names, nothing added."""
+        """Return token ids. Special tokens are recognized by name; none is added."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text, special tokens by their names."""
+        """Return the text, special tokens by name."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
@@ -105,8 +104,8 @@ class Conversation:
     """One episode's conversation as tokens.
 
     Args:
-        template: Of the model that samples.
-        messages: What stands before its first answer.
+        template: Chat template of the sampling model.
+        messages: Messages before the first answer.
     """
 
     def __init__(self, template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> None:
@@ -125,21 +124,21 @@ class Conversation:
 
     @property
     def prompt(self) -> list[int]:
-        """The tokens at hand."""
+        """The token ids of the next prompt."""
         return list(self._ids)
 
     @property
     def messages(self) -> tuple[dict[str, Any], ...]:
-        """The same as messages."""
+        """The messages of the conversation."""
         return tuple(self._messages)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """What was sampled so far, and what it was sampled after; a segment without a sampled token is none."""
+        """The segments so far. Segments without sampled tokens are omitted."""
         return (*self._done, self._segment()) if any(self._mask) else tuple(self._done)
 
     def _segment(self) -> Segment:
-        end = max(index for index, one in enumerate(self._mask) if one) + 1  # what follows teaches nothing
+        end = max(index for index, one in enumerate(self._mask) if one) + 1  # nothing after it was sampled
         return Segment(
             token_ids=tuple(self._ids[:end]),
             loss_mask=tuple(self._mask[:end]),
@@ -149,10 +148,10 @@ class Conversation:
         )
 
     def answer(self, completion: Completion, temperature: float) -> str:
-        """Add what was sampled.
+        """Add a sampled answer.
 
         Returns:
-            Its text, without the token that ended it.
+            Its text, without the end token.
         """
         ids = list(completion.token_ids)
         self._ids += ids
@@ -167,7 +166,7 @@ class Conversation:
         return text
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Add what the environment says. Tokens that the sampler did not emit, an end it was denied too, are masked."""
+        """Add a message of the environment. Tokens that were not sampled are masked."""
         delta = self._template.encode(self._template.between(self._end, message))
         self._messages.append(message)
         rendered = self._template.render(self._messages)
@@ -182,23 +181,23 @@ class Conversation:
 
 
 def _same(rendered: str, grown: str) -> bool:
-    """Whether a template would show the conversation as it grew. Many trim blanks, and that rewrites nothing."""
+    """Return whether two texts are equal up to white space, which many templates trim."""
     return "".join(rendered.split()) == "".join(grown.split())
 
 
 class TokenPolicy:
-    """Plays by token ids, and keeps them.
+    """A policy that samples from a generator and keeps the token ids.
 
     Args:
-        env: Whose tools it is told of.
-        generator: What samples; shared by all episodes.
-        template: Of the generator's model.
-        system: What the model is told first; empty names the tools in a few lines.
-        temperature: Of sampling.
-        max_tokens: Of one answer.
-        max_context: Of the whole conversation. Where it is full, the episode ends and the work is graded.
-        seed: Of the draws; the number of the turn is added.
-        model: The model's name, for the record.
+        env: The environment whose tools the system prompt names.
+        generator: Samples tokens; shared by all episodes.
+        template: Chat template of the generator's model.
+        system: System prompt. Empty: a short list of the tools.
+        temperature: Sampling temperature.
+        max_tokens: Maximum tokens of one answer.
+        max_context: Maximum tokens of the conversation. If it is full, the episode ends and is graded.
+        seed: Sampling seed; the turn number is added.
+        model: Model name in the record.
     """
 
     def __init__(
@@ -215,7 +214,7 @@ class TokenPolicy:
         model: str = "",
     ) -> None:
         if not isinstance(env.unwrapped, SweEnv):
-            raise UsageError(f"this policy plays SweEnv, not {type(env.unwrapped).__name__}")
+            raise UsageError(f"the environment must be a SweEnv, not a {type(env.unwrapped).__name__}")
         self._generator = generator
         self._template = template
         self._system = system or short_prompt(env.unwrapped.tools)
@@ -231,8 +230,8 @@ class TokenPolicy:
         self._usage = Usage()
         self._turn = 0
 
-    def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  every task begins the same way
-        """Begin a conversation."""
+    def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  the same for every task
+        """Start a conversation."""
         self._conversation = None
         self._turn = 0
 
@@ -240,7 +239,7 @@ class TokenPolicy:
         """Sample the next answer.
 
         Raises:
-            PolicyError: The generator failed, or, with the reason "context", the conversation is full.
+            PolicyError: The generator failed, or the conversation is full (reason "context").
         """
         self._usage = Usage()
         conversation = self._hear(observation)
@@ -248,7 +247,7 @@ class TokenPolicy:
         room = min(self._max_tokens, self._max_context - len(prompt))
         if room < 1:
             raise PolicyError(
-                f"the conversation has {len(prompt)} tokens, of {self._max_context} allowed", reason="context"
+                f"the conversation has {len(prompt)} tokens; max_context is {self._max_context}", reason="context"
             )
         seed = None if self._seed is None else self._seed + self._turn
         completion = self._generator.generate(prompt, max_tokens=room, temperature=self._temperature, seed=seed)
@@ -264,7 +263,7 @@ class TokenPolicy:
         return self._conversation
 
     def report(self) -> PolicyReport:
-        """What the last answer used, and every token so far."""
+        """Return the usage of the last answer, and every token so far."""
         if self._conversation is None:
             return PolicyReport(policy=self._info)
         return PolicyReport(
@@ -276,7 +275,7 @@ class TokenPolicy:
 
 
 def short_prompt(tools: Sequence[ToolSpec]) -> str:
-    """The tools and how to call them in as few tokens as a small model can do with."""
+    """Return a short system prompt: the tools and how to call them."""
     lines = [f"- {spec.name}({', '.join(spec.parameters.get('properties', {}))})" for spec in tools]
     head = 'Solve the task with one tool call, in JSON: {"name": TOOL, "arguments": {ARGUMENTS}}. The tools:'
     return "\n".join([head, *lines])

@@ -1,12 +1,10 @@
-"""The episodes of one update: many at once, and what the infrastructure lost is named and left out."""
+"""Plays the episodes of one update, many at once. Episodes that the infrastructure loses are reported and left out."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
-import queue
-import threading
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,19 +13,27 @@ import gymnasium
 
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, SandboxError, TaskError, UsageError
-from ..rollout.episode import play
+from ..rollout.attempt import EpisodeJob
+from ..rollout.pool import CLOSE_TIMEOUT, EpisodePool
+from ..rollout.progress import Failure
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
 from ..trajectories.trajectory import Trajectory
 from .config import EnvConfig, GenerationConfig
+
+GRACE = 1.0
+"""Seconds that cancelled episodes have to end."""
+
+_PARTS = ("start", "tools", "grading", "policy")
+_NOT_PLAYED = Failure("Cancelled", "reset", "cancelled before it started", retry=False, counts=False)
 
 
 class Slot(NamedTuple):
     """One episode to play.
 
     Attributes:
-        task_id: The task.
-        group: The number of the task in its batch: attempts at one task are a group.
-        seed: Of the draws.
+        task_id: Task id.
+        group: Number of the task in its batch. Attempts at one task form a group.
+        seed: Sampling seed.
     """
 
     task_id: str
@@ -37,15 +43,15 @@ class Slot(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Played:
-    """What became of the episodes of one update.
+    """The played episodes of one update.
 
     Attributes:
-        trajectories: Those that count, in the order of their slots.
-        groups: The group of each.
-        lost: How each of the others was lost, as "SandboxLost: ...".
-        seconds: Wall-clock time of it all ("all"), and what the threads that played did meanwhile, summed over them:
-            "start", "tools", "grading" and "policy" of the episodes that count, the "rest" of those, tries that were
-            "lost", and "idle", with no episode left to play. Together the sums are "all" times the threads.
+        trajectories: Episodes that count, in the order of their slots.
+        groups: Group of each episode.
+        lost: Failure of each lost episode, for example "SandboxLost: ...". If the same actions lose the sandbox twice,
+            the episode is not lost: it counts, with reward 0.
+        seconds: Wall-clock time ("all"), and thread time by activity: "start", "tools", "grading", "policy" and "rest"
+            of the episodes that count, "lost" tries, and "idle". The activities add up to "all" times the threads.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -54,7 +60,7 @@ class Played:
     seconds: dict[str, float]
 
     def keep(self, where: Sequence[bool]) -> Played:
-        """Those episodes for which `where` is true."""
+        """Return the episodes for which `where` is true."""
         chosen = [index for index, kept in enumerate(where) if kept]
         return dataclasses.replace(
             self,
@@ -63,26 +69,31 @@ class Played:
         )
 
 
-class _Finished(NamedTuple):
-    """What came of a slot: the episode, or how it was lost; seconds of all its tries, and of those that were lost."""
+class _Episode(EpisodeJob[int]):
+    """One try at the episode of a slot; the key is the slot's index."""
 
-    result: Trajectory | str
-    seconds: float
-    lost: float
+    @property
+    def name(self) -> str:
+        """Task, slot and try."""
+        return f"{self._task_id}/{self.key}/{self.number}"
+
+    def understand(self, error: Exception) -> Failure | None:
+        """Return the failure that an error means. Other errors of the sampler are raised and end the training."""
+        return super().understand(error) if isinstance(error, PolicyError | SandboxError | TaskError) else None
 
 
 class Collector:
-    """Plays episodes of one environment with one generator, one thread and one environment for each at a time.
+    """Plays episodes of one environment with one generator.
 
     Args:
-        config: What is played.
-        generation: How answers are sampled.
-        generator: What samples.
-        template: Of the generator's model.
-        options: Arguments of the environment beside `config.options`: those of training or of evaluation.
+        config: The environment.
+        generation: Sampling settings.
+        generator: Samples tokens.
+        template: Chat template of the generator's model.
+        options: Further arguments of the environment, for training or evaluation.
 
     Raises:
-        UsageError: The environment cannot be made like that.
+        UsageError: An argument of the environment is invalid.
     """
 
     def __init__(
@@ -96,66 +107,51 @@ class Collector:
         self._config, self._generation = config, generation
         self._generator, self._template = generator, template
         self._options = options
-        self._idle: queue.SimpleQueue[gymnasium.Env[str, str]] = queue.SimpleQueue()
-        self._envs: list[gymnasium.Env[str, str]] = []
-        self._lock = threading.Lock()
+        self._first = make_env(config, options)  # holds the source, so that it is read once
+        self.task_ids: Sequence[str] = _swe_env(self._first).source.ids()
+        self._pool: EpisodePool[int, _Episode] | None = None
         self._closed = False
-        first = self._make_env()
-        self.task_ids: Sequence[str] = _swe_env(first).source.ids()
-        self._idle.put(first)
-
-    def _make_env(self) -> gymnasium.Env[str, str]:
-        env = make_env(self._config, self._options)
-        with self._lock:
-            self._envs.append(env)
-        return env
 
     def play(self, slots: Sequence[Slot], *, temperature: float) -> Played:
-        """Play them all, `config.workers` at once. An episode that is lost is tried once more.
+        """Play an episode for each slot, `config.workers` at once. Lost episodes are retried once.
 
-        After an error or Ctrl-C it waits for nobody: threads end as soon as the generator is closed too.
+        After an error or Ctrl-C, running episodes have `GRACE` seconds to end.
 
         Raises:
-            UsageError: Something is used wrongly; no episode is to blame.
+            UsageError: The configuration is invalid.
         """
         started = time.monotonic()
-        threads = concurrent.futures.ThreadPoolExecutor(self._config.workers, thread_name_prefix="episode")
-        try:
-            futures = [threads.submit(self._play_one, slot, temperature) for slot in slots]
-            results = [future.result() for future in futures]
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+        losses: list[list[Trajectory]] = [[] for _ in slots]
+        ends: list[Trajectory | Failure] = [_NOT_PLAYED for _ in slots]
+        seconds = dict.fromkeys((*_PARTS, "rest", "lost"), 0.0)
+
+        def make(index: int, number: int) -> _Episode:
+            env, slot = make_env(self._config, self._options), slots[index]
+            policy = functools.partial(self._policy, seed=slot.seed, temperature=temperature)
+            return _Episode(index, number, env, policy, task_id=slot.task_id, seed=slot.seed, losses=losses[index])
+
+        with EpisodePool(make, workers=self._config.workers, retries=1, grace=GRACE) as self._pool:
+            if self._closed:
+                self._pool.cancel("closed")
+            for episode in self._pool.run(range(len(slots))):
+                record, failure = episode.outcome()
+                ends[episode.key] = failure or record.without_oracle()
+                for part, spent in _parts(episode, record if failure is None else None).items():
+                    seconds[part] += spent
+                if failure is not None and failure.retry:
+                    self._pool.retry(episode)
         wall = time.monotonic() - started
-        good = [
-            (slot, one.result) for slot, one in zip(slots, results, strict=True) if isinstance(one.result, Trajectory)
-        ]
+        seconds["idle"] = max(0.0, min(self._config.workers, len(slots)) * wall - sum(seconds.values()))
+        good = [(slot.group, end) for slot, end in zip(slots, ends, strict=True) if isinstance(end, Trajectory)]
         return Played(
             trajectories=tuple(trajectory for _, trajectory in good),
-            groups=tuple(slot.group for slot, _ in good),
-            lost=tuple(one.result for one in results if isinstance(one.result, str)),
-            seconds={"all": wall, **_parts(results, min(self._config.workers, len(slots)) * wall)},
+            groups=tuple(group for group, _ in good),
+            lost=tuple(_told(end) for end in ends if isinstance(end, Failure)),
+            seconds={"all": wall, **seconds},
         )
 
-    def _play_one(self, slot: Slot, temperature: float) -> _Finished:
-        started = time.monotonic()
-        result = self._try(slot, temperature)
-        lost = 0.0
-        if isinstance(result, str) and not self._closed:
-            lost = time.monotonic() - started
-            result = self._try(slot, temperature)
-        seconds = time.monotonic() - started
-        return _Finished(result, seconds, lost if isinstance(result, Trajectory) else seconds)
-
-    def _try(self, slot: Slot, temperature: float) -> Trajectory | str:
-        """The episode, or why it does not count."""
-        try:
-            env = self._idle.get_nowait()
-        except queue.Empty:
-            env = self._make_env()
-        policy = TokenPolicy(
+    def _policy(self, env: gymnasium.Env[str, str], seed: int, temperature: float) -> TokenPolicy:
+        return TokenPolicy(
             env,
             self._generator,
             self._template,
@@ -163,48 +159,41 @@ class Collector:
             temperature=temperature,
             max_tokens=self._generation.max_tokens,
             max_context=self._generation.max_context,
-            seed=slot.seed,
+            seed=seed,
         )
-        try:
-            trajectory = play(env, policy, seed=slot.seed, options={"task_id": slot.task_id})
-        except (PolicyError, SandboxError, TaskError) as error:
-            return f"{type(error).__name__}: {error}"
-        finally:
-            env.close()
-            self._idle.put(env)
-        if not trajectory.reward_valid:
-            return trajectory.info["failure"] or "the infrastructure failed"
-        return trajectory
 
     def close(self) -> None:
-        """End every episode. Idempotent."""
+        """End every episode. Idempotent, from any thread."""
         self._closed = True
-        with self._lock:
-            envs = list(self._envs)
-        for env in envs:
-            env.close()
+        if self._pool is not None:
+            self._pool.cancel("closed")
+            self._pool.join(CLOSE_TIMEOUT)
+        self._first.close()
 
 
-def _parts(finished: Sequence[_Finished], threads: float) -> dict[str, float]:
-    """What the threads did, in seconds, of the seconds that they were there."""
-    parts = {
-        name: sum(one.result.seconds.get(name, 0.0) for one in finished if isinstance(one.result, Trajectory))
-        for name in ("start", "tools", "grading", "policy")
-    }
-    parts["lost"] = sum(one.lost for one in finished)
-    busy = sum(one.seconds for one in finished)
-    return {**parts, "rest": max(0.0, busy - sum(parts.values())), "idle": max(0.0, threads - busy)}
+def _parts(episode: _Episode, record: Trajectory | None) -> dict[str, float]:
+    """Return what the thread of an ended try did, in seconds. `record` is None if the try does not count."""
+    if record is None:
+        return {"lost": episode.seconds}
+    parts = {name: record.seconds.get(name, 0.0) for name in _PARTS}
+    return {**parts, "rest": max(0.0, episode.seconds - sum(parts.values()))}
+
+
+def _told(failure: Failure) -> str:
+    """Return a failure as "PolicyError: no route to host"."""
+    kind = failure.name.partition(" ")[0]
+    return failure.message if failure.message.startswith(kind) else f"{kind}: {failure.message}"
 
 
 def make_env(config: EnvConfig, options: Mapping[str, Any]) -> gymnasium.Env[str, str]:
-    """An environment of a run, in which nothing is started.
+    """Make an environment of a run; nothing starts.
 
     Args:
-        config: What is played.
-        options: Arguments of the environment beside `config.options`: those of training or of evaluation.
+        config: The environment.
+        options: Further arguments, for training or evaluation.
 
     Raises:
-        UsageError: It cannot be made like that.
+        UsageError: An argument is invalid.
     """
     try:
         env: gymnasium.Env[str, str] = gymnasium.make(
@@ -217,10 +206,10 @@ def make_env(config: EnvConfig, options: Mapping[str, Any]) -> gymnasium.Env[str
 
 
 def task_ids(config: EnvConfig, options: Mapping[str, Any]) -> Sequence[str]:
-    """The tasks of such an environment.
+    """Return the task ids of an environment.
 
     Raises:
-        UsageError: It cannot be made like that, or its tasks cannot be found.
+        UsageError: An argument is invalid, or the tasks cannot be found.
     """
     with contextlib.closing(make_env(config, options)) as env:
         return _swe_env(env).source.ids()
@@ -228,5 +217,5 @@ def task_ids(config: EnvConfig, options: Mapping[str, Any]) -> Sequence[str]:
 
 def _swe_env(env: gymnasium.Env[str, str]) -> SweEnv:
     if not isinstance(env.unwrapped, SweEnv):
-        raise UsageError(f"training plays environments of swe_gym, and {env.spec} is none")
+        raise UsageError(f"training needs an environment of swe_gym, not {env.spec}")
     return env.unwrapped

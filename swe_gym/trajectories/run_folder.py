@@ -1,16 +1,16 @@
-"""The run folder: what a rollout leaves on disk, whole at every moment.
+"""The run folder: the files of a rollout, consistent at every moment.
 
     runs/NAME/
-      run.json             what was asked for
-      trajectories.jsonl   finished episodes, one `Trajectory` per line; each (task, attempt) at most once
-      index.jsonl          one `IndexLine` per line of trajectories.jsonl: where it is, and what a table shows
-      failed.jsonl         tries that do not count, one `Trajectory` per line: failures, cancelled and killed episodes
+      run.json             the configuration
+      trajectories.jsonl   graded episodes, one `Trajectory` per line; each (task, attempt) at most once
+      index.jsonl          one `IndexLine` per line of trajectories.jsonl: its place, and the columns of a table
+      failed.jsonl         failed tries, one `Trajectory` per line: failures, cancelled and killed episodes
       live/                one file per running episode: a `Trajectory` without turns, then one `Turn` per line
-      progress.json        the last count, replaced every second or so
+      progress.json        the last progress, replaced about every second
       lock                 held while a process writes
 
-A line is finished when its newline is there. Whatever was killed in the middle of a line, the next process that opens
-the folder cuts the half line off; readers just leave it out.
+A line is complete once its newline is written. Readers skip an incomplete line, and the next process that opens the
+folder removes it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -33,12 +34,14 @@ from ..lines import end_of_lines, whole_lines
 from ..types import Frozen
 from .trajectory import Trajectory, Turn, Usage
 
+logger = logging.getLogger(__name__)
+
 RUN, TRAJECTORIES, INDEX, FAILED = "run.json", "trajectories.jsonl", "index.jsonl", "failed.jsonl"
 LIVE, PROGRESS, LOCK = "live", "progress.json", "lock"
 
 
 class EpisodeKey(NamedTuple):
-    """What makes an episode one that was asked for: played once and never again."""
+    """The identity of an episode in a run."""
 
     task_id: str
     attempt: int
@@ -46,17 +49,17 @@ class EpisodeKey(NamedTuple):
 
 
 class RunInfo(Frozen):
-    """What was asked for: the content of `run.json`.
+    """The content of `run.json`.
 
     Attributes:
-        version: Of the folder's layout.
-        experiment: The name of the run.
-        config: Everything that decides how an episode goes. A folder holds episodes of one config only.
-        config_hash: Of `config`.
-        settings: How it was played: workers, limits of the whole run and so on. May change when a run goes on.
-        tasks: The tasks of the last call.
-        attempts: Attempts at each task, likewise.
-        swe_gym: The version that wrote it.
+        version: Version of the folder's layout.
+        experiment: Run name.
+        config: Everything that determines the episodes. A folder holds episodes of one configuration.
+        config_hash: Hash of `config`.
+        settings: How the last call ran: workers, budget of the run and so on. May change when a run is resumed.
+        tasks: Tasks of the last call.
+        attempts: Attempts per task in the last call.
+        swe_gym: Version of the package.
         created: Date and time (UTC, ISO 8601).
     """
 
@@ -72,13 +75,13 @@ class RunInfo(Frozen):
 
 
 class IndexLine(Frozen):
-    """What a table shows of a finished episode, and where its line is.
+    """A line of the index: a summary of a graded episode, and the place of its record.
 
     Attributes:
-        offset: Of the line in `trajectories.jsonl`, in bytes.
-        length: Of the line, in bytes, with its newline.
-        turns: How many.
-        cheat_signs: How many signs of cheating were seen, as `info` counts them.
+        offset: Offset of the line in `trajectories.jsonl`, in bytes.
+        length: Length of the line in bytes, newline included.
+        turns: Number of turns.
+        cheat_signs: Number of cheat signs, as in `info`.
         (others): As in `Trajectory`.
     """
 
@@ -101,52 +104,52 @@ class IndexLine(Frozen):
 
     @property
     def key(self) -> EpisodeKey:
-        """Which episode it was."""
+        """The identity of the episode."""
         return EpisodeKey(self.task_id, self.attempt, self.config_hash)
 
     @property
     def end(self) -> int:
-        """Offset of the first byte behind the line."""
+        """Offset of the first byte after the line."""
         return self.offset + self.length
 
 
-# --- reading: for anybody, also while the run goes on ---------------------------------------------------------
+# --- reading, also while the run is written ---------------------------------------------------------
 
 
 def read_run(folder: str | os.PathLike[str]) -> RunInfo:
-    """What the run of a folder was asked for.
+    """Read `run.json`.
 
     Raises:
-        UsageError: It is no run folder.
+        UsageError: The folder is not a run folder.
     """
     path = Path(folder) / RUN
     try:
         return RunInfo.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise UsageError(f"{folder} is no run folder: it holds no {RUN}") from None
+        raise UsageError(f"{folder} is not a run folder: {RUN} is missing") from None
     except ValidationError as error:
-        raise UsageError(f"{path} does not describe a run of version 1: {wrong_fields(error)}") from error
+        raise UsageError(f"{path} is not a run of version 1: {wrong_fields(error)}") from error
 
 
 def open_trajectories(path: str | os.PathLike[str]) -> Iterator[Trajectory]:
-    """The trajectories of a run folder, or of a file of them, one by one.
+    """Yield the trajectories of a run folder or a file.
 
     Raises:
-        UsageError: There is none, or a line is no trajectory.
+        UsageError: The file is missing, or a line is not a trajectory.
     """
     source = Path(path)
     if source.is_dir():
         source = source / TRAJECTORIES
     if not source.exists():
-        raise UsageError(f"{path} is neither a run folder nor a file of trajectories")
+        raise UsageError(f"{path} is neither a run folder nor a trajectory file")
     return Trajectory.read(source)
 
 
 def read_index(folder: str | os.PathLike[str]) -> list[IndexLine]:
-    """One entry per finished episode, in the order in which they finished.
+    """Return one entry per graded episode, in the order in which they finished.
 
     Raises:
-        UsageError: A line of it is broken.
+        UsageError: A line is invalid.
     """
     path = Path(folder) / INDEX
     entries = []
@@ -154,15 +157,17 @@ def read_index(folder: str | os.PathLike[str]) -> list[IndexLine]:
         try:
             entries.append(IndexLine.model_validate_json(line))
         except ValidationError as error:
-            raise UsageError(f"{path}, line {number} is broken ({wrong_fields(error)}): delete the file") from error
+            raise UsageError(
+                f"{path}, line {number} is invalid ({wrong_fields(error)}): delete the file to rebuild it"
+            ) from error
     return entries
 
 
 def read_indexed(folder: str | os.PathLike[str], entry: IndexLine) -> Trajectory:
-    """The trajectory of an entry of the index.
+    """Read the trajectory of an index entry.
 
     Raises:
-        UsageError: The line is no trajectory.
+        UsageError: The line is not a trajectory.
     """
     with (Path(folder) / TRAJECTORIES).open("rb") as file:
         file.seek(entry.offset)
@@ -170,7 +175,7 @@ def read_indexed(folder: str | os.PathLike[str], entry: IndexLine) -> Trajectory
 
 
 def read_live(folder: str | os.PathLike[str]) -> Iterator[Trajectory]:
-    """The episodes that are running, or that a killed process left behind, as far as they got."""
+    """Yield the episodes that run, or that a killed process left behind, so far."""
     for path in sorted((Path(folder) / LIVE).glob("*.jsonl")):
         trajectory = read_live_file(path)
         if trajectory is not None:
@@ -178,7 +183,7 @@ def read_live(folder: str | os.PathLike[str]) -> Iterator[Trajectory]:
 
 
 def read_live_file(path: Path) -> Trajectory | None:
-    """One of them; None where not even its beginning is on disk."""
+    """Read a file of `live/`; None if its first line is incomplete."""
     lines = [line for _, line in whole_lines(path)]
     if not lines:
         return None
@@ -190,14 +195,15 @@ def read_live_file(path: Path) -> Trajectory | None:
 
 
 class RunFolder:
-    """A run folder that this process writes to. Its methods may be called from any thread.
+    """A run folder that this process writes to. Methods may be called from any thread.
 
     Args:
-        path: The folder; it is made where it is missing.
-        run: What is asked for.
+        path: The folder; created if it is missing.
+        run: The run.
 
     Raises:
-        UsageError: Another process writes to it, it holds a run of another config, or a file of it is broken.
+        UsageError: Another process writes to the folder, it holds a run of another configuration, or a file is
+            invalid.
     """
 
     def __init__(self, path: str | os.PathLike[str], run: RunInfo) -> None:
@@ -217,20 +223,20 @@ class RunFolder:
             self._open = stack.pop_all()
 
     def _agree(self, run: RunInfo) -> RunInfo:
-        """The run that goes on here, where one does."""
+        """Return the run to resume, or the new one if there is none."""
         if not (self.path / RUN).exists():
             return run
         old = read_run(self.path)
         if old.config_hash != run.config_hash:
             changed = "; ".join(differences(old.config, run.config)) or "its hash"
             raise UsageError(
-                f"{self.path} holds a run of another configuration ({changed}). "
-                "Give the new one another name, or ask for the old one to go on with it."
+                f"{self.path} holds a run of another configuration ({changed}): "
+                "choose another name, or restore the configuration to resume it"
             )
         return run.model_copy(update={"created": old.created})
 
     def _catch_up(self) -> dict[EpisodeKey, IndexLine]:
-        """Make the index say what the trajectories are, whatever was killed between the two."""
+        """Make the index agree with the trajectories. A process may have been killed between the two."""
         size = self._trajectories.size
         entries: list[IndexLine] = []
         indexed = read_index(self.path)
@@ -243,15 +249,19 @@ class RunFolder:
             entries.append(index_line(Trajectory.from_json(line.decode()), offset, len(line)))
         finished = {entry.key: entry for entry in entries}
         if len(finished) < len(entries):
-            raise UsageError(f"{self._trajectories.path} holds an episode twice: was it put together by hand?")
+            raise UsageError(
+                f"{self._trajectories.path} holds an episode twice: remove one of the lines and delete index.jsonl"
+            )
         if known < len(indexed):
             self._index.rewrite(entry.model_dump_json() for entry in entries[:known])
+        if len(entries) > known:
+            logger.warning("%s: added %d missing lines to the index", self.path, len(entries) - known)
         for entry in entries[known:]:
             self._index.append(entry.model_dump_json())
         return finished
 
     def _gather_live(self) -> int:
-        """Move what a killed process left behind to the tries that do not count."""
+        """Move episodes that a killed process left behind to the failed tries."""
         count = 0
         for path in sorted((self.path / LIVE).glob("*.jsonl")):
             left = read_live_file(path)
@@ -259,17 +269,19 @@ class RunFolder:
                 self._failed.append(left.model_copy(update={"reason": "killed"}).to_json())
                 count += 1
             path.unlink()
+        if count:
+            logger.warning("%s: moved %d unfinished episodes of a killed process to %s", self.path, count, FAILED)
         return count
 
     def start(self, beginning: Trajectory) -> LiveFile:
-        """An episode begins. The file is gone when the episode was added or failed."""
+        """Open the file of a running episode. `add` and `fail` remove it."""
         return LiveFile(self._live_path(beginning.task_id, beginning.attempt), beginning)
 
     def add(self, trajectory: Trajectory) -> None:
-        """An episode is finished: it will not be played again.
+        """Add a graded episode, which is never run again.
 
         Raises:
-            OSError: The disk did not take it. The folder is whole: what a line is lacking, the next process mends.
+            OSError: Writing failed. The folder is consistent: the next process repairs the index.
         """
         line = trajectory.to_json()
         with self._mutex:
@@ -280,21 +292,21 @@ class RunFolder:
         self._live_path(trajectory.task_id, trajectory.attempt).unlink(missing_ok=True)
 
     def fail(self, trajectory: Trajectory) -> None:
-        """A try came to an end that does not count."""
+        """Add a failed try."""
         line = trajectory.to_json()
         with self._mutex:
             self._failed.append(line)
         self._live_path(trajectory.task_id, trajectory.attempt).unlink(missing_ok=True)
 
     def progress(self, counts: Mapping[str, Any]) -> None:
-        """Replace what `progress.json` says."""
+        """Replace `progress.json`."""
         write_text(self.path / PROGRESS, json.dumps(counts) + "\n")
 
     def _live_path(self, task_id: str, attempt: int) -> Path:
         return self.path / LIVE / f"{task_id}.{attempt}.jsonl"
 
     def close(self) -> None:
-        """Let go of the folder. Idempotent."""
+        """Release the folder. Idempotent."""
         self._open.close()
 
     def __enter__(self) -> Self:
@@ -307,10 +319,10 @@ class RunFolder:
 
 
 class LiveFile:
-    """The file of a running episode: each turn is in it before the next one begins.
+    """The file of a running episode. Each turn is written before the next one starts.
 
     Args:
-        path: The file; an older one of that name is replaced.
+        path: The file; replaced if it exists.
         beginning: The record without turns.
     """
 
@@ -319,19 +331,19 @@ class LiveFile:
         self._write(beginning.model_copy(update={"turns": ()}).to_json())
 
     def add(self, turn: Turn) -> None:
-        """A step was taken."""
+        """Write a turn."""
         self._write(json.dumps(turn.model_dump()))
 
     def _write(self, line: str) -> None:
         _write_all(self._file, line.encode("ascii") + b"\n")
 
     def close(self) -> None:
-        """No more turns come. The file stays until the folder knows the end of the episode."""
+        """Close the file. It stays until the folder has the end of the episode."""
         self._file.close()
 
 
 class _Appender:
-    """A file of lines that only grows, by whole lines. What stands behind its last newline is cut off first."""
+    """A file that grows by whole lines. An incomplete last line is removed when it is opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -341,10 +353,10 @@ class _Appender:
         self._file.truncate(self.size)
 
     def append(self, line: str, *, sync: bool = False) -> tuple[int, int]:
-        """Add a line. Returns its offset and its length, in bytes.
+        """Add a line. Returns its offset and length in bytes.
 
         Raises:
-            OSError: It was not written; nothing of it is in the file.
+            OSError: Writing failed; the file is unchanged.
         """
         data = line.encode("ascii") + b"\n"
         start = self.size
@@ -359,7 +371,7 @@ class _Appender:
         return start, len(data)
 
     def rewrite(self, lines: Iterator[str]) -> None:
-        """Replace everything."""
+        """Replace the content."""
         self._file.truncate(0)
         self.size = 0
         for line in lines:
@@ -370,17 +382,17 @@ class _Appender:
 
 
 def _write_all(file: IO[bytes], data: bytes) -> None:
-    """A file without a buffer may take a part of what it is given."""
+    """Write all data to an unbuffered file, which may take less than it is given."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def take_lock(path: Path) -> IO[str]:
-    """Keep other processes out of a run folder until the file is closed.
+    """Lock a run folder until the returned file is closed.
 
     Raises:
-        UsageError: One is there; the message says which.
+        UsageError: Another process holds the lock; the message names it.
     """
     file = path.open("a+")
     try:
@@ -402,7 +414,7 @@ def _key(trajectory: Trajectory) -> EpisodeKey:
 
 
 def index_line(trajectory: Trajectory, offset: int, length: int) -> IndexLine:
-    """What the index says of a trajectory."""
+    """Return the index line of a trajectory."""
     same = ("task_id", "repo", "attempt", "config_hash", "outcome", "reason", "resolved", "reward", "tries", "started")
     return IndexLine(
         **{name: getattr(trajectory, name) for name in same},
@@ -416,7 +428,7 @@ def index_line(trajectory: Trajectory, offset: int, length: int) -> IndexLine:
 
 
 def differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
-    """In words, where two pieces of plain data differ."""
+    """Yield the differences of two JSON values as text."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
             yield from differences(old.get(key), new.get(key), f"{name}.{key}" if name else key)

@@ -1,4 +1,4 @@
-"""The record of one episode, as one line of JSON."""
+"""`Trajectory`: the record of one episode, one line of JSON."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from ..lines import append_line, json_lines
 from ..types import Frozen, ToolSpec, Verdict
 
 MAX_TEXT = 256 << 10
-"""Bytes of one text of a turn that a record keeps: action, thought, argument, observation."""
+"""Bytes kept of each text of a turn: action, thought, argument, observation."""
 
 MAX_TURNS = 8 << 20
-"""Bytes of the texts of all turns that a record keeps. After them, `SHORT_TEXT` bytes of each text are kept."""
+"""Bytes kept of the texts of all turns. Beyond them, `SHORT_TEXT` bytes of each text are kept."""
 
 SHORT_TEXT = 2 << 10
 
 MAX_PATCH = 1 << 20
-"""Bytes of the patch that a record keeps."""
+"""Bytes kept of the patch."""
 
 MAX_DROPPED = 200
-"""Paths of `Verdict.dropped` that a record keeps."""
+"""Number of paths kept of `Verdict.dropped`."""
 
 CUT = re.compile(r"\n\[\.\.\. cut: the whole text has \d+ bytes, SHA-256 [0-9a-f]{64}\]\n?\Z")
-"""The end of a text of which only the beginning was kept."""
+"""Marker at the end of a shortened text."""
 
 
 def shortened(text: str, limit: int) -> str:
-    """The beginning of a text of more than `limit` bytes, with a line that gives the size and digest of the whole."""
+    """Return a text of at most `limit` bytes, followed by the size and digest of the whole if it was shortened."""
     if len(text) * 4 <= limit:
         return text
     data = text.encode("utf-8", "surrogatepass")
@@ -48,20 +48,20 @@ def shortened(text: str, limit: int) -> str:
 
 
 def shortened_like(text: str, recorded: str) -> str:
-    """A text cut at the place where a recorded one was cut, if it was."""
+    """Return a text shortened at the same place as a recorded one."""
     end = CUT.search(recorded, max(0, len(recorded) - 200))
     return text if end is None else shortened(text, len(recorded[: end.start()].encode("utf-8", "surrogatepass")))
 
 
 class Usage(Frozen):
-    """What a policy has used of its model. Sums with `+`.
+    """Tokens, requests and cost of a policy's model. Adds up with `+`.
 
     Attributes:
-        prompt_tokens: Tokens that were read, cached ones too.
-        cached_tokens: Those of them that the server had in its cache.
-        completion_tokens: Tokens that were written.
-        calls: Requests that were answered.
-        cost: US dollars, where the price is known.
+        prompt_tokens: Prompt tokens, cached ones included.
+        cached_tokens: Prompt tokens from the server's cache.
+        completion_tokens: Completion tokens.
+        calls: Answered requests.
+        cost: Cost in US dollars, if the prices are known.
     """
 
     prompt_tokens: int = 0
@@ -75,18 +75,18 @@ class Usage(Frozen):
 
     @property
     def tokens(self) -> int:
-        """Read and written."""
+        """Prompt and completion tokens."""
         return self.prompt_tokens + self.completion_tokens
 
 
 class PolicyInfo(Frozen):
-    """Who played.
+    """A description of the policy.
 
     Attributes:
-        name: Of the policy: "llm", "gold", "rule-based".
-        model: The name of its model; empty where there is none.
-        sampling: How tokens are drawn: temperature, top_p, seed and so on.
-        options: What else it was made with, without keys and addresses.
+        name: Policy name, for example "llm" or "gold".
+        model: Model name; empty if there is no model.
+        sampling: Sampling settings: temperature, top_p, seed and so on.
+        options: Other options, without keys and URLs.
     """
 
     name: str = ""
@@ -96,17 +96,17 @@ class PolicyInfo(Frozen):
 
 
 class Segment(Frozen):
-    """A stretch of tokens as a trainer takes it: what the model read and wrote, in one row.
+    """A row of tokens for a trainer: prompts and sampled answers.
 
-    An episode whose conversation only ever grew is one segment. Where the history was rewritten, a new one begins:
-    nothing is spliced. Each token that was sampled stands in exactly one segment with mask 1.
+    An episode whose conversation only grew is one segment. If the history was rewritten, a new segment starts. Each
+    sampled token has mask 1 in exactly one segment.
 
     Attributes:
-        token_ids: The sampler's own ids, never encoded anew.
-        loss_mask: 1 where the token was sampled, 0 where it was given.
-        logprobs: Of the sampled tokens, as the sampler had them; 0.0 where the mask is 0.
-        versions: Of the weights that sampled the token; -1 where the mask is 0.
-        temperature: At which they were sampled.
+        token_ids: Token ids as sampled, never encoded again.
+        loss_mask: 1 for sampled tokens, 0 for others.
+        logprobs: Log-probabilities of the sampled tokens, from the sampler; 0.0 where the mask is 0.
+        versions: Version of the weights that sampled each token; -1 where the mask is 0.
+        temperature: Sampling temperature.
     """
 
     token_ids: tuple[int, ...]
@@ -119,31 +119,31 @@ class Segment(Frozen):
     def _rows_agree(self) -> Self:
         lengths = {len(row) for row in (self.token_ids, self.loss_mask, self.logprobs, self.versions)}
         if len(lengths) > 1:
-            raise ValueError(f"token_ids, loss_mask, logprobs and versions must be of one length, not of {lengths}")
+            raise ValueError(f"token_ids, loss_mask, logprobs and versions must have the same length, not {lengths}")
         for mask, logprob, version in zip(self.loss_mask, self.logprobs, self.versions, strict=True):
             if mask not in (0, 1) or not math.isfinite(logprob):
-                raise ValueError(f"a mask is 0 or 1 and a logprob finite, not {mask} and {logprob}")
+                raise ValueError(f"loss_mask must be 0 or 1 and logprobs finite, not {mask} and {logprob}")
             if not mask and (logprob or version != -1):
-                raise ValueError("a token that was not sampled has logprob 0.0 and version -1")
+                raise ValueError("tokens with loss_mask 0 must have logprob 0.0 and version -1")
         return self
 
 
 class Turn(Frozen):
-    """One step: what the policy said, what the environment made of it, what came back.
+    """One step of an episode.
 
     Attributes:
         action: The policy's text.
-        thought: The text around the tool call.
-        tool: The tool that was called; empty where there was no valid call.
-        arguments: What it was called with.
-        observation: What came back.
-        reward: Of this step.
+        thought: Text around the tool call.
+        tool: Tool that was called; empty if the call was invalid.
+        arguments: Arguments of the call.
+        observation: Observation of the step.
+        reward: Reward of the step.
         terminated: As `step` returned it.
         truncated: As `step` returned it.
         info: As `step` returned it.
-        seconds: Wall-clock time of the step, without the policy's.
-        policy_seconds: Wall-clock time that the policy took for the action.
-        usage: What the policy used for the action.
+        seconds: Wall-clock time of the step, without the policy.
+        policy_seconds: Wall-clock time of the policy.
+        usage: Usage of the policy for this action.
     """
 
     action: str
@@ -160,11 +160,11 @@ class Turn(Frozen):
     usage: Usage = Usage()
 
     def text_bytes(self) -> int:
-        """How many bytes its texts take in a record."""
+        """Return the bytes of the texts in a record."""
         return sum(len(json.dumps(text)) for text in (self.action, self.thought, self.arguments, self.observation))
 
     def within(self, limit: int) -> Self:
-        """The same with texts of at most `limit` bytes each; longer ones end in a line that says so."""
+        """Return the turn with each text shortened to `limit` bytes."""
         arguments = {
             name: value if len(json.dumps(value)) <= limit else shortened(_as_text(value), limit)
             for name, value in self.arguments.items()
@@ -178,44 +178,42 @@ def _as_text(value: Any) -> str:
 
 
 class Trajectory(Frozen):
-    """The record of one episode, the same after a round trip.
+    """The record of one episode.
 
-    It holds nothing of the task's oracle, with one exception: `verdict`. The engine writes it into the files of a run
-    folder, for whoever owns the run; everywhere else it is None, and no exporter passes it on.
+    Only `verdict` holds content of the task's oracle. It is None outside run folders, and no exporter passes it on.
 
     Attributes:
-        version: Of this format.
-        task_id: The task.
-        repo: Whose code it is, as in "pallets/flask".
-        attempt: Which of the attempts at this task, from 0.
-        tries: How often it was played until the infrastructure let it come to an end.
-        config_hash: Of everything that decides how the episode goes; empty outside a run.
-        experiment: The name of the run.
-        policy: Who played.
-        env_id: The registered id, empty where the environment was made by its class.
-        env: The environment's arguments: `SweEnv(**trajectory.env)` makes it again.
-        sandbox: What the sandbox offered: backend, isolation and so on.
-        tools: What the policy could call.
-        seed: What `reset` was given.
+        version: Version of the format.
+        task_id: Task id.
+        repo: Repository, for example "pallets/flask".
+        attempt: Number of the attempt at the task, from 0.
+        tries: Number of tries until the infrastructure did not fail.
+        config_hash: Hash of the configuration; empty outside a run.
+        experiment: Run name.
+        policy: Description of the policy.
+        env_id: Registered environment id; empty if the environment was made by its class.
+        env: Arguments of the environment: `SweEnv(**trajectory.env)` makes it again.
+        sandbox: Capabilities of the sandbox: backend, isolation and so on.
+        tools: Tools of the policy.
+        seed: Seed of `reset`.
         started: Date and time (UTC, ISO 8601) of the start; empty outside a run.
-        observation: What `reset` returned.
-        turns: The steps, in order: the episode for people.
-        segments: The same for trainers, where the policy keeps its tokens.
-        messages: The conversation as the policy last had it, in the form of OpenAI's chat API, where it has one.
-        outcome: As in `info`: "submitted", "agent_limit", "infra_failed"; "running" where it was left before its end.
-        reason: What ended it: "submit", a limit ("turns", "time", "invalid", "tokens", "cost", ...), or the name of
-            the failure ("SandboxLost (oom)", "APITimeoutError"). The limit "sandbox_lost": the policy lost its sandbox
-            in two tries in the same way.
-        failure: What failed, in full, where the infrastructure did. Never shown to a policy.
-        reward_valid: False where the episode must be left out of training and of averages.
-        resolved: All required hidden tests passed.
-        reward: Sum over the turns.
-        info: Of the last step; of `reset` where there was none.
-        patch: The judged work as a git diff; empty where none was taken.
-        patch_bytes: Size of the whole patch, if `patch` holds only its beginning, which cannot be applied; else 0.
-        usage: Sum over the turns, and what was used for an action that never came.
-        seconds: Wall-clock time by activity: "start", "tools", "grading", "policy"; and "total".
-        verdict: ORACLE CONTENT: what the grader found, test by test. None outside run folders.
+        observation: Observation of `reset`.
+        turns: The steps in order.
+        segments: The tokens for trainers, if the policy keeps them.
+        messages: The last conversation of the policy as in OpenAI's chat API, if it has one.
+        outcome: As in `info`: "submitted", "agent_limit" or "infra_failed"; "running" if the episode did not end.
+        reason: Stop reason: "submit", a limit ("turns", "time", "invalid", "tokens", "cost", ...), or the name of the
+            failure ("SandboxLost (oom)"). "sandbox_lost": the same actions lost the sandbox twice.
+        failure: Full message of an infrastructure failure. Never shown to a policy.
+        reward_valid: Whether the episode counts. If False, leave it out of training and averages.
+        resolved: Whether all required hidden tests passed.
+        reward: Sum of the rewards.
+        info: Info of the last step, or of `reset`.
+        patch: The graded work as a git diff; empty if none was taken.
+        patch_bytes: Size of the whole patch if `patch` was shortened and cannot be applied; else 0.
+        usage: Sum over the turns, failed actions included.
+        seconds: Wall-clock time of "start", "tools", "grading" and "policy", and the "total".
+        verdict: ORACLE CONTENT: result of each hidden test. None outside run folders.
     """
 
     version: Literal[1] = 1
@@ -250,19 +248,19 @@ class Trajectory(Frozen):
     verdict: Verdict | None = Field(default=None, repr=False)
 
     def without_oracle(self) -> Self:
-        """The same without `verdict` and `failure`: what may be shown to anybody."""
+        """Return the record without `verdict` and `failure`, which may be shown to anyone."""
         return self.model_copy(update={"verdict": None, "failure": ""})
 
     def to_json(self) -> str:
-        """One line of ASCII JSON."""
+        """Return one line of ASCII JSON."""
         return json.dumps(self.model_dump())
 
     @classmethod
     def from_json(cls, line: str) -> Self:
-        """The trajectory of a line that `to_json` wrote.
+        """Parse a line of `to_json`.
 
         Raises:
-            UsageError: The line is no trajectory of this version.
+            UsageError: The line is not a trajectory of this version.
         """
         try:
             return cls.model_validate(json.loads(line))
@@ -272,17 +270,15 @@ class Trajectory(Frozen):
             raise UsageError(f"not a trajectory of version 1: {error}") from error
 
     def append(self, path: str | os.PathLike[str]) -> None:
-        """Add it to a file, one line per trajectory. Threads and processes may write to the same file."""
+        """Append the record to a file. Threads and processes may share the file."""
         append_line(path, self.to_json())
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Iterator[Self]:
-        """The trajectories of a file, one by one.
-
-        A half line at the end of the file, as a process leaves that is killed or still writing, is left out.
+        """Yield the trajectories of a file. An incomplete last line is skipped.
 
         Raises:
-            UsageError: A line is no trajectory; the message names file and line.
+            UsageError: A line is not a trajectory; the message names file and line.
         """
         for number, line in json_lines(Path(path)):
             try:
@@ -292,7 +288,7 @@ class Trajectory(Frozen):
 
 
 def why_ended(info: dict[str, Any]) -> str:
-    """What ended an episode, in a word or two: "submit", the limit, or the failure's name. Empty while it runs."""
+    """Return the stop reason: "submit", the limit, or the failure's name. Empty while the episode runs."""
     if info["outcome"] == "submitted":
         return "submit"
     failure: str = info["failure"]

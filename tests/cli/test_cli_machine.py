@@ -1,4 +1,4 @@
-"""What the command says of the machine: doctor and bench."""
+"""`swe-gym doctor` and `swe-gym bench`."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The command as a whole: help, version, and how errors read."""
+"""The command line: help, version and errors."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def test_help_names_every_command(cli) -> None:
         assert cli(name, "--help").status == 0
 
 
-def test_no_command_is_a_call_for_help(cli) -> None:
+def test_without_a_command_the_help_is_shown(cli) -> None:
     result = cli()
     assert result.status == 2
     assert "Usage: swe-gym" in result.out + result.err
@@ -102,7 +102,7 @@ def test_misuse_is_explained(cli, arguments: list[str], message: str) -> None:
     assert "Traceback" not in result.err
 
 
-def test_a_reader_that_goes_away_is_no_trouble() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     code = "from swe_gym.cli import main; main()"
     reading, writing = os.pipe()
     os.close(reading)

@@ -21,26 +21,26 @@ sed -i 's/if len(self._entries) >=/if key not in self._entries and len(self._ent
 """
 
 
-def test_a_person_repairs_a_task(cli, tmp_path: Path) -> None:
+def test_a_person_solves_a_task(cli, tmp_path: Path) -> None:
     result = cli("play", TASK, "--output", "runs/mine.jsonl", typed=REPAIR)
     assert (result.status, result.err) == (0, "")
     assert "# Overwriting a key in a full cache" in result.out
     assert "Reward 1: resolved in 3 turns." in result.out
-    assert "5 of 5 tests that had to start passing do, 12 of 12 still pass." in result.out
+    assert "5 of 5 tests that must start passing pass, 12 of 12 still pass." in result.out
     (trajectory,) = Trajectory.read(tmp_path / "runs/mine.jsonl")
     assert [turn.tool for turn in trajectory.turns] == ["bash", "edit", "submit"]
     assert trajectory.resolved
 
 
-def test_giving_up_grades_nothing_and_keeps_the_record(cli, tmp_path: Path) -> None:
+def test_giving_up_skips_grading_and_keeps_the_record(cli, tmp_path: Path) -> None:
     result = cli("play", TASK, "-o", "mine.jsonl", typed="ls\n")
     assert result.status == 0
-    assert result.out.endswith("\nGiven up; nothing was graded.\n")
+    assert result.out.endswith("\nGave up; nothing was graded.\n")
     (trajectory,) = Trajectory.read(tmp_path / "mine.jsonl")
     assert (trajectory.outcome, len(trajectory.turns)) == ("running", 1)
 
 
-def test_a_record_that_cannot_be_written_is_refused_before_the_work(cli) -> None:
+def test_an_unwritable_output_fails_before_the_episode(cli) -> None:
     result = cli("play", TASK, "-o", "/proc/nowhere/mine.jsonl", typed="ls\n")
     assert result.status == 2
     assert "No such file or directory: '/proc/nowhere'" in result.err
@@ -59,7 +59,7 @@ def test_tasks_of_a_file_are_played(cli, task_file: Path) -> None:
     assert "Reward 0: not resolved in 1 turns." in result.out
 
 
-def test_a_failed_sandbox_is_no_reward(cli) -> None:
+def test_a_failed_sandbox_gives_no_reward(cli) -> None:
     options = '{"files": {"a": ""}, "faults": [{"at": "exec", "error": "SandboxLost"}]}'
     result = cli("play", TASK, "--backend", "fake", "--sandbox-option", f"options={options}", typed="ls\n")
     assert result.status == 1
@@ -99,7 +99,7 @@ def talk(lines: Iterable[str], tools: str | list[str] = "default") -> tuple[str,
         (":eval", {}),
     ],
 )
-def test_what_is_typed_becomes_a_call(line: str, arguments: dict[str, object]) -> None:
+def test_lines_become_calls(line: str, arguments: dict[str, object]) -> None:
     _, trajectory = talk([line])
     assert trajectory.turns[0].arguments == arguments
     assert trajectory.turns[0].info["tool_ok"]
@@ -110,31 +110,31 @@ def test_what_is_typed_becomes_a_call(line: str, arguments: dict[str, object]) -
     [
         (":help", "A line is a shell command."),
         (":", "A line is a shell command."),
-        (":veiw", "there is no tool 'veiw'; there are bash, view, "),
+        (":veiw", "unknown tool 'veiw'; known: bash, view, "),
         (":view", ":view path [start] [end]"),
         (":view a 1 2 3", "too many arguments: view takes path, start, end"),
         (":eval now", "too many arguments: eval takes none"),
         ("", ""),
     ],
 )
-def test_what_is_no_call_is_answered_and_costs_nothing(line: str, said: str) -> None:
+def test_an_invalid_line_is_explained_and_takes_no_turn(line: str, said: str) -> None:
     shown, trajectory = talk([line])
     assert said in shown
     assert [turn.tool for turn in trajectory.turns] == ["submit"]
 
 
-def test_an_open_quote_goes_on_in_the_next_line() -> None:
+def test_an_open_quote_continues_on_the_next_line() -> None:
     shown, trajectory = talk(["printf 'a", "b'", "echo 'x", "^D"])
     assert [turn.arguments for turn in trajectory.turns] == [{"command": "printf 'a\nb'"}, {}]
     assert "... b'" in shown
-    assert "a quote was not closed; nothing was run" in shown
+    assert "open quote; nothing was run" in shown
 
 
-def test_without_a_shell_every_line_is_a_tool() -> None:
+def test_without_a_shell_a_command_is_refused() -> None:
     shown, _ = talk(["ls"], tools=["view", "submit"])
-    assert "there is no shell among the tools: use :view, :submit" in shown
+    assert "the environment has no shell tool: use :view, :submit" in shown
 
 
-def test_observations_are_shown_as_they_are() -> None:
+def test_observations_are_shown_verbatim() -> None:
     shown, _ = talk(["echo '[bold]x[/bold] :smile:' " + "y" * 300])
     assert "[bold]x[/bold] :smile: " + "y" * 300 + "\n" in shown

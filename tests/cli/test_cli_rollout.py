@@ -1,4 +1,4 @@
-"""Rollouts from the command line: what is chosen, what is said, what is left on disk, and what comes after."""
+"""`swe-gym rollout`, `export`, `import`, `replay` and `bench rollout`."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_gym.cli.rollout import progress_line
+from swe_gym.cli.rollout_display import progress_line
 from swe_gym.rollout.progress import Progress
 from swe_gym.trajectories.run_folder import read_index, read_run
 from swe_gym.trajectories.trajectory import Trajectory, Usage
@@ -14,7 +14,7 @@ from swe_gym.trajectories.trajectory import Trajectory, Usage
 GOLD = ("--policy", "gold", "--workers", 2)
 
 
-def test_a_rollout_says_how_it_went_and_goes_on(cli, tmp_path: Path) -> None:
+def test_a_rollout_reports_and_resumes(cli, tmp_path: Path) -> None:
     result = cli("rollout", "toy", *GOLD, "--match", "l*", "-k", 2, "--name", "first")
     assert (result.status, result.err) == (0, "")
     assert "0/4 done, 0 resolved (0%)" in result.out
@@ -32,7 +32,7 @@ def test_a_rollout_says_how_it_went_and_goes_on(cli, tmp_path: Path) -> None:
     assert "env.max_turns: 50, now 9" in refused.err
 
 
-def test_tasks_are_chosen_by_what_they_are(cli, tmp_path: Path) -> None:
+def test_filters_choose_tasks(cli, tmp_path: Path) -> None:
     def tasks(*arguments: object) -> tuple[str, ...]:
         name = "-".join(map(str, arguments)).replace("/", "").replace(":", "")
         result = cli("rollout", "toy", "--policy", "empty", "--name", name, *arguments)
@@ -46,17 +46,19 @@ def test_tasks_are_chosen_by_what_they_are(cli, tmp_path: Path) -> None:
     assert shuffled == tasks("--slice", ":3", "--shuffle", 1) != every
     for arguments, message in (
         (("--slice", "9"), "START:STOP"),
-        (("--slice", "99:"), "leaves none"),
+        (("--slice", "99:"), "selects none"),
         (("--slice", "::0"), "START:STOP"),
-        (("--max-cost", 0), "cost: Input should be greater than 0"),
-        (("--wall-clock", -1), "wall_clock: Input should be greater than 0"),
-        (("--tag", "nothing"), "no task is of that"),
+        (("budget.cost=0",), "budget.cost: Input should be greater than 0"),
+        (("run.wall_clock=-1",), "run.wall_clock: Input should be greater than 0"),
+        (("--tag", "nothing"), "no task matches: relax the filters"),
         (("--match", "nothing"), "no task matches"),
         (("--policy", "glod"), "Did you mean 'gold'"),
-        (("--policy-option", "x"), "not NAME=VALUE"),
+        (("nonsense",), "invalid override 'nonsense'"),
+        (("run.retry=0",), "Did you mean 'run.retries'"),
+        (("--source-option", "x"), "not NAME=VALUE"),
         (("--policy", "gold", "--temperature", 1), "temperature"),
         (("--base-url", "http://localhost:1/v1"), "needs the option 'model'"),
-        (("--env-option", "max_observations=500"), "Did you mean 'max_observation'"),
+        (("env.max_observations=500",), "Did you mean 'max_observation'"),
     ):
         refused = cli("rollout", "toy", *arguments)
         assert refused.status == 2
@@ -65,9 +67,9 @@ def test_tasks_are_chosen_by_what_they_are(cli, tmp_path: Path) -> None:
 
 def test_a_task_file_and_every_option_of_the_environment(cli, task_file: Path, tmp_path: Path) -> None:
     result = cli(
-        "rollout", task_file, "--policy", "empty", "--tools", "bash,submit", "--format", "r2e", "--reward", "shaped",
-        "--max-turns", 7, "--time-limit", 90, "--env-option", "max_observation=500", "--max-tokens", 1000,
-        "--max-cost", 0.5, "--seed", 4,
+        "rollout", task_file, "--policy", "empty", "--tools", "bash,submit", "--max-turns", 7,
+        "env.action_format=r2e", "env.reward=shaped", "env.time_limit=90", "env.max_observation=500",
+        "budget.tokens=1000", "budget.cost=0.5", "seed=4",
     )  # fmt: skip
     assert result.status == 0, result.err
     config = read_run(tmp_path / "runs" / "tasks-empty").config
@@ -77,19 +79,64 @@ def test_a_task_file_and_every_option_of_the_environment(cli, task_file: Path, t
     assert (config["budget"]["tokens"], config["budget"]["cost"], config["seed"]) == (1000, 0.5, 4)
 
 
-def test_what_cannot_be_judged_is_counted_by_name(cli) -> None:
+def test_options_win_over_overrides_and_overrides_over_the_file(cli, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        """
+        name = "from-file"
+        attempts = 3
+        [tasks]
+        match = "l*"
+        [policy]
+        name = "gold"
+        [env]
+        max_turns = 11
+        time_limit = 90
+        [env.sandbox_options]
+        memory_mb = 900
+        [run]
+        retries = 0
+        [run.budget]
+        seconds = 600
+        """
+    )
+    result = cli(
+        "rollout", "run.toml", "env.max_turns=12", "env.time_limit=91", "attempts=2", "-k", 1, "--max-turns", 13,
+        "--sandbox-option", "pids=77", "--match", "larder*",
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    run = read_run(tmp_path / "runs" / "from-file")
+    env = run.config["env"]
+    assert (run.tasks, run.attempts, run.config["policy"]) == (("larder-overwrite-evicts",), 1, "gold")
+    assert (env["max_turns"], env["time_limit"]) == (13, 91.0)
+    assert env["sandbox_options"] == {"memory_mb": 900, "pids": 77}
+    assert (run.settings["retries"], run.settings["budget"]["seconds"]) == (0, 600.0)
+    shown = cli("rollout", "run.toml", "seed=5", "policy.name=empty", "--check")
+    config = json.loads(shown.out)
+    assert (config["seed"], config["policy"], config["run"]["retries"]) == (5, "empty", 0)
+    assert json.loads(cli("rollout", "tasks.limit=2", "--check").out)["tasks"]["limit"] == 2
+    for text, message in (
+        ("[runs]", "unknown field"),
+        ("tasks = 3", "the configuration is invalid"),
+        ("x", "not valid TOML"),
+    ):
+        (tmp_path / "bad.toml").write_text(text)
+        refused = cli("rollout", "bad.toml")
+        assert (refused.status, message in refused.err) == (2, True), refused.err
+
+
+def test_failed_tries_are_counted_by_name(cli) -> None:
     fault = '{"at": "start", "error": "SandboxStartError", "nth": "every", "message": "no room on node 7"}'
     options = f'{{"files": {{"a": ""}}, "faults": [{fault}]}}'
     fake = ("--backend", "fake", "--sandbox-option", f"options={options}")
-    result = cli("rollout", "toy", *GOLD, "--slice", ":2", "--retries", 0, *fake)
+    result = cli("rollout", "toy", *GOLD, "--slice", ":2", "run.retries=0", *fake)
     assert result.status == 1
-    assert re.search(r"SandboxStartError .* 2 +tries that do not count: no room on node 7\n", result.out)
-    assert result.out.count("the first SandboxStartError: no room on node 7\n") == 1
+    assert re.search(r"SandboxStartError .* 2 +failed tries: no room on node 7\n", result.out)
+    assert result.out.count("first SandboxStartError: no room on node 7\n") == 1
     assert "0 of 0 resolved" in result.out
-    assert "2 episodes are left: the same command tries them." in result.out
-    stopped = cli("rollout", "toy", *GOLD, "-k", 9, "--retries", 0, "--name", "many", *fake)
+    assert "2 episodes are left; run the same command to run them." in result.out
+    stopped = cli("rollout", "toy", *GOLD, "-k", 9, "run.retries=0", "--name", "many", *fake)
     assert stopped.status == 2
-    assert "tries failed, which is more than 25%" in stopped.err
+    assert "tries failed, more than 25%" in stopped.err
     assert "in reset" in stopped.err
 
 
@@ -114,7 +161,7 @@ def test_trajectories_are_exported_replayed_and_imported(cli, tmp_path: Path) ->
     assert not (tmp_path / "out" / "more.jsonl").exists()
 
 
-def test_a_replay_that_differs_says_where(cli, tmp_path: Path) -> None:
+def test_a_replay_names_the_first_difference(cli, tmp_path: Path) -> None:
     assert cli("rollout", "toy", *GOLD, "--match", "larder*", "--name", "first").status == 0
     (one,) = Trajectory.read(tmp_path / "runs" / "first" / "trajectories.jsonl")
     turn = one.turns[0].model_copy(update={"observation": "something else"})
@@ -127,7 +174,7 @@ def test_a_replay_that_differs_says_where(cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("eta", [None, 61.0])
-def test_a_count_fits_in_a_line(eta: float | None) -> None:
+def test_progress_fits_in_a_line(eta: float | None) -> None:
     progress = Progress(
         experiment="run", total=40, done=10, resolved=4, done_before=2, running=8, sandboxes=7, given_up=1,
         waiting={"reset": 1, "policy": 5, "step": 2}, outcomes={"submit": 10}, failures={"SandboxLost (oom)": 2},

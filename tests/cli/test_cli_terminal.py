@@ -1,4 +1,4 @@
-"""The command on a real terminal: what moves, and what Ctrl-C does."""
+"""Commands in a real terminal: progress displays and Ctrl-C."""
 
 import os
 import pty
@@ -75,7 +75,7 @@ def test_ctrl_c_ends_a_running_command_and_leaves_nothing(tmp_path: Path) -> Non
         terminal.type("\x03")
         assert terminal.status() == 130
     assert time.monotonic() - pressed < 5
-    assert terminal.shown.endswith("Given up; nothing was graded.\r\n")
+    assert terminal.shown.endswith("Gave up; nothing was graded.\r\n")
     eventually(lambda: not processes_here(marker), 2, "no process is left")
 
 
@@ -90,18 +90,18 @@ def test_ctrl_c_ends_the_demo_at_once(tmp_path: Path) -> None:
     assert "28 of 28" not in terminal.shown
 
 
-def test_an_interrupted_validation_says_how_to_go_on(tmp_path: Path) -> None:
+def test_an_interrupted_validation_says_how_to_resume(tmp_path: Path) -> None:
     with Terminal("validate", "--workers", "2", "--record", "r.jsonl", cwd=tmp_path) as terminal:
         terminal.read_until("gold 3/3")
         pressed = time.monotonic()
         terminal.type("\x03")
         assert terminal.status() == 130
     assert time.monotonic() - pressed < 5
-    assert "Interrupted. The same command goes on from what stands in r.jsonl." in terminal.shown
+    assert "Interrupted. Run the same command to resume from r.jsonl." in terminal.shown
     assert 0 < len(read_records(tmp_path / "r.jsonl")) < 14
 
 
-def test_the_issue_is_set_as_text_is(tmp_path: Path) -> None:
+def test_the_issue_is_rendered(tmp_path: Path) -> None:
     with Terminal("tasks", "show", TASK, cwd=tmp_path) as terminal:
         assert terminal.status() == 0
     assert "```" not in terminal.shown
@@ -113,7 +113,7 @@ def test_ctrl_c_lets_the_episodes_of_a_rollout_end(tmp_path: Path) -> None:
     with Terminal("rollout", "toy", "--policy", "gold", "-k", "40", "--workers", "2", cwd=tmp_path) as terminal:
         terminal.read_until("running in 2 sandboxes")
         terminal.type("\x03")
-        terminal.read_until("no more are started")
+        terminal.read_until("no new episodes start")
         assert terminal.status() == 130
-    assert "Interrupted. The same command goes on from here." in terminal.shown
+    assert "Interrupted. Run the same command to resume." in terminal.shown
     assert list((tmp_path / "runs" / "toy-gold" / "live").iterdir()) == []

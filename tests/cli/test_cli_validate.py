@@ -3,7 +3,7 @@ from pathlib import Path
 from swe_gym.curation.validate import read_records
 
 
-def test_bad_tasks_are_found_and_said_why(cli, task_file: Path) -> None:
+def test_invalid_tasks_are_reported_with_reasons(cli, task_file: Path) -> None:
     result = cli("validate", task_file, "--times", 1)
     assert result.status == 1
     assert result.err == ""
@@ -18,7 +18,7 @@ def test_bad_tasks_are_found_and_said_why(cli, task_file: Path) -> None:
     assert result.out.splitlines()[-1] == "1 valid, 1 invalid"
 
 
-def test_a_second_run_goes_on_from_the_record(cli, task_file: Path, tmp_path: Path) -> None:
+def test_a_second_run_resumes_from_the_record(cli, task_file: Path, tmp_path: Path) -> None:
     command = ["validate", task_file, "-k", 1, "--record", "records/r.jsonl"]
     assert cli(*command, "--match", "larder*").status == 0
     (first,) = read_records(tmp_path / "records/r.jsonl")
@@ -31,7 +31,7 @@ def test_a_second_run_goes_on_from_the_record(cli, task_file: Path, tmp_path: Pa
     assert again[0] == first
 
 
-def test_failures_of_the_machine_are_no_verdict(cli) -> None:
+def test_infrastructure_failures_are_errors(cli) -> None:
     options = '{"files": {"a": ""}, "faults": [{"at": "start", "error": "SandboxStartError", "nth": "every"}]}'
     result = cli(
         "validate", "toy", "-m", "larder*", "-k", 1, "--backend", "fake", "--sandbox-option", f"options={options}"

@@ -1,4 +1,4 @@
-"""`swe-gym view` and `swe-gym report`, as they are typed."""
+"""`swe-gym view` and `swe-gym report`."""
 
 import signal
 import subprocess
@@ -55,21 +55,21 @@ def test_view_prints_an_address_serves_and_ends_at_ctrl_c(run: Path) -> None:
             process.kill()
 
 
-def test_view_refuses_what_is_no_run(cli, run: Path) -> None:
+def test_view_refuses_other_folders(cli, run: Path) -> None:
     refused = cli("view", run.parent)
     assert refused.status == 2
     assert "Run folders in it: first" in refused.err
 
 
-def test_report_says_what_is_in_it(cli, run: Path, tmp_path: Path) -> None:
+def test_report_describes_its_content(cli, run: Path, tmp_path: Path) -> None:
     result = cli("report", run)
     assert (result.status, result.err) == (0, "")
     assert "first.html: 3 episodes, 0.1 MB, without verdicts" in result.out
     assert (tmp_path / "first.html").read_text().startswith("<!doctype html>")
     result = cli("report", run, "-o", "other.html", "--with-verdicts", "--most-episodes", 2)
-    assert "other.html: 3 episodes, 2 of them to open, 0.1 MB, with verdicts: they name hidden tests" in result.out
+    assert "other.html: 3 episodes, 2 can be opened, 0.1 MB, with verdicts: they name hidden tests" in result.out
     refused = cli("report", run, "-o", "report.pdf")
-    assert (refused.status, "ends with .html" in refused.err) == (2, True)
+    assert (refused.status, "must end with .html" in refused.err) == (2, True)
 
 
 def test_report_puts_training_runs_into_one_page(cli, run: Path, tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ def test_report_puts_training_runs_into_one_page(cli, run: Path, tmp_path: Path)
     assert "rloo.html: 1 training run, 4 updates, " in cli("report", folders[0]).out
     assert {path.name for path in tmp_path.glob("*.*ml")} == {"training.html", "rloo.html"}
     for arguments, problem in (
-        ((folders[0], run), f"{run} is none"),
-        ((run, "--svg", "a.svg"), "this is none"),
-        ((*folders, "--svg", "a.png"), "ends with .svg"),
+        ((folders[0], run), f"{run} is not a training run"),
+        ((run, "--svg", "a.svg"), "is not one"),
+        ((*folders, "--svg", "a.png"), "must end with .svg"),
     ):
         refused = cli("report", *arguments)
         assert refused.status == 2

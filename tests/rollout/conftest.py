@@ -1,4 +1,4 @@
-"""A source of small real tasks, good and bad ones, for playing and validating."""
+"""Small real tasks, valid and invalid ones."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

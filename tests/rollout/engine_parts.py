@@ -1,4 +1,4 @@
-"""Things that a plan names by dotted path."""
+"""Objects that plans name by dotted path."""
 
 from swe_gym.types import Reward, Verdict
 

@@ -1,4 +1,4 @@
-"""Graders that do not know their own mind, to be named by dotted path."""
+"""Flaky graders, to be named by dotted path."""
 
 import itertools
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The engine: what is played, what is counted, what is retried, and what ends it."""
+"""Rollouts: episodes, budgets, failures, stragglers, invalid plans."""
 
 import contextlib
 import json
@@ -120,7 +120,7 @@ def test_every_attempt_at_every_task_is_played_once(plan: Plan, tmp_path: Path) 
     assert list(read_live(result.folder)) == []
 
 
-def test_the_run_folder_says_what_the_tests_said_and_nothing_else_does(plan: Plan, tmp_path: Path) -> None:
+def test_only_the_run_folder_holds_the_verdict(plan: Plan, tmp_path: Path) -> None:
     one = judged(rollout(plan, tmp_path / "run"))[0]
     assert one.verdict is not None
     assert one.verdict.fail_to_pass == {"tests.test_add.AddTest.test_add": "passed"}
@@ -128,7 +128,7 @@ def test_the_run_folder_says_what_the_tests_said_and_nothing_else_does(plan: Pla
     assert "test_add" not in shown.to_json()
 
 
-def test_a_run_goes_on_where_it_stopped(plan: Plan, tmp_path: Path) -> None:
+def test_a_run_resumes(plan: Plan, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     rollout(plan.model_copy(update={"tasks": ("a",)}), folder)
     before = (folder / "trajectories.jsonl").read_bytes()
@@ -147,7 +147,7 @@ def test_another_configuration_needs_another_folder(plan: Plan, tmp_path: Path) 
         rollout(other, tmp_path / "run")
 
 
-def test_keys_and_addresses_are_written_nowhere_and_do_not_matter(plan: Plan, tmp_path: Path) -> None:
+def test_keys_and_urls_are_never_written_and_may_change(plan: Plan, tmp_path: Path) -> None:
     make = Factory(lambda env, seed: EmptyPolicy(env))  # noqa: ARG005  not random
     folder = tmp_path / "run"
     for secret in ("swordfish", "marlin"):
@@ -163,7 +163,7 @@ def test_keys_and_addresses_are_written_nowhere_and_do_not_matter(plan: Plan, tm
 # --- budgets --------------------------------------------------------------------------------------------------
 
 
-def test_an_episode_that_used_its_budget_up_is_graded_as_it_is(plan: Plan, tmp_path: Path) -> None:
+def test_an_episode_that_spends_its_budget_is_graded(plan: Plan, tmp_path: Path) -> None:
     usage = Usage(prompt_tokens=90, completion_tokens=10, calls=1, cost=0.5)
     make = Factory(lambda env, seed: Acting(lambda turn: LOOK, usage))  # noqa: ARG005
     budgets = {"tokens": Budget(tokens=250), "cost": Budget(cost=1.0), "time": Budget(seconds=0.001)}
@@ -199,7 +199,7 @@ def test_a_policy_whose_context_is_full_is_graded_too(plan: Plan, tmp_path: Path
 
 
 @pytest.mark.parametrize("budget", [Budget(tokens=300), Budget()], ids=["budget", "context"])
-def test_what_wrappers_add_to_turns_stays_where_an_episode_is_ended_from_outside(plan: Plan, budget: Budget) -> None:
+def test_rewards_of_wrappers_stay_if_the_loop_ends_the_episode(plan: Plan, budget: Budget) -> None:
     def act(turn: int) -> str:
         if turn > 3:
             raise PolicyError("too long", reason="context")
@@ -210,7 +210,7 @@ def test_what_wrappers_add_to_turns_stays_where_an_episode_is_ended_from_outside
     assert (one.outcome, [turn.reward for turn in one.turns], one.reward) == ("agent_limit", [-0.25] * 3, -0.75)
 
 
-def test_a_run_that_used_its_budget_up_starts_no_more(plan: Plan, tmp_path: Path) -> None:
+def test_a_run_that_spends_its_budget_starts_no_more_episodes(plan: Plan, tmp_path: Path) -> None:
     usage = Usage(completion_tokens=100)
     submit = '{"name": "submit", "arguments": {}}'
     make = Factory(lambda env, seed: Acting(lambda turn: submit, usage))  # noqa: ARG005
@@ -226,7 +226,7 @@ def test_a_run_that_used_its_budget_up_starts_no_more(plan: Plan, tmp_path: Path
 # --- failures -------------------------------------------------------------------------------------------------
 
 
-def test_an_episode_is_played_again_when_its_policys_server_fails(plan: Plan, tmp_path: Path) -> None:
+def test_an_episode_is_retried_if_the_policys_server_fails(plan: Plan, tmp_path: Path) -> None:
     lock, calls = threading.Lock(), []
 
     def make(env: gymnasium.Env[str, str], seed: int | None) -> Policy:
@@ -250,7 +250,7 @@ def test_an_episode_is_played_again_when_its_policys_server_fails(plan: Plan, tm
     )
 
 
-def test_what_fails_every_time_is_given_up_and_tried_by_the_next_run(plan: Plan, tmp_path: Path) -> None:
+def test_an_episode_that_fails_every_try_is_retried_by_the_next_run(plan: Plan, tmp_path: Path) -> None:
     flaky = Factory(lambda env, seed: Acting(raising(PolicyError("busy", reason="server", retryable=True))))  # noqa: ARG005
     one_task = plan.model_copy(update={"tasks": ("a",)})
     result = rollout(one_task, tmp_path / "run", RolloutOptions(retries=1), policies=flaky)
@@ -261,7 +261,7 @@ def test_what_fails_every_time_is_given_up_and_tried_by_the_next_run(plan: Plan,
     assert (healed.progress.done, healed.progress.done_before) == (1, 0)
 
 
-def test_what_cannot_be_helped_is_not_tried_again(plan: Plan, tmp_path: Path) -> None:
+def test_a_permanent_failure_is_not_retried(plan: Plan, tmp_path: Path) -> None:
     refused = Factory(lambda env, seed: Acting(raising(PolicyError("no", reason="refused"))))  # noqa: ARG005
     result = rollout(plan.model_copy(update={"tasks": ("a",)}), tmp_path / "run", policies=refused)
     assert result.progress.failures == {"PolicyError (refused)": 1}
@@ -292,7 +292,7 @@ OOM = {"at": "exec", "match": "swell", "error": "SandboxLost", "reason": "oom"}
 EXPIRED = {"at": "exec", "match": "wait", "error": "SandboxLost", "reason": "expired"}
 
 
-def test_a_sandbox_that_fails_in_a_step_is_no_reward(plan: Plan, tmp_path: Path) -> None:
+def test_a_sandbox_that_fails_in_a_step_gives_no_reward(plan: Plan, tmp_path: Path) -> None:
     make = Factory(lambda env, seed: Acting(lambda turn: bash("die")))  # noqa: ARG005
     result = rollout(fake(plan, LOST, tasks=("a", "b", "c")), tmp_path / "run", fast(), policies=make)
     assert result.progress.done == 0
@@ -307,7 +307,9 @@ def test_a_sandbox_that_fails_in_a_step_is_no_reward(plan: Plan, tmp_path: Path)
         pytest.param([["look", "die"], ["swell"], ["look", "die"]], id="the first and the third"),
     ],
 )
-def test_a_policy_that_loses_its_sandbox_twice_is_judged_0(plan: Plan, tmp_path: Path, tries: list[list[str]]) -> None:
+def test_a_policy_that_loses_its_sandbox_twice_gets_reward_0(
+    plan: Plan, tmp_path: Path, tries: list[list[str]]
+) -> None:
     result = rollout(fake(plan, LOST, OOM), tmp_path / "run", fast(retries=2), policies=playing(*tries))
     (one,) = judged(result)
     assert (one.outcome, one.reason, one.reward_valid, one.reward, one.resolved) == (
@@ -328,7 +330,7 @@ def test_a_policy_that_loses_its_sandbox_twice_is_judged_0(plan: Plan, tmp_path:
         pytest.param([["wait"]] * 2, id="its time was over"),
     ],
 )
-def test_losses_that_the_actions_do_not_explain_are_no_reward(
+def test_losses_that_the_actions_do_not_explain_give_no_reward(
     plan: Plan, tmp_path: Path, tries: list[list[str]]
 ) -> None:
     result = rollout(fake(plan, LOST, OOM, EXPIRED), tmp_path / "run", fast(retries=1), policies=playing(*tries))
@@ -349,7 +351,7 @@ def lost(*actions: str) -> Trajectory:
     )
 
 
-def test_actions_that_got_further_in_another_try_lose_no_sandbox() -> None:
+def test_actions_that_got_further_in_another_try_are_not_blamed() -> None:
     assert lost_by_policy(lost("look", "die"), [lost("look", "die")])
     assert not lost_by_policy(lost("look", "die"), [lost("look", "die", "more")])
     assert not lost_by_policy(lost("look", "die", "more"), [lost("look", "die")])
@@ -357,17 +359,17 @@ def test_actions_that_got_further_in_another_try_lose_no_sandbox() -> None:
     assert not lost_by_policy(lost(), [lost()])
 
 
-def test_a_sandbox_that_is_lost_before_the_first_step_is_no_reward(plan: Plan, tmp_path: Path) -> None:
+def test_a_sandbox_lost_before_the_first_step_gives_no_reward(plan: Plan, tmp_path: Path) -> None:
     lost = {"at": "start", "error": "SandboxStartError", "reason": "capacity", "retryable": True}
     result = rollout(fake(plan, lost), tmp_path / "run", fast(retries=1), policies=playing(["look"], ["look"]))
     assert result.progress.done == 0
     assert result.progress.failures == {"SandboxStartError (capacity)": 2}
 
 
-def test_a_run_in_which_too_much_fails_stops_and_names_the_call(plan: Plan, tmp_path: Path) -> None:
+def test_too_many_failures_stop_the_run_and_name_the_call(plan: Plan, tmp_path: Path) -> None:
     dead = Factory(lambda env, seed: Acting(raising(PolicyError("no route to host", reason="connection"))))  # noqa: ARG005
     many = plan.model_copy(update={"attempts": 50})
-    with pytest.raises(RolloutStopped, match=r"(?s)x PolicyError \(connection\) in policy.*no route to host.*goes on"):
+    with pytest.raises(RolloutStopped, match=r"(?s)x PolicyError \(connection\) in policy.*no route to host.*resume"):
         rollout(many, tmp_path / "run", fast(workers=2), policies=dead)
     assert 20 <= len(failed(tmp_path / "run")) < 150
 
@@ -381,7 +383,7 @@ def test_a_broken_task_is_counted_and_stops_nothing(plan: Plan, adder: Task, tmp
     assert result.progress.failures == {"MissingInterpreter": 1}
 
 
-def test_a_mistake_in_a_grader_is_raised_and_leaves_a_whole_folder(plan: Plan, tmp_path: Path) -> None:
+def test_an_error_in_a_reward_is_raised_and_leaves_a_consistent_folder(plan: Plan, tmp_path: Path) -> None:
     broken = plan.model_copy(update={"env": {"reward": "engine_parts:broken_reward"}, "attempts": 5})
     with pytest.raises(ZeroDivisionError):
         rollout(broken, tmp_path / "run")
@@ -389,6 +391,13 @@ def test_a_mistake_in_a_grader_is_raised_and_leaves_a_whole_folder(plan: Plan, t
     assert "ZeroDivisionError" in {one.reason for one in failed(tmp_path / "run")}
     with pytest.raises(UsageError, match="shell"):
         rollout(plan.model_copy(update={"env": {"tools": ["view", "submit"]}}), tmp_path / "other")
+
+
+def test_sandboxes_that_start_ahead_are_used_or_closed(plan: Plan, tmp_path: Path) -> None:
+    many = plan.model_copy(update={"attempts": 2})
+    result = rollout(many, tmp_path / "run", RolloutOptions(workers=1, warm=2))
+    assert result.progress.resolved == 6
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("warm-pool")]
 
 
 # --- stragglers -----------------------------------------------------------------------------------------------
@@ -407,13 +416,13 @@ def never() -> Iterator[Callable[[int], str]]:
     end.set()
 
 
-def test_a_policy_that_never_answers_holds_up_only_its_own_episode(
+def test_a_policy_that_never_answers_blocks_only_its_own_episode(
     plan: Plan, tmp_path: Path, never: Callable[[int], str]
 ) -> None:
     stuck = plan.episode_seed(EpisodeKey("b", 0, "any"))
     make = Factory(lambda env, seed: Acting(never) if seed == stuck else EmptyPolicy(env))
-    slow = plan.model_copy(update={"env": {"time_limit": 1.0}})
-    result = rollout(slow, tmp_path / "run", RolloutOptions(workers=1, wall_clock=1.5, grace=0.3), policies=make)
+    slow = plan.model_copy(update={"env": {"time_limit": 4.0}})
+    result = rollout(slow, tmp_path / "run", RolloutOptions(workers=1, wall_clock=5.0, grace=0.3), policies=make)
     assert [one.task_id for one in judged(result)] == ["a", "c"]
     assert (result.progress.failures, result.progress.given_up) == ({"wall_clock": 1}, 1)
     (one,) = failed(result.folder)
@@ -427,7 +436,7 @@ class Unwritable(Acting):
         return PolicyReport(messages=({"role": "user", "content": object()},))
 
 
-def test_a_stuck_try_that_cannot_be_written_down_ends_the_run(
+def test_an_abandoned_try_that_cannot_be_written_ends_the_run(
     plan: Plan, tmp_path: Path, never: Callable[[int], str]
 ) -> None:
     make = Factory(lambda env, seed: Unwritable(lambda turn: LOOK if turn == 1 else never(turn)))  # noqa: ARG005
@@ -436,7 +445,7 @@ def test_a_stuck_try_that_cannot_be_written_down_ends_the_run(
         rollout(slow, tmp_path / "run", RolloutOptions(wall_clock=1.1, grace=0.3), policies=make)
 
 
-def test_the_last_ones_may_be_cancelled(plan: Plan, tmp_path: Path, never: Callable[[int], str]) -> None:
+def test_stragglers_are_cancelled(plan: Plan, tmp_path: Path, never: Callable[[int], str]) -> None:
     stuck = plan.episode_seed(EpisodeKey("b", 0, "any"))
     make = Factory(lambda env, seed: Acting(never) if seed == stuck else EmptyPolicy(env))
     result = rollout(plan, tmp_path / "run", RolloutOptions(cancel_last=0.4, grace=0.2), policies=make)
@@ -445,12 +454,14 @@ def test_the_last_ones_may_be_cancelled(plan: Plan, tmp_path: Path, never: Calla
     assert not make.closed.is_set()
 
 
-def test_a_try_that_is_cancelled_before_its_sandbox_is_there_ends_too(plan: Plan, tmp_path: Path) -> None:
+def test_a_try_cancelled_before_its_sandbox_starts_ends(plan: Plan, tmp_path: Path) -> None:
     info = RunInfo(experiment="run", config={}, config_hash="abc", tasks=("a",), attempts=1)
     with RunFolder(tmp_path / "run", info) as folder:
-        one = Try(plan, info, EpisodeKey("a", 0, "abc"), 1, folder.start)
-        one.cancel("interrupted")
-        record, failure = one.play(Factory(lambda env, seed: Acting(lambda turn: LOOK)))  # noqa: ARG005
+        make = Factory(lambda env, seed: Acting(lambda turn: LOOK))  # noqa: ARG005
+        one = Try(plan, info, EpisodeKey("a", 0, "abc"), 1, make, folder.start)
+        one.cancelled = "interrupted"
+        one.run()
+        record, failure = one.record, one.failure
     assert failure is not None
     assert (failure.name, failure.retry, failure.counts) == ("interrupted", False, False)
     assert (record.outcome, record.reason, record.turns) == ("running", "interrupted", ())
@@ -463,13 +474,13 @@ def test_a_try_that_is_cancelled_before_its_sandbox_is_there_ends_too(plan: Plan
     ("change", "message"),
     [
         ({"tasks": ("a", "nobody")}, "'nobody'"),
-        ({"tasks": ("a", "a")}, "twice"),
+        ({"tasks": ("a", "a")}, "a task twice"),
         ({"policy": "glod"}, "gold"),
         ({"env": {"tools": "nobody"}}, "nobody"),
         ({"env": {"task_id": "a"}}, "task_id"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused_before_anything_is_made(
+def test_an_invalid_plan_is_refused_before_anything_is_created(
     plan: Plan, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
@@ -477,14 +488,14 @@ def test_a_plan_that_makes_no_sense_is_refused_before_anything_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def test_clocks_must_fit_together(plan: Plan, tmp_path: Path) -> None:
+def test_wall_clock_must_exceed_the_time_limit(plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="before their time limit"):
         rollout(plan, tmp_path / "run", RolloutOptions(wall_clock=100))
     with pytest.raises(ValidationError):
         RolloutOptions(workers=0)
 
 
-def test_trouble_with_whoever_watches_ends_the_run(plan: Plan, tmp_path: Path) -> None:
+def test_an_error_in_on_progress_ends_the_run(plan: Plan, tmp_path: Path) -> None:
     def watch(progress: Progress) -> None:
         if progress.running:
             raise RuntimeError("the watcher")

@@ -1,4 +1,4 @@
-"""Rollouts that are interrupted, or killed at any moment: nothing is lost, nothing is played twice, nothing is left."""
+"""Rollouts that are interrupted or killed: no episode is lost or played twice, and no process is left."""
 
 import collections
 import contextlib

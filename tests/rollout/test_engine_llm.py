@@ -1,4 +1,4 @@
-"""A rollout with a model whose server fails in every way: the run ends whole, and each failure has its name."""
+"""Rollouts with a model whose server fails."""
 
 import json
 import random

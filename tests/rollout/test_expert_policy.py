@@ -1,4 +1,4 @@
-"""Demonstrations of generated tasks: with all tools, and with the one tool that a rung needs."""
+"""The expert policy on generated tasks, with all tools and with the shell only."""
 
 from contextlib import closing
 from typing import Any
@@ -14,7 +14,7 @@ from swe_gym.rollout.policies import make_policies
 @pytest.mark.parametrize(
     "options", [{"difficulty": 4}, {"difficulty": 2, "tools": ["bash"], "max_turns": 1}], ids=["all tools", "one turn"]
 )
-def test_the_expert_resolves_what_it_plays(options: dict[str, Any]) -> None:
+def test_the_expert_resolves_its_tasks(options: dict[str, Any]) -> None:
     env = gymnasium.make("SWE/Micro-v0", disable_env_checker=True, **options)
     with closing(env), closing(make_policies("expert")) as policies:
         assert play(env, policies(env), seed=3).resolved

@@ -1,4 +1,4 @@
-"""The LLM policy against a server that says what a test tells it to, and fails on command."""
+"""The policy `llm` against a scripted server."""
 
 import json
 import threading
@@ -94,7 +94,7 @@ def test_native_calls_repair_a_task_and_the_history_is_exact(env_of_adder: Make,
 
 
 @pytest.mark.parametrize("action_format", ["json", "hermes", "r2e", "graph_planner", "auto"])
-def test_text_calls_are_taught_and_read(env_of_adder: Make, serve: Any, llm: Any, action_format: str) -> None:
+def test_text_calls_are_described_and_parsed(env_of_adder: Make, serve: Any, llm: Any, action_format: str) -> None:
     from swe_gym.actions import describe_tools, render_call
     from swe_gym.types import ToolCall
 
@@ -110,7 +110,7 @@ def test_text_calls_are_taught_and_read(env_of_adder: Make, serve: Any, llm: Any
     assert "submit" in trajectory.turns[0].thought  # reasoning is thought, whatever stands in it
 
 
-def test_the_way_to_call_follows_the_format(env_of_adder: Make, serve: Any, llm: Any) -> None:
+def test_the_kind_of_calls_follows_the_action_format(env_of_adder: Make, serve: Any, llm: Any) -> None:
     for action_format, native in (("auto", True), ("openai", True), ("hermes", False)):
         server = serve(Reply(tool_calls=[SUBMIT]) if native else Reply('<tool_call>{"name": "submit"}</tool_call>'))
         env = env_of_adder(action_format=action_format)
@@ -135,7 +135,7 @@ def test_the_way_to_call_follows_the_format(env_of_adder: Make, serve: Any, llm:
         Reply(""),
     ],
 )
-def test_what_is_no_call_comes_back_as_an_observation(env_of_adder: Make, serve: Any, llm: Any, reply: Reply) -> None:
+def test_an_invalid_call_is_answered_in_the_observation(env_of_adder: Make, serve: Any, llm: Any, reply: Reply) -> None:
     server = serve(reply, Reply(tool_calls=[SUBMIT]))
     env = env_of_adder()
     trajectory = play(env, llm(server)(env))
@@ -159,7 +159,7 @@ def test_what_is_no_call_comes_back_as_an_observation(env_of_adder: Make, serve:
         {"content": "\udfff", "tool_calls": [{"id": None, "function": {"name": None, "arguments": {"\ud83d": 1}}}]},
     ],
 )
-def test_odd_messages_are_played_on(env_of_adder: Make, serve: Any, llm: Any, message: dict[str, Any]) -> None:
+def test_odd_messages_do_not_end_the_episode(env_of_adder: Make, serve: Any, llm: Any, message: dict[str, Any]) -> None:
     server = serve(Reply(tool_calls=[SUBMIT]))
     server.inject(CHAT, status=200, body={"choices": [{"message": message}]})
     env = env_of_adder()
@@ -209,7 +209,7 @@ def test_sampling_and_further_fields_are_sent(env_of_adder: Make, serve: Any, ll
     assert "sk-" not in repr(report.policy)
 
 
-def test_what_is_not_asked_for_is_not_sent(env_of_adder: Make, serve: Any, llm: Any) -> None:
+def test_unset_options_are_not_sent(env_of_adder: Make, serve: Any, llm: Any) -> None:
     server = serve(Reply(tool_calls=[SUBMIT]))
     env = env_of_adder()
     play(env, llm(server)(env))
@@ -257,14 +257,14 @@ def test_the_key_comes_from_an_argument_or_a_variable(
     [
         ({}, "needs the option 'model'"),
         ({"model": "m", "base_ulr": "x"}, "Did you mean 'base_url'?"),
-        ({"model": "m", "base_url": "localhost:8000"}, "'localhost:8000' is no address such as http://"),
+        ({"model": "m", "base_url": "localhost:8000"}, "'localhost:8000': write a URL such as http://"),
         ({"model": "m", "temperature": -1}, "temperature"),
         ({"model": "m", "calls": "xml"}, "calls"),
-        ({"model": "m", "context": 1000, "max_tokens": 1000}, "leaves nothing"),
+        ({"model": "m", "context": 1000, "max_tokens": 1000}, "leaves no room"),
         ({"model": "m", "prices": {"in": 1}}, "prices.in"),
     ],
 )
-def test_wrong_options_are_said(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as failed:
         make_policies("llm", options)
     assert message in str(failed.value)
@@ -284,7 +284,7 @@ def test_wrong_options_are_said(options: dict[str, Any], message: str) -> None:
     ],
     ids=lambda fault: next(iter(fault)) + str(fault.get("status", "")),
 )
-def test_a_passing_fault_is_tried_again(env_of_adder: Make, serve: Any, llm: Any, fault: dict[str, Any]) -> None:
+def test_a_transient_fault_is_retried(env_of_adder: Make, serve: Any, llm: Any, fault: dict[str, Any]) -> None:
     server = serve(*[Reply(tool_calls=[SUBMIT])] * 3)
     server.inject(CHAT, **fault)
     env = env_of_adder()
@@ -321,7 +321,7 @@ def test_retry_after_is_honoured(env_of_adder: Make, serve: Any, llm: Any) -> No
         ({"status": 200, "body": b"[" * 100_000}, "bad_reply", False),
     ],
 )
-def test_a_lasting_fault_ends_the_episode_with_its_name(
+def test_a_permanent_fault_ends_the_episode_with_its_reason(
     env_of_adder: Make, serve: Any, llm: Any, fault: dict[str, Any], reason: str, retryable: bool
 ) -> None:
     server = serve(*[Reply(tool_calls=[SUBMIT])] * 3)
@@ -333,7 +333,7 @@ def test_a_lasting_fault_ends_the_episode_with_its_name(
     assert str(failed.value)
 
 
-def test_no_server_is_a_lost_connection(env_of_adder: Make, serve: Any, llm: Any) -> None:
+def test_a_missing_server_is_a_connection_error(env_of_adder: Make, serve: Any, llm: Any) -> None:
     server = serve()
     server.close()
     env = env_of_adder()
@@ -362,13 +362,13 @@ class Dripping(OpenAIServer):
                 write(b" ")
 
 
-def test_the_deadline_holds_where_the_server_is_never_silent(env_of_adder: Make, llm: Any) -> None:
+def test_the_deadline_holds_if_the_server_is_never_silent(env_of_adder: Make, llm: Any) -> None:
     with Dripping(in_turn()) as server, pytest.raises(PolicyError) as failed:
         llm(server, timeout=0.3, deadline=1.0)(env_of_adder()).act("Issue.")
     assert failed.value.reason == "timeout"
 
 
-def test_after_a_failure_the_policy_can_go_on(env_of_adder: Make, serve: Any, llm: Any) -> None:
+def test_the_policy_works_after_a_failure(env_of_adder: Make, serve: Any, llm: Any) -> None:
     server = serve(Reply(tool_calls=[SUBMIT]))
     server.inject(CHAT, status=500)
     env = env_of_adder()
@@ -379,7 +379,7 @@ def test_after_a_failure_the_policy_can_go_on(env_of_adder: Make, serve: Any, ll
     assert play(env, policy).outcome == "submitted"
 
 
-def test_closing_unblocks_policies_that_wait(env_of_adder: Make, serve: Any, llm: Any) -> None:
+def test_close_unblocks_waiting_policies(env_of_adder: Make, serve: Any, llm: Any) -> None:
     server = serve()
     server.inject(CHAT, times=None, hang=True)
     factory = llm(server)
@@ -435,7 +435,7 @@ def flood(number: int) -> tuple[str, str]:
     )
 
 
-def test_observations_are_left_out_oldest_first(env_of_adder: Make, serve: Any, llm: Any) -> None:
+def test_the_oldest_observations_are_dropped_first(env_of_adder: Make, serve: Any, llm: Any) -> None:
     server = serve(*[Reply(tool_calls=[flood(n)]) for n in range(8)], Reply(tool_calls=[SUBMIT]), context_length=14_000)
     env = env_of_adder(tools=["bash", "submit"])
     policy = llm(server, context=14_000, max_tokens=200)(env)
@@ -455,7 +455,7 @@ def _pairs(server: OpenAIServer) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     return [(sent(server, n), sent(server, n - 1)) for n in range(1, len(server.requests))]
 
 
-def test_a_server_that_refuses_teaches_the_limit(env_of_adder: Make, serve: Any, llm: Any) -> None:
+def test_the_context_limit_is_learned_from_an_error(env_of_adder: Make, serve: Any, llm: Any) -> None:
     server = serve(*[Reply(tool_calls=[flood(n)]) for n in range(8)], Reply(tool_calls=[SUBMIT]), context_length=14_000)
     env = env_of_adder()
     policy = llm(server, max_tokens=200)(env)
@@ -464,7 +464,7 @@ def test_a_server_that_refuses_teaches_the_limit(env_of_adder: Make, serve: Any,
     assert policy.report().policy.options["context"] == 14_000
 
 
-def test_whole_turns_go_where_observations_are_not_enough(env_of_adder: Make, serve: Any, llm: Any) -> None:
+def test_turns_are_dropped_if_observations_are_not_enough(env_of_adder: Make, serve: Any, llm: Any) -> None:
     replies = [Reply("word " * 400, [LOOK]) for _ in range(8)]
     server = serve(*replies, Reply(tool_calls=[SUBMIT]), context_length=10_000)
     env = env_of_adder()
@@ -475,7 +475,7 @@ def test_whole_turns_go_where_observations_are_not_enough(env_of_adder: Make, se
     assert [message["role"] for message in messages[2:4]] == ["assistant", "tool"]
 
 
-def test_an_observation_that_is_too_long_alone_loses_its_middle(env_of_adder: Make, serve: Any, llm: Any) -> None:
+def test_a_single_long_observation_loses_its_middle(env_of_adder: Make, serve: Any, llm: Any) -> None:
     server = serve(Reply(tool_calls=[flood(1)]), Reply(tool_calls=[SUBMIT]), context_length=4_000)
     env = env_of_adder(tools=["bash", "submit"])
     assert play(env, llm(server, max_tokens=100)(env)).outcome == "submitted"
@@ -485,7 +485,7 @@ def test_an_observation_that_is_too_long_alone_loses_its_middle(env_of_adder: Ma
     assert "characters were left out here" in shown
 
 
-def test_a_task_that_does_not_fit_says_so(env_of_adder: Make, serve: Any, llm: Any) -> None:
+def test_a_task_that_does_not_fit_ends_with_context(env_of_adder: Make, serve: Any, llm: Any) -> None:
     server = serve(context_length=300)
     env = env_of_adder()
     policy = llm(server)(env)
@@ -507,7 +507,7 @@ def test_a_task_that_does_not_fit_says_so(env_of_adder: Make, serve: Any, llm: A
         (422, "`inputs` tokens + `max_new_tokens` must be <= 8192", None),
     ],
 )
-def test_servers_say_it_in_many_ways(
+def test_context_errors_of_many_servers_are_recognized(
     env_of_adder: Make, serve: Any, llm: Any, status: int, text: str, limit: int | None
 ) -> None:
     server = serve()

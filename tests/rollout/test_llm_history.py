@@ -1,4 +1,4 @@
-"""What is left out of a long conversation, and what never is."""
+"""How long conversations are shortened."""
 
 import json
 from typing import Any
@@ -47,7 +47,7 @@ def check(messages: list[dict[str, Any]]) -> None:
 
 
 @given(TURNS, st.integers(0, 20_000))
-def test_a_shortened_conversation_is_one_that_a_server_takes(turns: Any, size: int) -> None:
+def test_a_shortened_conversation_is_valid(turns: Any, size: int) -> None:
     history = conversation(turns)
     check(history.messages)
     before = history.size
@@ -64,14 +64,14 @@ def test_a_shortened_conversation_is_one_that_a_server_takes(turns: Any, size: i
 
 
 @given(TURNS)
-def test_nothing_is_left_to_leave_out_at_some_point(turns: Any) -> None:
+def test_shortening_ends(turns: Any) -> None:
     history = conversation(turns)
     while history.shrink(0):
         pass
     assert history.size < 5000
 
 
-def test_an_observation_that_comes_again_stands_once() -> None:
+def test_a_repeated_observation_replaces_the_first() -> None:
     history = conversation([("I look.", [], 10)])
     before = history.messages
     history.observed("<10>" + "x" * 10)

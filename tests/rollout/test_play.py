@@ -1,4 +1,4 @@
-"""The episode loop, the policies that need no model, and the record that is left."""
+"""The episode loop, policies without a model, and records."""
 
 import json
 import threading
@@ -53,7 +53,7 @@ def test_gold_is_one_and_empty_is_zero_with_every_preset(make_env: Make, preset:
 
 
 @pytest.mark.parametrize("action_format", ["json", "hermes", "r2e", "graph_planner", "openai"])
-def test_gold_is_one_in_every_format_that_can_say_it(make_env: Make, action_format: str) -> None:
+def test_gold_is_one_in_every_format(make_env: Make, action_format: str) -> None:
     env = make_env(action_format=action_format)
     assert play(env, GoldPolicy(env)).reward == 1.0
 
@@ -131,7 +131,7 @@ def test_threads_may_append_to_one_file(make_env: Make, tmp_path: Path) -> None:
     assert [one == large for one in Trajectory.read(path)] == [True] * 40
 
 
-def test_a_line_that_is_no_trajectory_is_named(tmp_path: Path) -> None:
+def test_an_invalid_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     path.write_text('{"version": 99}\n')
     with pytest.raises(UsageError, match=r"runs\.jsonl, line 1: not a trajectory of version 1"):
@@ -164,7 +164,7 @@ def test_the_wrapper_writes_what_play_returns(make_env: Make, tmp_path: Path) ->
     assert len(written[0].turns) == 1
 
 
-def test_the_wrapper_writes_episodes_that_were_left_as_such(make_env: Make, tmp_path: Path) -> None:
+def test_the_wrapper_writes_unfinished_episodes_as_running(make_env: Make, tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     recorder = RecordTrajectory(make_env(), str(path))
     recorder.reset()
@@ -192,19 +192,19 @@ def test_records_and_policies_are_for_swe_env(make_env: Make) -> None:
         _ = RecordTrajectory(make_env()).trajectory
 
 
-def test_policies_say_what_they_lack(make_env: Make) -> None:
+def test_policies_name_missing_tools(make_env: Make) -> None:
     with pytest.raises(UsageError, match="submits"):
         EmptyPolicy(make_env(tools=["bash"]))
     env = make_env(tools=["view", "submit"])
     with pytest.raises(UsageError, match="shell"):
         play(env, GoldPolicy(env))
-    with pytest.raises(UsageError, match="at least one"):
+    with pytest.raises(UsageError, match="must not be empty"):
         ScriptedPolicy([])
-    with pytest.raises(UsageError, match="not one text"):
+    with pytest.raises(UsageError, match="not one string"):
         ScriptedPolicy("submit")
 
 
-def test_a_script_starts_anew_each_episode_and_repeats_its_end() -> None:
+def test_a_script_restarts_each_episode_and_repeats_its_last_action() -> None:
     policy = ScriptedPolicy(["a", "b"])
     for _ in range(2):
         policy.reset({})

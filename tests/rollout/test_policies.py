@@ -1,4 +1,4 @@
-"""Policies by name, and those that need no model."""
+"""Policies by name, and policies without a model."""
 
 import inspect
 from collections.abc import Callable
@@ -43,7 +43,7 @@ OWN = f"{__name__}:Stubborn"
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "llm"])
-def test_every_name_leads_to_a_policy(env_of_adder: Make, name: str) -> None:
+def test_every_name_makes_a_policy(env_of_adder: Make, name: str) -> None:
     factory = make_policies(name, {"actions": ["hm"]} if name == "scripted" else {})
     policy = factory(env_of_adder(), seed=1)
     assert callable(policy.act)
@@ -52,7 +52,7 @@ def test_every_name_leads_to_a_policy(env_of_adder: Make, name: str) -> None:
     factory.close()
 
 
-def test_a_policy_of_ones_own_gets_its_options_the_environment_and_the_seed(env_of_adder: Make) -> None:
+def test_a_custom_policy_gets_its_options_the_environment_and_the_seed(env_of_adder: Make) -> None:
     factory = make_policies(OWN, {"word": "no"})
     env = env_of_adder(max_turns=2, max_invalid=None)
     trajectory = play(env, factory(env, seed=7))
@@ -69,7 +69,7 @@ def test_a_policy_of_ones_own_gets_its_options_the_environment_and_the_seed(env_
         (OWN, {}, "needs the option 'word'"),
     ],
 )
-def test_wrong_options_are_said_before_anything_starts(name: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused_before_anything_starts(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as failed:
         make_policies(name, options)
     assert message in str(failed.value)
@@ -113,7 +113,7 @@ def toy() -> Any:
         env.close()
 
 
-def test_the_baseline_looks_like_an_engineer(toy: Make) -> None:
+def test_the_baseline_explores_the_repository(toy: Make) -> None:
     env = toy("larder-overwrite-evicts")
     trajectory = play(env, make_policies("baseline")(env))
     assert [turn.tool for turn in trajectory.turns] == ["listdir", "eval", "bash", "grep", "view", "submit"]
@@ -126,7 +126,7 @@ def test_the_baseline_looks_like_an_engineer(toy: Make) -> None:
     assert trajectory.info["invalid_actions"] == 0
 
 
-def test_the_baseline_plays_the_same_again(toy: Make) -> None:
+def test_the_baseline_is_deterministic(toy: Make) -> None:
     env = toy("larder-overwrite-evicts")
     policy = make_policies("baseline")(env)
     first, second = play(env, policy), play(env, policy)
@@ -134,7 +134,7 @@ def test_the_baseline_plays_the_same_again(toy: Make) -> None:
 
 
 @pytest.mark.parametrize("preset", sorted(TOOLSETS))
-def test_the_baseline_has_a_use_for_every_preset(toy: Make, preset: str) -> None:
+def test_the_baseline_works_with_every_preset(toy: Make, preset: str) -> None:
     env = toy("jot-recurring-steps", tools=preset, action_format="openai")
     trajectory = play(env, make_policies("baseline")(env))
     assert len(trajectory.turns) >= 4

@@ -1,4 +1,4 @@
-"""Recorded episodes that are played again, and where they differ."""
+"""Replays of recorded episodes."""
 
 import contextlib
 import hashlib
@@ -88,7 +88,7 @@ def test_a_long_observation_is_cut_in_the_record_and_compared_whole(recorded: Tr
 def test_an_action_that_was_cut_cannot_be_replayed(recorded: Trajectory) -> None:
     one = play_with(recorded, call("bash", command="true " + "x" * MAX_TEXT))
     assert len(one.to_json()) < 4 * MAX_TEXT
-    with pytest.raises(UsageError, match="turn 1 cannot be replayed"):
+    with pytest.raises(UsageError, match="cannot be replayed: the action of turn 1"):
         replay(one)
 
 
@@ -110,15 +110,15 @@ def test_a_patch_is_cut_in_the_record(recorded: Trajectory) -> None:
     ]
 
 
-def test_text_that_may_differ_is_left_out(recorded: Trajectory) -> None:
+def test_ignored_text_is_not_compared(recorded: Trajectory) -> None:
     timed = changed(recorded, 0, observation=recorded.turns[0].observation + "in 0.13s")
     assert replay(timed) is not None
     assert replay(timed, ignore=[r"in \d+\.\d+s"]) is None
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="invalid regular expression"):
         replay(timed, ignore=["("])
 
 
-def test_a_limit_that_only_the_loop_saw_is_replayed(recorded: Trajectory) -> None:
+def test_a_limit_of_the_episode_loop_is_replayed(recorded: Trajectory) -> None:
     env = SweEnv(**recorded.env)
     cut = play(env, ScriptedPolicy([turn.action for turn in recorded.turns[:3]]), budget=Budget(seconds=1e-6))
     env.close()
@@ -126,6 +126,6 @@ def test_a_limit_that_only_the_loop_saw_is_replayed(recorded: Trajectory) -> Non
     assert replay(cut) is None
 
 
-def test_what_was_imported_cannot_be_replayed(recorded: Trajectory) -> None:
-    with pytest.raises(UsageError, match="in which environment"):
+def test_an_imported_trajectory_cannot_be_replayed(recorded: Trajectory) -> None:
+    with pytest.raises(UsageError, match="its record has no environment"):
         replay(recorded.model_copy(update={"env": {}}))

@@ -1,4 +1,4 @@
-"""The policies that ship, by name, and one function that makes any of them ready for a run."""
+"""The built-in policies by name, and `make_policies`."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _PER_EPISODE = ("env", "seed")
 
 
 def make_policies(name: str, options: Mapping[str, Any] | None = None) -> PolicyFactory:
-    """What makes the policies of a run, one for each episode. The caller closes it at the end.
+    """Return the factory of a policy. The caller closes it.
 
-    A policy is a class, or anything that can be called, whose arguments are its options; an argument `env` gets the
-    episode's environment and an argument `seed` the attempt's seed. Where episodes share something, such as a
-    connection, it has a class method `factory` that takes the options and returns the `PolicyFactory`.
+    A policy is a class or another callable whose arguments are its options. An argument `env` gets the episode's
+    environment, an argument `seed` the attempt's seed. A policy whose episodes share something, such as a connection,
+    has a class method `factory` that takes the options and returns the `PolicyFactory`.
 
     Args:
-        name: A name of `POLICIES`, a dotted path "module:Class" or the name of an entry point.
-        options: The policy's own options, checked at once.
+        name: A built-in name, a dotted path "module:Class" or the name of an entry point.
+        options: The policy's options.
 
     Raises:
-        UsageError: No such policy, or it has no such option, or lacks one that it needs.
-        MissingDependency: It needs an extra that is not installed.
+        UsageError: The policy or an option is unknown, or a required option is missing.
+        MissingDependency: The policy needs an extra that is not installed.
     """
     kind = POLICIES.load(name)
     make = getattr(kind, "factory", kind)
@@ -74,7 +74,7 @@ def _shared(name: str, make: Callable[..., PolicyFactory], options: dict[str, An
 
 
 class _Separate:
-    """Makes policies that share nothing."""
+    """A factory of policies that share nothing."""
 
     def __init__(self, kind: Callable[..., Policy], options: dict[str, Any], per_episode: list[str]) -> None:
         self._kind = kind
@@ -86,4 +86,4 @@ class _Separate:
         return self._kind(**self._options, **{name: given[name] for name in self._per_episode})
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: nothing is shared."""

@@ -1,4 +1,4 @@
-"""A policy of rules, with no model: it does what an engineer does first, and leaves the repair to others."""
+"""A rule-based policy without a model: it explores the repository and repairs nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...types import ToolCall
 from .calls import render, shell_call, submit_call, swe_env
 
 Plan = Generator[ToolCall, str, None]
-"""Yields calls and is sent what each of them showed."""
+"""Yields calls and receives their observations."""
 
 MAX_NAMES = 8
 MAX_FILES = 5
 WINDOW = 30
-"""Lines that are looked at before and after a place."""
+"""Lines shown before and after a place."""
 
 _TEST_COMMAND = (
     "if python -c 'import pytest' 2>/dev/null; then python -m pytest -q -x --no-header 2>&1 | tail -n 60; "
@@ -35,27 +35,27 @@ _NAME = re.compile(r"\b(?:[a-z]+_[a-z_]+|[A-Z][a-z]+(?:[A-Z][a-z]+)+)\b")
 
 
 class BaselinePolicy:
-    """Plays by rules: looks around, runs the tests and the issue's examples, reads tracebacks, greps, opens, submits.
+    """A policy that lists files, runs the tests and the issue's examples, searches, opens files and submits.
 
-    It repairs nothing, as it has no way to know what is right. It is there to measure everything but the model: it
-    makes about as many calls as a short episode of a model, of the same kinds, and the same ones each time.
+    It repairs nothing. It measures everything except the model: it makes the same calls each time, about as many and
+    of the same kinds as a short episode of a model.
 
     Args:
-        env: Whose tools it uses. Its own tools are used where they are there (`eval`, `grep`, `view`), else the shell.
+        env: The environment. Its tools `eval`, `grep` and `view` are used if there are any, else the shell.
     """
 
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
         self._env = swe_env(env)
         self._tools = {spec.name: spec for spec in self._env.tools}
         self._plan: Plan | None = None
-        submit_call(self._env)  # says now that there is none
+        submit_call(self._env)  # raises now if no tool submits
 
     def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  the issue says all
-        """Make a new plan with the next observation."""
+        """Start a new plan with the next observation."""
         self._plan = None
 
     def act(self, observation: str) -> str:
-        """The next call of the plan, which looks at what the last one showed."""
+        """Return the next call of the plan."""
         if self._plan is None:
             self._plan = self._engineer(observation)
             call = next(self._plan)
@@ -72,11 +72,11 @@ class BaselinePolicy:
         seen = [(yield self._list_files())]
         seen.append((yield self._run_tests()))
         if examples := _EXAMPLE.findall(issue):
-            seen.append((yield self._run_python("".join(examples))))  # later ones lean on the imports of the first
+            seen.append((yield self._run_python("".join(examples))))  # later examples may need the imports of the first
         if names := _names_in(issue):
             seen.append((yield self._find(rf"(def|class) +({'|'.join(names)})\b")))
         if not any(map(_places_in, seen)):
-            seen.append((yield self._find(r"^(def|class) ")))  # nothing named: whatever there is
+            seen.append((yield self._find(r"^(def|class) ")))  # nothing is named: any definition
         places = [place for text in reversed(seen) for place in _places_in(text)]
         for path, line in _first_of_each_file(places)[:MAX_FILES]:
             yield self._open(path, line)
@@ -101,7 +101,7 @@ class BaselinePolicy:
         return self._tool("view", {"path": path, "start": first, "end": last}) or shell_call(self._env, command)
 
     def _tool(self, name: str, arguments: dict[str, Any]) -> ToolCall | None:
-        """The call of a tool, where there is one of that name that takes these arguments."""
+        """Return the call of a tool; None if no tool has that name and these arguments."""
         spec = self._tools.get(name)
         if spec is None or not arguments.keys() <= properties_of(spec.parameters).keys():
             return None
@@ -109,14 +109,14 @@ class BaselinePolicy:
 
 
 def _places_in(text: str) -> list[tuple[str, int]]:
-    """Files of the repository and lines in them, as tracebacks and searches name them; the deepest frame first."""
+    """Return the places that tracebacks and searches name, the deepest frame first."""
     found = [(one.start(), one["path"], int(one["line"])) for frame in _FRAMES for one in frame.finditer(text)]
     outside = ("site-packages", "/lib/python", "<")
     return [(path, line) for _, path, line in sorted(found, reverse=True) if not any(part in path for part in outside)]
 
 
 def _first_of_each_file(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The first place in each file, source before tests."""
+    """Return the first place in each file, source before tests."""
     first: dict[str, int] = {}
     for path, line in places:
         first.setdefault(path.removeprefix("./"), line)
@@ -124,6 +124,6 @@ def _first_of_each_file(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def _names_in(issue: str) -> list[str]:
-    """Names that the issue speaks of, those in backticks first."""
+    """Return the names in the issue, those in backticks first."""
     names = [name.rpartition(".")[2] for name in _QUOTED.findall(issue)] + _NAME.findall(issue)
     return list(dict.fromkeys(name for name in names if len(name) > 2))[:MAX_NAMES]

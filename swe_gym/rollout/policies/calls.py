@@ -1,4 +1,4 @@
-"""What policies that know their tools need: the calls that every preset has, written as the environment reads them."""
+"""Calls that every tool preset has, in the format of the environment."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ...types import ToolCall
 
 
 def swe_env(env: gymnasium.Env[str, str]) -> SweEnv:
-    """The environment below all wrappers.
+    """Return the `SweEnv` below all wrappers.
 
     Raises:
-        UsageError: It is not ours.
+        UsageError: It is another environment.
     """
     if not isinstance(env.unwrapped, SweEnv):
-        raise UsageError(f"this policy plays SweEnv, not {type(env.unwrapped).__name__}")
+        raise UsageError(f"the environment must be a SweEnv, not a {type(env.unwrapped).__name__}")
     return env.unwrapped
 
 
 def render(env: SweEnv, call: ToolCall) -> str:
-    """The call as an action, in the format that the environment reads."""
+    """Return the call as an action, in the format of the environment."""
     return render_call(call, env.config["action_format"])
 
 
 def submit_call(env: SweEnv) -> ToolCall:
-    """The call that ends the episode.
+    """Return the call that submits.
 
     Raises:
-        UsageError: No tool does.
+        UsageError: No tool submits.
     """
     for call in ending(env):
         return call
@@ -39,18 +39,18 @@ def submit_call(env: SweEnv) -> ToolCall:
 
 
 def ending(env: SweEnv) -> list[ToolCall]:
-    """That call alone; nothing where no tool submits, and episodes end by their last turn."""
+    """Return the call that submits in a list, empty if no tool submits."""
     return [ToolCall(name=spec.name) for spec in env.tools if spec.name in ("submit", "finish")][:1]
 
 
 def shell_call(env: SweEnv, command: str) -> ToolCall:
-    """The call that runs a shell command.
+    """Return the call that runs a shell command.
 
     Raises:
-        UsageError: There is no shell among the tools.
+        UsageError: No tool is a shell.
     """
     shell = shell_tool(env.tools)
     if shell is None:
-        raise UsageError("this policy works through a shell, and there is none among the tools")
+        raise UsageError("this policy needs a shell tool, and the environment has none")
     spec, parameter = shell
     return ToolCall(name=spec.name, arguments={parameter: command})

@@ -1,4 +1,4 @@
-"""One connection to a server that speaks OpenAI's chat protocol, for all the episodes of a run."""
+"""A connection to an OpenAI-compatible server, shared by the episodes of a run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _CONTEXT = re.compile(
 )
 _LIMIT = re.compile(r"context.?(?:length|size|window)\D{0,20}(\d{3,})", re.IGNORECASE)
 _KEPT = ("content", "reasoning_content", "reasoning", "tool_calls")
-"""What of an answer goes back to the server with the next request. Everything else is for the reader."""
+"""Fields of an answer that are sent back with the next request."""
 
 
 class ContextExceeded(PolicyError):
-    """The conversation is longer than the model can take.
+    """The conversation is too long for the model.
 
     Attributes:
-        limit: How many tokens it can take, where the server said so.
+        limit: The model's limit in tokens, if the server told it.
     """
 
     def __init__(self, message: str, limit: int | None) -> None:
@@ -38,11 +38,11 @@ class ContextExceeded(PolicyError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model said.
+    """An answer of the model.
 
     Attributes:
-        message: As it was sent, in the form in which it goes back: role, content, tool calls, reasoning.
-        finish_reason: Why it ended, as in "stop", "length" or "tool_calls".
+        message: The message: role, content, tool calls and reasoning.
+        finish_reason: Why it ended, for example "stop", "length" or "tool_calls".
         usage: Tokens, without a price.
     """
 
@@ -52,18 +52,18 @@ class Answer:
 
 
 class ChatClient:
-    """Asks a server, from any number of threads at once: a connection for each of them, kept open between requests.
+    """A client for any number of threads. Connections stay open between requests.
 
-    The SDK's asynchronous client runs in a thread of its own. So a call ends at its deadline whatever the server does,
-    also where it sends a byte now and then, and `close` ends the calls that wait.
+    The SDK's asynchronous client runs in its own thread. So a call ends at its deadline even if the server sends a byte
+    now and then, and `close` ends waiting calls.
 
     Args:
-        base_url: Such as "http://localhost:8000/v1"; None is the variable OPENAI_BASE_URL, or else OpenAI.
-        api_key: None is the variable OPENAI_API_KEY.
-        timeout: Seconds that a server may be silent in one try.
-        deadline: Seconds for an answer with all its tries.
-        retries: How often to try again after a 408, 409, 429 or 5xx, a timeout or a lost connection. The SDK waits
-            0.5 s, then twice as long each time up to 8 s, or as long as `Retry-After` says.
+        base_url: URL such as "http://localhost:8000/v1". None: the variable OPENAI_BASE_URL, else OpenAI.
+        api_key: API key. None: the variable OPENAI_API_KEY.
+        timeout: Seconds of silence before one try fails.
+        deadline: Seconds for an answer, retries included.
+        retries: Retries after the statuses 408, 409, 429 and 5xx, a timeout or a lost connection. The SDK waits 0.5 s,
+            then doubles up to 8 s, or waits as long as `Retry-After` says.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class ChatClient:
         self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=retries)
         self._deadline = deadline
         self._closed = False
-        self._lock = threading.Lock()  # guards _closed: nothing may be handed to a loop that has ended
+        self._lock = threading.Lock()  # guards _closed: a closed loop takes no calls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swe-gym-llm", daemon=True)
         self._thread.start()
 
     def complete(self, request: dict[str, Any]) -> Answer:
-        """The answer to a request, which is sent as it is.
+        """Send a request and return the answer.
 
         Raises:
             ContextExceeded: The messages are too long for the model.
-            PolicyError: There is no answer: `reason` says why.
+            PolicyError: The server did not answer; `reason` says why.
         """
         with self._lock:
             if self._closed:
@@ -99,10 +99,10 @@ class ChatClient:
         except openai.OpenAIError as error:
             raise _policy_error(error, str(self._client.base_url)) from error
         finally:
-            waiting.cancel()  # where this thread was interrupted
+            waiting.cancel()  # if this thread was interrupted
 
     def close(self) -> None:
-        """End the calls that wait, with `PolicyError`, and close the connections. Idempotent, from any thread."""
+        """End waiting calls with `PolicyError` and close the connections. Idempotent, from any thread."""
         with self._lock:
             if self._closed:
                 return
@@ -113,11 +113,11 @@ class ChatClient:
         self._loop.close()
 
     async def _complete(self, request: dict[str, Any]) -> Answer:
-        # Not `chat.completions.create`: it looks up the type of every part of every message, which took 8 of 10 ms.
+        # `chat.completions.create` validates every part of every message, which took 8 of 10 ms.
         async with asyncio.timeout(self._deadline):
             try:
                 data = await self._client.post("/chat/completions", body=request, cast_to=object)
-            except (RecursionError, ValueError) as error:  # what the SDK makes of a body that is no JSON
+            except (RecursionError, ValueError) as error:  # raised by the SDK for a body that is not JSON
                 raise _bad_reply(str(error)) from error
         return _read(data)
 
@@ -130,10 +130,10 @@ class ChatClient:
 
 
 def _read(data: Any) -> Answer:
-    """The answer in a server's JSON, read as plain data: servers differ in everything but the fields below.
+    """Parse an answer as plain data: servers differ in everything but the fields below.
 
     Raises:
-        PolicyError: It is none.
+        PolicyError: It is not a chat completion.
     """
     try:
         choice = data["choices"][0]
@@ -148,7 +148,7 @@ def _message(said: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(value, list if key == "tool_calls" else str):
             raise TypeError(f"{key} is {type(value).__name__}")
     kept.setdefault("content", None if "tool_calls" in kept else "")
-    # Halves of surrogate pairs are valid in JSON, but could not be sent back.
+    # Lone surrogates are valid JSON but cannot be sent back.
     clean: dict[str, Any] = json.loads(json.dumps(kept, ensure_ascii=False).encode("utf-8", "replace"))
     return {"role": "assistant", **clean}
 
@@ -171,7 +171,7 @@ def _closed() -> PolicyError:
 
 
 def _bad_reply(what: str) -> PolicyError:
-    return PolicyError(f"the server's answer is no chat completion: {what[:200]!r}", reason="bad_reply")
+    return PolicyError(f"the server's answer is not a chat completion: {what[:200]!r}", reason="bad_reply")
 
 
 def _policy_error(error: openai.OpenAIError, server: str) -> PolicyError:

@@ -1,4 +1,4 @@
-"""Somebody who knows the generated tasks: short, natural demonstrations to learn from."""
+"""A policy that solves generated tasks, for demonstrations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .scripted import ScriptedPolicy
 
 
 class ExpertPolicy:
-    """Solves tasks of `SWE/Micro-v0` as somebody would who knows the answer: looks, repairs, submits.
+    """A policy that solves tasks of `SWE/Micro-v0`: it looks, repairs and submits.
 
     Args:
-        env: Whose tasks it solves, with the default tools or those of them that the solutions take.
+        env: The environment, with the default tools or those of them that the solutions use.
     """
 
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
@@ -23,16 +23,16 @@ class ExpertPolicy:
         self._script: ScriptedPolicy | None = None
 
     def reset(self, info: dict[str, Any]) -> None:
-        """Work out the calls for the task of this episode.
+        """Compute the calls for the task of this episode.
 
         Raises:
-            UsageError: It is no generated task.
+            UsageError: The task is not a generated one.
         """
         calls = [*expert_calls(info["task_id"]), *ending(self._env)]
         self._script = ScriptedPolicy(render(self._env, call) for call in calls)
         self._script.reset(info)
 
     def act(self, observation: str) -> str:
-        """The next call."""
-        assert self._script is not None, "an episode begins with `reset`"
+        """Return the next call."""
+        assert self._script is not None, "call `reset` first"
         return self._script.act(observation)

@@ -1,4 +1,4 @@
-"""The policy that knows the answer."""
+"""The policy that applies the gold patch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ CHUNK = 60_000
 
 
 class GoldPolicy:
-    """Applies the task's gold patch by ordinary tool calls, then submits. For tests and demonstrations.
-
-    It is no policy that could be trained or compared: it reads the oracle.
+    """A policy that applies the gold patch by ordinary tool calls and submits. It reads the oracle.
 
     Args:
-        env: Whose tasks it solves. Its tools must hold a shell.
+        env: The environment. Its tools must include a shell.
     """
 
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
@@ -31,22 +29,22 @@ class GoldPolicy:
         self._script = ScriptedPolicy([render(self._env, submit_call(self._env))])
 
     def reset(self, info: dict[str, Any]) -> None:
-        """Work out the calls for the task of this episode.
+        """Compute the calls for the task of this episode.
 
         Raises:
-            UsageError: There is no shell among the tools.
+            UsageError: No tool is a shell.
         """
         calls = [*_gold_calls(self._env), submit_call(self._env)]
         self._script = ScriptedPolicy(render(self._env, call) for call in calls)
         self._script.reset(info)
 
     def act(self, observation: str) -> str:
-        """The next call."""
+        """Return the next call."""
         return self._script.act(observation)
 
 
 def _gold_calls(env: SweEnv) -> Iterator[ToolCall]:
-    """Write the patch to a file, in as many commands as its size asks for, and have git apply it."""
+    """Yield calls that write the patch to a file in chunks and apply it with git."""
     diff = env.task.oracle.gold_patch
     for chunk in _chunks(diff if diff.endswith("\n") else diff + "\n"):
         yield shell_call(env, f"cat >> .gold.patch <<'END_OF_GOLD_PATCH'\n{chunk}END_OF_GOLD_PATCH")
@@ -54,7 +52,7 @@ def _gold_calls(env: SweEnv) -> Iterator[ToolCall]:
 
 
 def _chunks(text: str) -> Iterator[str]:
-    """Whole lines, about `CHUNK` characters at a time."""
+    """Yield whole lines, about `CHUNK` characters at a time."""
     chunk: list[str] = []
     size = 0
     for line in io.StringIO(text, newline="\n"):  # `splitlines` would also cut at form feeds

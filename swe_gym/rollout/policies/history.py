@@ -1,4 +1,4 @@
-"""The conversation of an episode, and what is left out of it when it grows too long for the model."""
+"""The conversation of an episode, and how it is shortened when it is too long for the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 NOT_RUN = "This call was not run: only the first call of a message is."
 
 SHORT = 200
-"""Characters of an observation that is worth keeping: a marker would be hardly shorter."""
+"""Observations below this many characters are kept: a marker would hardly be shorter."""
 
 _MARKER = "[An earlier observation of {} characters was left out here.]"
 _CUT = "\n[{} characters were left out here.]\n"
@@ -17,10 +17,10 @@ _DROPPED = "\n\n[The conversation was shortened: your first {} turns after this 
 
 
 class History:
-    """The messages of an episode, in the form of OpenAI's chat API.
+    """The messages of an episode, as in OpenAI's chat API.
 
-    A message of the model's stays as it was sent, tool calls with their ids included. One exception: servers refuse a
-    history with a tool call whose arguments are no JSON object, so such a call stands in it as text.
+    The model's messages stay as they were sent, tool calls with their ids included. One exception: servers refuse a
+    tool call whose arguments are not a JSON object, so such a call becomes text.
 
     Args:
         system: The system prompt.
@@ -33,19 +33,19 @@ class History:
         self._dropped = 0
 
     def observed(self, observation: str) -> None:
-        """What the environment showed: first the issue, then what each answer led to."""
+        """Add an observation: first the issue, then the result of each answer."""
         if self._turns:
             self._turns[-1].observe(observation)
         else:
             self._opening = observation
 
     def answered(self, message: dict[str, Any]) -> None:
-        """What the model said."""
+        """Add an answer of the model."""
         self._turns.append(_Turn(_sendable(message)))
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """All of it, as a request takes it."""
+        """All messages, ready to be sent."""
         note = _DROPPED.format(self._dropped) if self._dropped else ""
         opening = [
             {"role": "system", "content": self._system},
@@ -55,17 +55,17 @@ class History:
 
     @property
     def size(self) -> int:
-        """Characters of it."""
+        """Number of characters of the messages as JSON."""
         return len(json.dumps(self.messages, ensure_ascii=False))
 
     def shrink(self, size: int) -> bool:
-        """Leave things out until there are at most `size` characters, or nothing is left that may go.
+        """Shorten the conversation to at most `size` characters if possible.
 
-        First observations, the oldest first; then whole turns, the oldest first; then the middle of the last
-        observation. The system prompt and the issue stay.
+        Observations go first, then whole turns, the oldest first; then the middle of the last observation. The system
+        prompt and the issue stay.
 
         Returns:
-            Whether it became shorter.
+            Whether the conversation became shorter.
         """
         before = self.size
         excess = before - size
@@ -82,7 +82,7 @@ class History:
 
 
 class _Turn:
-    """An answer of the model's and what it led to."""
+    """An answer of the model and its observation."""
 
     def __init__(self, message: dict[str, Any]) -> None:
         self._message = message
@@ -92,7 +92,7 @@ class _Turn:
         self._observation = observation
 
     def elide(self) -> int:
-        """Put a marker in the observation's place, where it is long; how many characters that saved."""
+        """Replace a long observation by a marker. Returns the number of characters saved."""
         text = self._observation or ""
         if len(text) < SHORT:
             return 0
@@ -100,7 +100,7 @@ class _Turn:
         return len(text) - len(self._observation)
 
     def cut(self, excess: int) -> None:
-        """Leave `excess` characters, or most of them, out of the middle of the observation."""
+        """Cut about `excess` characters from the middle of the observation."""
         text = self._observation or ""
         marker = _CUT.format(len(text))
         keep = max(0, len(text) - excess - len(marker))
@@ -120,7 +120,7 @@ class _Turn:
 
 
 def _sendable(message: dict[str, Any]) -> dict[str, Any]:
-    """The message as a server takes it back."""
+    """Return the message in a form that servers accept."""
     calls = message.get("tool_calls")
     if not calls or all(map(_is_whole, calls)):
         return message
@@ -130,7 +130,7 @@ def _sendable(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_whole(call: Any) -> bool:
-    """A server can put the call into the model's template."""
+    """Return whether servers accept the call."""
     try:
         return (
             isinstance(call["id"], str)

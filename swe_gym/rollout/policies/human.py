@@ -1,4 +1,4 @@
-"""A person in the policy's place."""
+"""A policy that asks a person at the terminal."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ A line is a shell command. A line that begins with a colon is a tool:
     :submit                       ends the episode and grades your work
     :help                         this text
 
-An open quote goes on in the next line. Ctrl-D drops it; at the prompt, it gives up the task.
+An open quote continues on the next line. Ctrl-D drops it; at the prompt, it gives up the task.
 """
 
 
 class HumanPolicy:
-    """A policy that asks whoever sits at the terminal.
+    """A policy that asks a person at the terminal.
 
     Args:
-        env: Whose tools the person uses.
-        console: Where observations are shown; None is standard output.
-        ask: Shows a prompt and gives the next line; raises EOFError at the end.
+        env: The environment whose tools the person uses.
+        console: Console that shows observations; None is standard output.
+        ask: Shows a prompt and returns the next line; raises EOFError at the end.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class HumanPolicy:
         self._first = True
 
     def reset(self, info: dict[str, Any]) -> None:
-        """Show which task it is."""
+        """Show the task id."""
         self._first = True
         self._console.print(Text(f"Task {info['task_id']}\n", style="bold"))
 
     def act(self, observation: str) -> str:
-        """Show the observation and ask until the person typed something that is a call."""
+        """Show the observation and ask until the person types a valid call."""
         if self._first:
             self._welcome(observation)
             self._first = False
@@ -76,26 +76,26 @@ class HumanPolicy:
         self._console.print("tools: " + ", ".join(self._tools), style="dim")
 
     def _ask_line(self) -> str:
-        """A line, and the lines after it as long as a quote is open."""
+        """Read a line, and further lines while a quote is open."""
         line = self._ask("swe-gym> ").strip()
         while _has_open_quote(line):
             try:
                 line += "\n" + self._ask("... ")
             except EOFError as error:
-                raise UsageError("\na quote was not closed; nothing was run") from error
+                raise UsageError("\nopen quote; nothing was run") from error
         return line
 
     def _parse(self, line: str) -> ToolCall:
         if not line.startswith(":"):
             if self._shell is None:
-                raise UsageError(f"there is no shell among the tools: use :{', :'.join(self._tools)}")
+                raise UsageError(f"the environment has no shell tool: use :{', :'.join(self._tools)}")
             spec, parameter = self._shell
             return ToolCall(name=spec.name, arguments={parameter: line})
         name, *words = shlex.split(line[1:]) or ["help"]
         if name == "help":
             raise UsageError(HELP)
         if name not in self._tools:
-            raise UsageError(f"there is no tool {name!r}; there are {', '.join(self._tools)}")
+            raise UsageError(f"unknown tool {name!r}; known: {', '.join(self._tools)}")
         return ToolCall(name=name, arguments=_arguments(self._tools[name], words))
 
 
@@ -103,12 +103,12 @@ def _has_open_quote(line: str) -> bool:
     try:
         shlex.split(line)
     except ValueError as error:
-        return "quotation" in str(error)  # the other complaint, a backslash at the end, is the shell's affair
+        return "quotation" in str(error)  # a backslash at the end is left to the shell
     return False
 
 
 def _arguments(spec: ToolSpec, words: list[str]) -> dict[str, str]:
-    """Words as arguments: `name=value` by name, the others by position. The schema converts their types later."""
+    """Map words to arguments: `name=value` by name, others by position. The schema converts types later."""
     parameters = list(spec.parameters.get("properties", {}))
     required = spec.parameters.get("required", [])
     if required and not words:

@@ -1,8 +1,9 @@
-"""The policy that asks a language model, on any server that speaks OpenAI's chat protocol."""
+"""The policy `llm`: a language model on any OpenAI-compatible server."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from typing import Any, Literal
 
@@ -20,29 +21,31 @@ from .chat_client import Answer, ChatClient, ContextExceeded
 from .history import History
 from .prompts import system_prompt
 
+logger = logging.getLogger(__name__)
+
 FULL = 0.95
-"""Part of the room for the prompt that may be used; what a text's tokens will be is only estimated."""
+"""Share of the prompt's room that may be used, since token counts are estimates."""
 
 SHRUNK = 0.6
-"""Part of it that is used after something was left out: not every turn shall rewrite what the server has cached."""
+"""Share that is used after shortening, so that the server's prefix cache stays valid for some turns."""
 
 REPLY_ROOM = 2048
-"""Tokens kept free for the answer where `max_tokens` says nothing; at most a quarter of the context."""
+"""Tokens reserved for the answer if `max_tokens` is None; at most a quarter of the context."""
 
 MAX_SEED = 1 << 31
-"""Seeds are less: not every server takes more."""
+"""Upper bound of seeds: some servers refuse larger ones."""
 
 TOKENS_PER_CHARACTER = 0.3
-"""What is taken for true before the first answer has said how many tokens the prompt had."""
+"""Estimate before the first answer reports the prompt's tokens."""
 
 
 class Prices(Frozen):
-    """US dollars for a million tokens.
+    """Prices in US dollars per million tokens.
 
     Attributes:
-        input: Read.
-        cached: Read from the server's cache; None is the price of `input`.
-        output: Written.
+        input: Price of prompt tokens.
+        cached: Price of cached prompt tokens; None is the price of `input`.
+        output: Price of completion tokens.
     """
 
     input: float = Field(default=0.0, ge=0)
@@ -50,34 +53,34 @@ class Prices(Frozen):
     output: float = Field(default=0.0, ge=0)
 
     def cost(self, usage: Usage) -> float:
-        """What the tokens cost."""
+        """Return the cost in US dollars."""
         cached = self.input if self.cached is None else self.cached
         read = (usage.prompt_tokens - usage.cached_tokens) * self.input + usage.cached_tokens * cached
         return (read + usage.completion_tokens * self.output) / 1e6
 
 
 class LLMPolicies(Frozen):
-    """A model on a server, and how it is asked. Called with an environment, it gives the policy of one episode.
+    """The factory of `LLMPolicy`: a model on a server and its settings.
 
     Attributes:
-        model: Its name on the server.
-        base_url: Such as "http://localhost:8000/v1"; None is the variable OPENAI_BASE_URL, or else OpenAI.
-        api_key: None is the variable that `api_key_variable` names. A server of one's own often needs none.
-        api_key_variable: Where the key stands.
-        calls: "native" gives the tools to the server, and the model calls them through it. "text" teaches them in
-            the system prompt, in the environment's action format. None is native where that format is "auto" or
+        model: Model name at the server.
+        base_url: URL such as "http://localhost:8000/v1". None: the variable OPENAI_BASE_URL, else OpenAI.
+        api_key: API key. None: the variable named by `api_key_variable`. Your own server may need none.
+        api_key_variable: Environment variable of the key.
+        calls: "native" sends the tools to the server, and the model calls them through its API. "text" describes
+            them in the system prompt, in the environment's action format. None: native if that format is "auto" or
             "openai", else text.
-        system: The system prompt, in place of the one for the preset of tools. In text mode the tools are added.
-        temperature: None is the server's default, as for all of these.
-        max_tokens: Of one answer.
-        seed: Of the sampling. It is added to the episode's seed, and grows by one each turn. None sends none.
-        stop: Texts at which an answer ends.
-        request: More fields of the request, as in `{"top_k": 20, "chat_template_kwargs": {...}}`.
-        context: Tokens that the model can take, prompt and answer; None learns it when the server says so.
-        timeout: Seconds that the server may be silent in one try.
-        deadline: Seconds for an answer with all its tries.
-        retries: How often a request is tried again; see `ChatClient`.
-        prices: What tokens cost.
+        system: System prompt, instead of the one for the tool preset. In text mode the tools are added.
+        temperature: Sampling temperature. None: the server's default.
+        max_tokens: Maximum tokens of one answer. None: the server's default.
+        seed: Sampling seed, added to the episode's seed and the turn number. None sends no seed.
+        stop: Strings that end an answer.
+        request: Further fields of the request, for example `{"top_k": 20, "chat_template_kwargs": {...}}`.
+        context: Context length in tokens. None learns it from the server's error.
+        timeout: Seconds of silence before one try fails.
+        deadline: Seconds for an answer, retries included.
+        retries: Retries of a request; see `ChatClient`.
+        prices: Prices of tokens.
     """
 
     model: str
@@ -99,11 +102,11 @@ class LLMPolicies(Frozen):
     _client: ChatClient = PrivateAttr()
 
     def model_post_init(self, _: Any, /) -> None:
-        """Open the connection; nothing is sent yet."""
+        """Create the client; nothing is sent."""
         if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
-            raise UsageError(f"base_url {self.base_url!r} is no address such as http://localhost:8000/v1")
+            raise UsageError(f"invalid base_url {self.base_url!r}: write a URL such as http://localhost:8000/v1")
         if self.context is not None and self.max_tokens is not None and self.max_tokens >= self.context:
-            raise UsageError(f"max_tokens={self.max_tokens} leaves nothing of context={self.context} for the prompt")
+            raise UsageError(f"max_tokens={self.max_tokens} leaves no room for the prompt in context={self.context}")
         self._client = ChatClient(
             self.base_url, self._key(), timeout=self.timeout, deadline=self.deadline, retries=self.retries
         )
@@ -119,31 +122,30 @@ class LLMPolicies(Frozen):
     def _key(self) -> str:
         key = self.api_key.get_secret_value() if self.api_key else os.environ.get(self.api_key_variable)
         if key is None and self.base_url is None and "OPENAI_BASE_URL" not in os.environ:
-            raise UsageError(f"there is no key for the model's server: set {self.api_key_variable}, or give base_url")
+            raise UsageError(f"no API key: set {self.api_key_variable}, or set base_url for your own server")
         return key or "none"
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """How tokens are drawn, as far as it was said."""
+        """The sampling settings that are set."""
         given = {"temperature": self.temperature, "max_tokens": self.max_tokens, "stop": list(self.stop) or None}
         return {name: value for name, value in given.items() if value is not None}
 
 
 class LLMPolicy:
-    """Asks a model for each action. It is made by `LLMPolicies`, which holds the connection.
+    """A policy that asks a model for each action. `LLMPolicies` makes it and holds the connection.
 
-    A tool call through the API reaches the environment as the JSON of the message that holds it, a text as it is, with
-    its reasoning in `<think>` before it. What is no valid call is an action too: the environment says what is wrong
-    with it, and the model reads that.
+    A tool call through the API becomes the action as the JSON of its message; text stays text, with the reasoning in
+    `<think>` before it. An invalid call is an action too: the environment explains the error, and the model reads it.
 
     Args:
-        env: Whose tools it uses.
-        options: Which model, and how it is asked.
+        env: The environment whose tools it uses.
+        options: Model and settings.
         client: The connection.
-        seed: Of the episode.
+        seed: Seed of the episode.
 
     Raises:
-        UsageError: Native calls are asked for, and the environment does not read them.
+        UsageError: `calls` is "native", and the environment's action format cannot read native calls.
     """
 
     factory = LLMPolicies
@@ -161,7 +163,7 @@ class LLMPolicy:
         self.reset({})
 
     def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  the issue comes with the first observation
-        """A new conversation."""
+        """Start a new conversation."""
         self._history = History(self._system)
         self._usage = Usage()
         self._turn = 0
@@ -169,10 +171,10 @@ class LLMPolicy:
         self._density = TOKENS_PER_CHARACTER
 
     def act(self, observation: str) -> str:
-        """What the model says to the observation.
+        """Return the model's answer to an observation.
 
         Raises:
-            PolicyError: The model did not answer; the conversation stays as it was, with the observation.
+            PolicyError: The model did not answer.
         """
         self._usage = Usage()
         self._history.observed(observation)
@@ -194,7 +196,7 @@ class LLMPolicy:
     # --- one answer -----------------------------------------------------------------------------------------
 
     def _ask(self) -> Answer:
-        """The model's answer, to a conversation that is as short as it has to be."""
+        """Return the model's answer; shorten the conversation if it is too long."""
         if self._context is not None and self._tokens() > FULL * self._room(self._context):
             self._shrink(SHRUNK * self._room(self._context))
         while True:
@@ -221,18 +223,19 @@ class LLMPolicy:
     # --- how long the conversation is -------------------------------------------------------------------------
 
     def _room(self, context: int) -> float:
-        """Tokens that the prompt may have."""
+        """Return the tokens available to the prompt."""
         return context - (self._options.max_tokens or min(REPLY_ROOM, context // 4))
 
     def _size(self) -> int:
-        """Characters of the prompt, the tools' descriptions included."""
+        """Return the characters of the prompt, tool descriptions included."""
         return self._history.size + len(json.dumps(self._fixed.get("tools", "")))
 
     def _tokens(self) -> float:
-        """Tokens of the prompt, estimated from how many the last one had."""
+        """Estimate the tokens of the prompt."""
         return self._size() * self._density
 
     def _shrink(self, tokens: float) -> bool:
+        logger.info("the conversation is too long: shortening it to about %d tokens", tokens)
         tools = self._size() - self._history.size
         return self._history.shrink(max(0, int(tokens / self._density) - tools))
 
@@ -241,8 +244,8 @@ def _is_native(calls: str | None, action_format: str) -> bool:
     reads_native = action_format in ("auto", "openai")
     if calls == "native" and not reads_native:
         raise UsageError(
-            f"native tool calls are written in the action format 'openai', which an environment with "
-            f"action_format={action_format!r} does not read: make it with 'openai' or 'auto', or set calls='text'"
+            f"an environment with action_format={action_format!r} cannot read native tool calls: use action_format "
+            "'auto' or 'openai', or set calls='text'"
         )
     return reads_native if calls is None else calls == "native"
 
@@ -254,13 +257,13 @@ def _system(env: SweEnv, given: str | None, *, native: bool) -> str:
 
 
 def _fixed(env: SweEnv, options: LLMPolicies, *, native: bool) -> dict[str, Any]:
-    """The part of the request that is the same in every turn."""
+    """Return the fields of the request that are the same in every turn."""
     tools = {"tools": [spec.openai() for spec in env.tools]} if native else {}
     return {"model": options.model, **options.sampling, **tools, **options.request}
 
 
 def _action(message: dict[str, Any]) -> str:
-    """The model's message as the environment reads it."""
+    """Return the model's message as an action."""
     if message.get("tool_calls"):
         return json.dumps(message, ensure_ascii=False)
     text: str = message["content"] or ""

@@ -1,4 +1,4 @@
-"""Random actions that are all valid."""
+"""A policy of random, valid actions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .calls import render, submit_call, swe_env
 
 
 class RandomPolicy:
-    """Calls tools at random: harmless, valid calls, as `env.action_space.sample()` gives them, and then `submit`.
+    """A policy that makes harmless, valid calls at random (`env.action_space.sample()`) and submits.
 
     The same seed gives the same actions in every episode.
 
     Args:
-        env: Whose tools it calls.
-        turns: How many calls it makes before it submits.
-        seed: Of the draw; None differs from run to run.
+        env: The environment whose tools it calls.
+        turns: Number of calls before it submits.
+        seed: Seed of the draws; None differs from run to run.
     """
 
     def __init__(self, env: gymnasium.Env[str, str], turns: int = 10, seed: int | None = None) -> None:
@@ -30,12 +30,12 @@ class RandomPolicy:
         self._left = turns
 
     def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  every task gets the same
-        """Begin again."""
+        """Start over."""
         self._space.seed(self._seed)
         self._left = self._turns
 
     def act(self, observation: str) -> str:  # noqa: ARG002  it does not look
-        """A call, the last time `submit`."""
+        """Return a random call, and at the end `submit`."""
         if not self._left:
             return self._submit
         self._left -= 1

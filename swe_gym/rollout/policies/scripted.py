@@ -1,4 +1,4 @@
-"""Policies that do not look: a script, and doing nothing."""
+"""Policies that ignore observations: a script, and one that only submits."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .calls import render, submit_call, swe_env
 
 
 class ScriptedPolicy:
-    """Says what it was told to, whatever it sees, and repeats its last action when the script is at its end.
+    """A policy that plays a list of actions, and repeats the last one after the end.
 
     Args:
-        actions: The actions, in order; at least one.
+        actions: The actions, at least one.
     """
 
     def __init__(self, actions: Iterable[str]) -> None:
-        if isinstance(actions, str):  # its letters would be played
-            raise UsageError("a script is a list of actions, not one text")
+        if isinstance(actions, str):  # else its letters would be the actions
+            raise UsageError("actions must be a list of strings, not one string")
         self._actions = tuple(actions)
         if not self._actions:
-            raise UsageError("a script needs at least one action")
+            raise UsageError("actions must not be empty")
         self._next = 0
 
     def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  a script is the same for every task
@@ -31,17 +31,17 @@ class ScriptedPolicy:
         self._next = 0
 
     def act(self, observation: str) -> str:  # noqa: ARG002  a script does not look
-        """The next action of the script."""
+        """Return the next action."""
         action = self._actions[min(self._next, len(self._actions) - 1)]
         self._next += 1
         return action
 
 
 class EmptyPolicy:
-    """Submits at once: what it gets, doing nothing gets.
+    """A policy that submits at once.
 
     Args:
-        env: Whose tools it calls.
+        env: The environment whose tools it calls.
     """
 
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
@@ -49,7 +49,7 @@ class EmptyPolicy:
         self._action = render(own, submit_call(own))
 
     def reset(self, info: dict[str, Any]) -> None:
-        """There is nothing to forget."""
+        """Do nothing: there is no state."""
 
     def act(self, observation: str) -> str:  # noqa: ARG002  it does not look
         """Submit."""

@@ -1,4 +1,4 @@
-"""The record's own rules: rows of tokens that agree, sums, and files that somebody was still writing."""
+"""Trajectories: token rows, usage, and files that are still being written."""
 
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,14 @@ def test_a_segment_comes_back_to_the_bit() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"token_ids": (5, 6)}, "of one length"),
-        ({"loss_mask": (0, 1, 2)}, "a mask is 0 or 1"),
-        ({"logprobs": (0.0, float("nan"), -1.0)}, "logprob finite"),
-        ({"logprobs": (-0.1, -0.25, -1.5)}, "not sampled has logprob 0.0"),
+        ({"token_ids": (5, 6)}, "the same length"),
+        ({"loss_mask": (0, 1, 2)}, "must be 0 or 1"),
+        ({"logprobs": (0.0, float("nan"), -1.0)}, "logprobs finite"),
+        ({"logprobs": (-0.1, -0.25, -1.5)}, "must have logprob 0.0"),
         ({"versions": (0, 3, 4)}, "version -1"),
     ],
 )
-def test_rows_of_tokens_agree(change: dict[str, Any], message: str) -> None:
+def test_inconsistent_token_rows_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Segment(**(ROW | change))
 
@@ -61,11 +61,11 @@ def test_usage_adds_up() -> None:
         ({"outcome": "running", "limit": "", "failure": ""}, ""),
     ],
 )
-def test_what_ended_an_episode_is_a_word_or_two(info: dict[str, Any], reason: str) -> None:
+def test_the_stop_reason_is_short(info: dict[str, Any], reason: str) -> None:
     assert why_ended(info) == reason
 
 
-def test_a_line_that_is_being_written_is_left_out_and_a_broken_one_is_not(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_skipped_and_an_invalid_one_is_not(tmp_path: Path) -> None:
     line = trajectory().to_json()
     path = tmp_path / "run.jsonl"
     path.write_text(f"{line}\n{line[:-20]}")
@@ -78,7 +78,7 @@ def test_a_line_that_is_being_written_is_left_out_and_a_broken_one_is_not(tmp_pa
 
 
 @pytest.mark.parametrize(("left", "found"), [("", 2), ("half", 2), ("whole", 3)])
-def test_a_line_is_added_behind_what_a_writer_left_that_was_killed(tmp_path: Path, left: str, found: int) -> None:
+def test_appending_repairs_the_file_of_a_killed_writer(tmp_path: Path, left: str, found: int) -> None:
     path = tmp_path / "run.jsonl"
     trajectory(task_id="first").append(path)
     line = trajectory(task_id="left", observation="x" * 100_000).to_json()
@@ -89,7 +89,7 @@ def test_a_line_is_added_behind_what_a_writer_left_that_was_killed(tmp_path: Pat
     assert (tasks[0], tasks[-1], len(tasks)) == ("first", "last", found)
 
 
-def test_what_may_be_shown_to_anybody() -> None:
+def test_without_oracle_removes_verdict_and_failure() -> None:
     one = trajectory(failure="tests/test_hidden.py is missing", reason="GradingError")
     assert one.without_oracle().failure == ""
     assert one.without_oracle().reason == "GradingError"

@@ -1,4 +1,4 @@
-"""The run folder: whole whatever was killed when, and one writer at a time."""
+"""The run folder: consistent after a kill at any moment, with one writer at a time."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def trajectory(task_id: str = "a", attempt: int = 0, text: str = "hm") -> Trajec
     )
 
 
-def test_what_was_added_can_be_found_by_the_index(tmp_path: Path) -> None:
+def test_the_index_finds_every_episode(tmp_path: Path) -> None:
     written = [trajectory("a"), trajectory("b", text="x" * 100_000), trajectory("a", 1)]
     with RunFolder(tmp_path / "run", RUN) as folder:
         for one in written:
@@ -57,7 +57,7 @@ def test_what_was_added_can_be_found_by_the_index(tmp_path: Path) -> None:
     assert list(Trajectory.read(tmp_path / "run" / TRAJECTORIES)) == written
 
 
-def test_a_kill_at_any_byte_leaves_a_folder_that_goes_on(tmp_path: Path) -> None:
+def test_a_kill_at_any_byte_leaves_a_folder_that_can_be_resumed(tmp_path: Path) -> None:
     """Every pair of lengths that a kill can leave behind: the trajectories are written first, then their index."""
     path = tmp_path / "run"
     with RunFolder(path, RUN) as folder:
@@ -94,7 +94,7 @@ def test_a_running_episode_can_be_read_turn_by_turn(tmp_path: Path) -> None:
         assert list(read_live(tmp_path)) == []
 
 
-def test_what_a_killed_process_left_running_is_kept_and_does_not_count(tmp_path: Path) -> None:
+def test_running_episodes_of_a_killed_process_become_failed_tries(tmp_path: Path) -> None:
     with RunFolder(tmp_path, RUN) as folder:
         for task_id in ("a", "b"):
             live = folder.start(trajectory(task_id))
@@ -111,7 +111,7 @@ def test_what_a_killed_process_left_running_is_kept_and_does_not_count(tmp_path:
     assert list((tmp_path / "live").iterdir()) == []
 
 
-def test_an_episode_that_is_finished_is_not_left_behind(tmp_path: Path) -> None:
+def test_the_live_file_of_a_graded_episode_is_removed(tmp_path: Path) -> None:
     """A kill between the line and the removal of the live file."""
     with RunFolder(tmp_path, RUN) as folder:
         folder.start(trajectory()).close()
@@ -140,14 +140,14 @@ def test_a_folder_holds_one_configuration(tmp_path: Path) -> None:
         assert (folder.run.attempts, folder.run.created) == (4, RUN.created)
 
 
-def test_broken_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no run folder"):
+def test_invalid_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a run folder"):
         read_run(tmp_path)
     with RunFolder(tmp_path, RUN) as folder:
         folder.add(trajectory())
     index = (tmp_path / INDEX).read_text()
     (tmp_path / INDEX).write_text(index + "{}\n")
-    with pytest.raises(UsageError, match=r"index\.jsonl, line 2 is broken"):
+    with pytest.raises(UsageError, match=r"index\.jsonl, line 2 is invalid"):
         read_index(tmp_path)
     (tmp_path / INDEX).unlink()
     twice = (tmp_path / TRAJECTORIES).read_text() * 2
@@ -155,14 +155,14 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="an episode twice"):
         RunFolder(tmp_path, RUN)
     (tmp_path / "run.json").write_text(json.dumps({"version": 7}))
-    with pytest.raises(UsageError, match="not describe a run of version 1"):
+    with pytest.raises(UsageError, match="not a run of version 1"):
         read_run(tmp_path)
     (tmp_path / "run.json").unlink()
     (tmp_path / TRAJECTORIES).write_text("")
     RunFolder(tmp_path, RUN).close()  # a refusal does not keep the lock
 
 
-def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_incomplete_line(tmp_path: Path) -> None:
     with RunFolder(tmp_path, RUN) as folder:
         folder.add(trajectory("a"))
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

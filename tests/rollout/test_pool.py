@@ -1,0 +1,123 @@
+"""The pool of jobs, on an executor that the test controls: nothing runs until the test says so."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from swe_gym.rollout.pool import EpisodePool, Job, Threads, retry_delay
+
+
+class Echo(Job[str]):
+    """A job that runs or fails when the test says so."""
+
+    def run(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ByHand:
+    """Ends jobs in the given order, each once all jobs before it have ended; others never end."""
+
+    def __init__(self, order: Sequence[str] = ()) -> None:
+        self._order = list(order)
+        self.started: list[Echo] = []
+        self.cancelled: list[str] = []
+        self.left: bool | None = None
+
+    def start(self, job: Any, ended: Callable[[Any], None]) -> None:
+        self.started.append(job)
+        while self._order and (due := [one for one in self.started if one.key == self._order[0]]):
+            self._order.pop(0)
+            ended(due[0])
+
+    def cancel(self, job: Any) -> None:
+        self.cancelled.append(f"{job.key}: {job.cancelled}")
+
+    def join(self, jobs_left: bool) -> None:
+        self.left = jobs_left
+
+
+def test_jobs_end_in_any_order_and_a_free_worker_takes_the_next_key() -> None:
+    hands = ByHand(order=["b", "a", "c"])
+    with EpisodePool(Echo, workers=2, executor=hands) as pool:
+        ends = [job.key for job in pool.run("abc")]
+    assert ends == ["b", "a", "c"]
+    assert hands.left is False
+
+
+def test_retry_is_refused_after_the_last_try() -> None:
+    pool = EpisodePool(Echo, workers=1, retries=1)
+    assert pool.retry(Echo("a", 1))
+    assert not pool.retry(Echo("a", 2))
+    pool.drain("enough")
+    assert (pool.dropped, pool.stopping) == (1, "enough")
+    assert not pool.retry(Echo("a", 1))
+    assert list(pool.run(())) == []
+
+
+def test_delays_double_up_to_half_a_minute() -> None:
+    assert [retry_delay(number) for number in (2, 3, 4, 9)] == [1.0, 2.0, 4.0, 30.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "cancelled"), [({"wall_clock": -1.0}, "wall_clock"), ({"stragglers": 1}, "straggler")]
+)
+def test_a_cancelled_job_that_does_not_end_is_abandoned(settings: dict[str, Any], cancelled: str) -> None:
+    hands = ByHand()
+    with EpisodePool(Echo, workers=1, grace=-1.0, executor=hands, **settings) as pool:
+        (job,) = pool.run("a")
+    assert (job.abandoned, hands.cancelled, hands.left) == (True, [f"a: {cancelled}"], True)
+
+
+def test_leaving_the_block_cancels_what_runs_and_starts_no_more() -> None:
+    hands = ByHand(order=["a"])
+    with pytest.raises(RuntimeError), EpisodePool(Echo, workers=2, grace=-1.0, executor=hands) as pool:
+        raise RuntimeError(next(pool.run("abcd")).key)
+    assert sorted(hands.cancelled) == ["b: stopped"]
+    assert len(hands.started) == 2
+
+
+class Prepared(Echo):
+    """Notes that it was prepared or closed."""
+
+    def __init__(self, notes: list[str], key: str, number: int) -> None:
+        super().__init__(key, number)
+        self._notes = notes
+
+    def prepare(self) -> None:
+        self._notes.append(f"prepare {self.key}")
+
+    def close(self) -> None:
+        self._notes.append(f"close {self.key}")
+
+
+def test_the_next_jobs_are_prepared_and_closed_if_they_never_start() -> None:
+    notes: list[str] = []
+    make = functools.partial(Prepared, notes)
+    with EpisodePool(make, workers=1, warm=2, executor=ByHand(order=["a", "b"])) as pool:
+        jobs = pool.run("abcd")
+        assert next(jobs).key == "a"
+        assert notes == ["prepare b", "prepare c"]
+        assert next(jobs).key == "b"
+        pool.drain("enough")
+        assert list(jobs) == []
+    assert notes == ["prepare b", "prepare c", "prepare d", "close c", "close d"]
+
+
+class Failing(Job[str]):
+    """Raises its key."""
+
+    def run(self) -> None:
+        raise ValueError(self.key)
+
+    def close(self) -> None: ...
+
+
+def test_threads_keep_the_error_of_a_job() -> None:
+    with EpisodePool(Failing, workers=2, executor=Threads()) as pool:
+        errors = {job.key: repr(job.error) for job in pool.run("ab", raising=False)}
+    assert errors == {"a": "ValueError('a')", "b": "ValueError('b')"}
+    with pytest.raises(ValueError, match="a"), EpisodePool(Failing, workers=1) as pool:
+        next(pool.run("a"))
