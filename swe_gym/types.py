@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 
 class Frozen(BaseModel):
     """Base of all data: immutable, strict about unknown fields, bytes as base64 in JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class Hidden(Frozen):
+    """Base of data that only graders may see: its repr and str say nothing."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(hidden)"
+
+    __str__ = __repr__
 
 
 # --- what the policy does -----------------------------------------------------------------------------
@@ -249,54 +269,196 @@ class TestStatus(enum.StrEnum):
     NOT_RUN = "not_run"
 
 
-class Oracle(Frozen):
-    """What only graders may see. Its repr and str say nothing.
+class ParserProgram(RootModel[str]):
+    """A Python program that reads a test run's output and writes its results. Some dataset rows bring one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    def __repr__(self) -> str:
+        return "ParserProgram(hidden)"
+
+
+def _parser(value: Any) -> Any:
+    return ParserProgram(value) if isinstance(value, str) and "\n" in value else value
+
+
+LogParserSource = Annotated[str | ParserProgram, BeforeValidator(_parser)]
+"""A log parser: a name in `swe_gym.grading.log_parsers`, or a program."""
+
+
+class TestCommand(Hidden):
+    """An evaluation by a command that calls pytest or unittest. The reporter signs the result of each test.
 
     Attributes:
-        gold_patch: A git diff that solves the task.
-        test_patch: A git diff that puts the hidden tests in.
+        test_cmd: Shell command that runs the hidden tests. It calls `python -m pytest` or `python -m unittest` exactly
+            once; the grader replaces that call by its reporter. `{workdir}` is the workspace.
+    """
+
+    __test__ = False  # keeps pytest from collecting it
+
+    kind: Literal["tests"] = "tests"
+    test_cmd: str = ""
+
+
+class ExitCode(Hidden):
+    """An evaluation by the exit code of a command.
+
+    Attributes:
+        test_cmd: Shell command that runs the hidden tests. `{workdir}` is the workspace.
+    """
+
+    kind: Literal["exit_code"] = "exit_code"
+    test_cmd: str = ""
+
+
+class LogScript(Hidden):
+    """An evaluation by a dataset's own script, whose log a parser reads.
+
+    Attributes:
+        eval_script: Shell script that runs the hidden tests. `{workdir}` is the workspace.
+        log_parser: Log parser of the script's output.
+        fails_only: Whether the log names failed tests only. Tests that it does not name then count as passed.
+    """
+
+    kind: Literal["log"] = "log"
+    eval_script: str = ""
+    log_parser: LogParserSource = ""
+    fails_only: bool = False
+
+
+class ExpectedMap(Hidden):
+    """An evaluation by a script whose tests must end exactly as a map says.
+
+    Attributes:
+        eval_script: Shell script that runs the hidden tests. `{workdir}` is the workspace.
+        log_parser: Log parser of the script's output.
+        expected: Required status of each test; failures may be required too.
+    """
+
+    kind: Literal["expected"] = "expected"
+    eval_script: str = ""
+    log_parser: LogParserSource = ""
+    expected: dict[str, TestStatus] = {}
+
+
+Evaluation = Annotated[TestCommand | ExitCode | LogScript | ExpectedMap, Field(discriminator="kind")]
+"""How the hidden tests of a task run and how their results are read."""
+
+_KINDS: dict[str, type[Frozen]] = {
+    "tests": TestCommand,
+    "exit_code": ExitCode,
+    "log": LogScript,
+    "expected": ExpectedMap,
+}
+_FLAT = {"test_cmd": "", "grader": "tests", "eval_script": "", "log_parser": "", "fails_only": False, "expected": {}}
+"""Fields of files that describe the evaluation, with their defaults."""
+
+_FILE_ORDER = (
+    *("gold_patch", "test_patch", "test_files", "test_paths", "test_cmd", "grader", "fail_to_pass", "pass_to_pass"),
+    *("timeout", "hidden_paths", "start_patch", "setup_cmd", "eval_script", "log_parser", "fails_only", "expected"),
+)
+"""Order of an oracle's fields in files. Digests of tasks depend on it."""
+
+
+class Oracle(Hidden):
+    """Everything about a task that only graders may see. Its repr and str say nothing.
+
+    Files keep the evaluation flat: `grader`, `test_cmd`, `eval_script`, `log_parser`, `fails_only` and `expected` stand
+    beside the other fields. The constructor and `model_copy` accept that form too.
+
+    Attributes:
+        gold_patch: Git diff that solves the task.
+        test_patch: Git diff that adds the hidden tests.
         test_files: Hidden tests as whole files, path -> text, beside or instead of `test_patch`.
-        test_paths: Glob patterns (fnmatch, relative to the workspace) of files that belong to the tests:
-            what a policy did to them is set back before grading.
-        test_cmd: The shell command that runs the hidden tests. It must call `python -m pytest` or
-            `python -m unittest`, which the grader replaces by its own reporter; `{workdir}` is the workspace.
-        grader: Name of the grader: "tests" reads per-test results, "exit_code" the command's status, "log" the log
-            of `eval_script`, "expected" compares that log with `expected`.
+        test_paths: Glob patterns (fnmatch, relative to the workspace) of files that belong to the tests. Grading
+            restores them.
+        evaluation: How the hidden tests run.
+        own_grader: Entry point or dotted path of a grader of your own; empty uses the evaluation's.
         fail_to_pass: Ids of tests that a right solution makes pass.
         pass_to_pass: Ids of tests that must still pass.
-        timeout: Seconds that the hidden tests may take.
+        timeout: Time limit of the hidden tests in seconds.
         hidden_paths: Files and folders of the image, absolute or relative to the workspace, that a policy must not
-            see: they are removed from an episode's sandbox and are there in the sandbox that judges.
-        start_patch: A git diff that makes the state that the task starts from out of what the image or workspace
-            holds, such as the bug of a SWE-smith row. It goes into every sandbox of the task, and into its commit.
-        setup_cmd: Shell commands that make the judging sandbox ready, before the work goes in.
-        eval_script: A whole shell script that runs the hidden tests, as some datasets bring one.
-        log_parser: Name of the parser that reads the log of `eval_script`.
-        fails_only: The log names failed tests only, so a test that it does not name has passed.
-        expected: How each test must end, id -> status: failures may be expected too.
+            see. They are removed from an episode's sandbox and kept in the sandboxes that grade.
+        start_patch: Git diff from the contents of the image or workspace to the state that the task starts from, such
+            as the bug of a SWE-smith row. It goes into every sandbox of the task and into its commit.
+        setup_cmd: Shell commands that prepare the grading sandbox before the work goes in.
     """
 
     gold_patch: str = ""
     test_patch: str = ""
     test_files: dict[str, str] = {}
     test_paths: tuple[str, ...] = ()
-    test_cmd: str = ""
-    grader: str = "tests"
+    evaluation: Evaluation = TestCommand()
+    own_grader: str = ""
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     timeout: float = Field(default=300.0, gt=0, allow_inf_nan=False)
     hidden_paths: tuple[str, ...] = ()
     start_patch: str = ""
     setup_cmd: str = ""
-    eval_script: str = ""
-    log_parser: str = ""
-    fails_only: bool = False
-    expected: dict[str, TestStatus] = {}
 
-    def __repr__(self) -> str:
-        return "Oracle(hidden)"
+    @model_validator(mode="before")
+    @classmethod
+    def _lift(cls, data: Any) -> Any:
+        """Read the flat form. Fields that do not belong to its kind of evaluation are ignored."""
+        if not isinstance(data, dict) or _FLAT.keys().isdisjoint(data):
+            return data
+        fields = {name: value for name, value in data.items() if name not in _FLAT}
+        known = dict(fields.pop("evaluation", ()))
+        flat = {**known, **{name: data[name] for name in _FLAT.keys() & data.keys()}}
+        implied = (
+            "expected"
+            if flat.get("expected")
+            else "log"
+            if flat.get("eval_script") or flat.get("log_parser")
+            else "tests"
+        )
+        grader = flat.pop("grader", "")
+        kind = grader if grader in _KINDS else known.get("kind", implied)
+        if grader:
+            fields["own_grader"] = "" if grader in _KINDS else grader
+        flat = {name: value for name, value in flat.items() if name in _KINDS[kind].model_fields}
+        return {**fields, "evaluation": {**flat, "kind": kind}}
 
-    __str__ = __repr__
+    @model_serializer(mode="wrap")
+    def _flatten(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """Write the flat form, in the order of files."""
+        fields = handler(self)
+        flat = {**({} if info.exclude_defaults else _FLAT), **fields, **fields.pop("evaluation", {})}
+        if self.grader != "tests" or not info.exclude_defaults:
+            flat["grader"] = self.grader
+        return {name: flat[name] for name in _FILE_ORDER if name in flat}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002  immutable
+        """Return a copy with some fields replaced. The result is validated."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self).model_validate({**fields, **(update or {})})
+
+    @property
+    def grader(self) -> str:
+        """Name of the grader."""
+        return self.own_grader or self.evaluation.kind
+
+    @property
+    def test_cmd(self) -> str:
+        """Test command; empty if a script runs the tests."""
+        return self.evaluation.test_cmd if isinstance(self.evaluation, TestCommand | ExitCode) else ""
+
+    @property
+    def eval_script(self) -> str:
+        """Evaluation script; empty if a command runs the tests."""
+        return self.evaluation.eval_script if isinstance(self.evaluation, LogScript | ExpectedMap) else ""
+
+    @property
+    def log_parser(self) -> str:
+        """Name or source of the log parser; empty if no log is read."""
+        parser = self.evaluation.log_parser if isinstance(self.evaluation, LogScript | ExpectedMap) else ""
+        return parser.root if isinstance(parser, ParserProgram) else parser
+
+    @property
+    def expected(self) -> dict[str, TestStatus]:
+        """Required status of each test; empty unless the evaluation is an `ExpectedMap`."""
+        return self.evaluation.expected if isinstance(self.evaluation, ExpectedMap) else {}
 
 
 class Task(Frozen):

@@ -15,7 +15,7 @@ from typing import Any
 from ..envs.group import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
 from ..grading import CounterOptions, grade
-from ..grading.counter import NATURAL
+from ..grading.counter import NATURAL, Scope
 from ..grading.patch import apply_diff
 from ..tasks import TaskSource
 from ..tasks.record import TaskRecord, digest, read_records
@@ -35,7 +35,7 @@ def validate(
     workers: int = 4,
     record: str | os.PathLike[str] | None = None,
     date: str = "",
-    everything: bool = False,
+    counter: Scope = "few",
     on_record: Callable[[TaskRecord], None] | None = None,
 ) -> list[TaskRecord]:
     """Judge the gold patch and the empty patch of tasks, several times each, several tasks at once.
@@ -53,7 +53,7 @@ def validate(
         workers: Tasks at once, one thread each.
         record: A JSONL file.
         date: Written into the records; the caller's, so that a run can be repeated to the byte.
-        everything: Counter all tests that must keep passing, too.
+        counter: Which tests that must keep passing get a counter-test too: "few" or "all".
         on_record: Called in this thread with each record as it comes, old ones first.
 
     Returns:
@@ -65,7 +65,7 @@ def validate(
     """
     if times < 1 or workers < 1:
         raise UsageError(f"times and workers must be at least 1: {times=}, {workers=}")
-    check = _Check(source, backend, sandbox_options or {}, times, date, everything)
+    check = _Check(source, backend, sandbox_options or {}, times, date, counter)
     names = list(source.ids() if ids is None else ids)
     known = {old.task_id: old for old in read_records(record) if check.still_holds(old)} if record else {}
     found: dict[str, TaskRecord] = {}
@@ -116,14 +116,14 @@ class _Check:
     """One validation: its settings, and the sandboxes that it has open."""
 
     def __init__(
-        self, source: TaskSource, backend: str, options: dict[str, Any], times: int, date: str, everything: bool
+        self, source: TaskSource, backend: str, options: dict[str, Any], times: int, date: str, counter: Scope
     ) -> None:
         self.source = source
         self.backend = backend
         self.options = options
         self.times = times
         self.date = date
-        self.everything = everything
+        self.counter = counter
         self._groups: set[SandboxGroup] = set()
         self._stopped = False
         self._lock = threading.Lock()
@@ -196,7 +196,7 @@ class _Check:
         for _ in range(self.times):
             for name, diff in (("gold", group.task.oracle.gold_patch), ("empty", "")):
                 started = time.monotonic()
-                verdict, where = judge_diff(group, diff, vouched.options(self.everything))
+                verdict, where = judge_diff(group, diff, vouched.options(self.counter))
                 facts |= where
                 verdicts[name].append(verdict)
                 seconds.append(round(time.monotonic() - started, 3))
@@ -205,7 +205,7 @@ class _Check:
         for _ in range(self.times):
             if not vouched.pending(self.times):
                 break
-            vouched.add(judge_diff(group, group.task.oracle.gold_patch, vouched.options(self.everything))[0])
+            vouched.add(judge_diff(group, group.task.oracle.gold_patch, vouched.options(self.counter))[0])
         reason = _why_unusable(verdicts["gold"], verdicts["empty"])
         return TaskRecord(
             **facts,
@@ -239,9 +239,9 @@ class Vouched:
         self._disturbing = False
         self._failed: Counter[tuple[str, str]] = Counter()
 
-    def options(self, everything: bool) -> CounterOptions:
+    def options(self, counter: Scope) -> CounterOptions:
         """How the next run is judged: without the changes that the gold patch survived."""
-        return CounterOptions(everything=everything, unfit=self.unfit)
+        return CounterOptions(counter, unfit=self.unfit)
 
     def pending(self, times: int) -> bool:
         """Whether a change took the place of an unfit one, and did not yet fail `times` times."""

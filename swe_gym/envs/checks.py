@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any
 
 from ..actions.render import require_shell, resolve_format
-from ..errors import UsageError, unknown_name
+from ..errors import UsageError
 from ..sandboxes import BACKENDS, SandboxSpec, make_spec
 from ..types import ToolSpec
 
@@ -28,9 +28,6 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "record": (str, NoneType),
 }
 """What kind of JSON an argument is, where what takes it counts on that."""
-
-COUNTER_SCOPES = ("few", "all")
-"""What the argument `counter` may be."""
 
 WORDS = {str: "text", dict: "a dictionary", list: "a list", NoneType: "None"}
 
@@ -59,14 +56,6 @@ def check_kinds(arguments: Mapping[str, Any]) -> None:
         if not isinstance(arguments[name], kind):
             kinds = kind if isinstance(kind, tuple) else (kind,)
             raise UsageError(f"{name} must be {' or '.join(WORDS[one] for one in kinds)}, not {arguments[name]!r}")
-
-
-def check_counter(counter: str, judge_runs: int) -> None:
-    """Counter-tests are for few tests or for all, in an even number of runs."""
-    if counter not in COUNTER_SCOPES:
-        raise unknown_name("counter", counter, COUNTER_SCOPES)
-    if isinstance(judge_runs, bool) or not isinstance(judge_runs, int) or judge_runs < 2 or judge_runs % 2:
-        raise UsageError(f"judge_runs must be an even number of at least 2, not {judge_runs!r}")
 
 
 def check_limits(**limits: float) -> None:

@@ -29,7 +29,7 @@ from ..tools import Tool, make_tools
 from ..tools.base import ToolContext
 from ..tools.text import bound, harmless
 from ..types import Action, Reward, Task, ToolResult, ToolSpec, Verdict
-from .checks import check_counter, check_format, check_kinds, check_limits, check_record, check_sandbox, json_native
+from .checks import check_format, check_kinds, check_limits, check_record, check_sandbox, json_native
 from .episode import WORLD_ERRORS, Episode, ShownTurn
 from .group import SandboxGroup, task_spec
 from .rendering import draw_turns, format_turn, format_turns
@@ -176,7 +176,7 @@ class SweEnv(gymnasium.Env[str, str]):
         )
         check_kinds(self._config)
         check_record(record)
-        check_counter(counter, judge_runs)
+        CounterOptions(counter, judge_runs)  # type: ignore[arg-type]  # it checks its arguments
         check_limits(max_turns=max_turns, time_limit=time_limit, max_observation=max_observation)
         if max_invalid is not None:
             check_limits(max_invalid=max_invalid)
@@ -469,7 +469,7 @@ class SweEnv(gymnasium.Env[str, str]):
         """How far counter-tests go; a record says which changes prove nothing."""
         record = (self._records or {}).get(task.task_id)
         return CounterOptions(
-            everything=self._config["counter"] == "all",
+            counter=self._config["counter"],
             runs=self._config["judge_runs"],
             unfit=record.unfit if record is not None else {},
         )

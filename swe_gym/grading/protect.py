@@ -11,12 +11,13 @@ import fnmatch
 import posixpath
 import re
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 
 from ..types import Oracle, Task
 from .command import parse_command
+from .ids import parse_id
 from .patch import FileChange, Patch, parents
-from .script import split_script
+from .plan import read_plan
 
 RUNNER_CONFIGURATION = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"})
 """Files that steer pytest and nothing of the product, where they stand near hidden tests."""
@@ -54,12 +55,14 @@ class Protection:
         oracle = task.oracle
         self._globs = tuple(glob.rstrip("/") for glob in oracle.test_paths)
         self._hidden = hidden_files(oracle)
-        self._named = _words(oracle.test_cmd) | _words(_evaluation_command(oracle)) | _pytest_files(oracle)
-        self._modules = _unittest_modules(oracle)
+        command = _test_command(oracle)
+        named = set(_named_tests(oracle))
+        self._named = _words(command) | {path for path, whole in named if whole}
+        self._modules = {path for path, whole in named if not whole}
         folders = {_folder(path) for path in self._hidden | self._named} | {_literal_part(glob) for glob in self._globs}
         self._beside_tests = folders
         self._above_tests = {"", *folders, *(parent for folder in folders for parent in parents(folder))}
-        self._import_roots = {"", "src", "lib", *_python_path(task), *_import_roots(task)}
+        self._import_roots = {"", "src", "lib", *_python_path(task, command), *_import_roots(task, command)}
 
     def covers(self, change: FileChange, packages: Set[str] = frozenset()) -> bool:
         """Whether the change is one that grading sets back, unless the work needs it.
@@ -182,26 +185,22 @@ def hidden_files(oracle: Oracle) -> set[str]:
     return {posixpath.normpath(path) for path in (*oracle.test_files, *touched_files(oracle.test_patch))}
 
 
-def _required(oracle: Oracle) -> tuple[str, ...]:
-    return (*oracle.fail_to_pass, *oracle.pass_to_pass)
+def _named_tests(oracle: Oracle) -> Iterator[tuple[str, bool]]:
+    """The paths that required test ids name, and whether each is whole or only the end of a path.
+
+    A doctest's file, whose id has a dot in the name, is product.
+    """
+    for test in (*oracle.fail_to_pass, *oracle.pass_to_pass):
+        found = parse_id(test)
+        whole = "::" in test
+        if found.path and not (whole and any("." in name for name in found.names)):
+            yield found.path, whole
 
 
-def _pytest_files(oracle: Oracle) -> set[str]:
-    """The files of required pytest ids; a dot in the test's name means a doctest, whose file is product."""
-    parts = [test_id.partition("::") for test_id in _required(oracle)]
-    return {posixpath.normpath(path) for path, colons, name in parts if colons and "." not in name.partition("[")[0]}
-
-
-def _unittest_modules(oracle: Oracle) -> set[str]:
-    """The modules of required unittest ids (module.Class.method) as paths, from wherever they are imported."""
-    ids = [test_id.split(".") for test_id in _required(oracle) if "::" not in test_id]
-    return {"/".join(parts[:-2]) + ".py" for parts in ids if len(parts) > 2}
-
-
-def _evaluation_command(oracle: Oracle) -> str:
-    """What runs the tests in the oracle's evaluation script, where that can be told from what comes before."""
-    script = split_script(oracle.eval_script)
-    return script.command if script.before else ""
+def _test_command(oracle: Oracle) -> str:
+    """The command that runs the tests; empty if a script does not tell it from its preparation."""
+    plan = read_plan(oracle.evaluation, "{workdir}")
+    return plan.command if plan.prepare or oracle.test_cmd else ""
 
 
 def _folder(path: str) -> str:
@@ -222,26 +221,20 @@ def _words(command: str) -> set[str]:
     return {posixpath.normpath(path) for path in paths if path} - {".", "setup.py"}  # setup.py builds the product
 
 
-def _python_path(task: Task) -> set[str]:
+def _python_path(task: Task, command: str) -> set[str]:
     """The folders of the workspace on PYTHONPATH."""
-    values = [task.env.get("PYTHONPATH", ""), *re.findall(r"PYTHONPATH=[\"']?([^\s\"';&]+)", task.oracle.test_cmd)]
+    values = [task.env.get("PYTHONPATH", ""), *re.findall(r"PYTHONPATH=[\"']?([^\s\"';&]+)", command)]
     entries = (entry for value in values for entry in value.split(":") if entry)
     local = (re.sub(r"^(\{workdir\}|\$PWD|\$\{PWD\})/?", "", entry) for entry in entries)
     return {"" if path in ("", ".") else posixpath.normpath(path) for path in local if not path.startswith("/")}
 
 
-def _import_roots(task: Task) -> set[str]:
-    """The folders that the oracle's commands put on Python's path by themselves, packages or not.
-
-    These are folders that a command goes to, the top-level folder of unittest's discovery, and folders of scripts.
-    """
-    found = set()
-    for command in filter(None, (task.oracle.test_cmd, _evaluation_command(task.oracle))):
-        found |= set(re.findall(r"\bcd[ \t]+([^\s;&|]+)", command))
-        found |= {posixpath.dirname(script) for script in SCRIPT.findall(command)}
-        runner = parse_command(command, "{workdir}")
-        if runner is not None and runner.module == "unittest":
-            found.add(_discovered(runner.after))
+def _import_roots(task: Task, command: str) -> set[str]:
+    """The folders that a test command puts on Python's path: its working, script and unittest top-level folders."""
+    found = {*re.findall(r"\bcd[ \t]+([^\s;&|]+)", command), *map(posixpath.dirname, SCRIPT.findall(command))}
+    runner = parse_command(command)
+    if runner is not None and runner.module == "unittest":
+        found.add(_discovered(runner.after))
     return {_inside(folder, task) for folder in found}
 
 

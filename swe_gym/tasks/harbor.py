@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from ..errors import TaskError, UsageError, unknown_name
-from ..types import Oracle, Task
+from ..types import ExitCode, Oracle, Task
 from .dataset import Columns, Text, Texts, facts, read_columns, task_name
 
 TIMEOUT = 600.0
@@ -114,8 +114,7 @@ class HarborSource:
             oracle=Oracle(
                 gold_patch=_gold(folder / "solution" / "solve.sh"),
                 test_files={f"/tests/{name}": text for name, text in _tests(folder / "tests").items()},
-                test_cmd=JUDGE,
-                grader="exit_code",
+                evaluation=ExitCode(test_cmd=JUDGE),
                 timeout=config.verifier.timeout_sec,
                 hidden_paths=("/tests", "/solution", "/logs/verifier"),
             ),

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from ..errors import TaskError
-from ..types import Oracle, Task, TestStatus
+from ..types import ExpectedMap, Oracle, Task, TestStatus
 from .dataset import Columns, DatasetSource, Object, Text, Texts, decoded, facts, read_columns, task_name
 
 TIMEOUT = 900.0
@@ -118,12 +118,9 @@ def task_from_row(row: Mapping[str, Any], *, place: str = "the row") -> Task:
         oracle=Oracle(
             gold_patch=_gold_patch(columns, place),
             test_paths=LEFTOVERS,
-            grader="expected",
             timeout=TIMEOUT,
             hidden_paths=(*LEFTOVERS, "/r2e_tests", *(f"/root/{name}" for name in LEFTOVERS)),
-            eval_script=EVAL_SCRIPT,
-            log_parser="r2e",
-            expected=columns.expected_output_json,
+            evaluation=ExpectedMap(eval_script=EVAL_SCRIPT, log_parser="r2e", expected=columns.expected_output_json),
         ),
     )
 

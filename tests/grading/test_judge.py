@@ -495,12 +495,12 @@ def test_more_runs_draw_more_halves() -> None:
     assert (verdict.counter_tests.runs, len(small.opened)) == (4, 4)
 
 
-def test_everything_counters_all_tests_that_must_keep_passing() -> None:
+def test_scope_all_changes_all_tests_that_must_keep_passing() -> None:
     bodies = ["self.assertEqual(m.f(1), 2)", *["self.assertEqual(m.f.__name__, 'f')"] * 7]
     keeping = tuple(f"test_{name}" for name in "bcdefgh")
     small = Small(f2(), unittest_file(*bodies), ("test_a",), keeping, UNITTEST)
     few = small.judge(small.gold)
-    many = small.judge(small.gold, options=CounterOptions(everything=True))
+    many = small.judge(small.gold, options=CounterOptions("all"))
     assert_resolved(few)
     assert_resolved(many)
     heading = re.compile(r"run \d: (\d) test functions changed")

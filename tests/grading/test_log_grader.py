@@ -7,10 +7,11 @@ import pytest
 
 from swe_gym.errors import GradingError, MissingFile, TaskError
 from swe_gym.grading import grade
+from swe_gym.grading.base import Ready
 from swe_gym.grading.evaluation import read_results
 from swe_gym.grading.log import judge_log
 from swe_gym.grading.patch import Patch, take_patch
-from swe_gym.grading.script import between_marks, split_script, with_pytest_options
+from swe_gym.grading.plan import Plan, between_marks, split_script
 from swe_gym.grading.staging import installs_a_copy
 from swe_gym.sandboxes import Sandbox
 from swe_gym.types import Oracle, Task, TestStatus, Verdict
@@ -157,7 +158,7 @@ def test_where_a_copy_of_the_product_is_tested_the_work_is_in_the_copy(log_task:
     ],
 )
 def test_which_scripts_install_a_copy(command: str, copies: bool) -> None:
-    assert installs_a_copy(f"cd /testbed\n{command}\n: '>>>>> Start Test Output'\npytest .\n") is copies
+    assert installs_a_copy(f"cd /testbed\n{command}\n", "/work/repo") is copies
 
 
 def test_cut_ids_and_expected_failures_are_noted(log_task: Task, open_box: OpenBox) -> None:
@@ -194,6 +195,14 @@ def test_a_policys_conftest_is_kept_out_of_the_scripts_pytest(log_task: Task, op
         files = {path: hooks, "elsewhere/test_x.py": "def test_x():\n    pass\n"}
         assert not verdict_on(task, open_box, files).resolved
         assert verdict_on(task, open_box, {**files, "words/cases.py": GOLD}).resolved
+
+
+@pytest.mark.parametrize("command", [PYTEST, f"run() {{ {PYTEST}; }}; run", f"{PYTEST} && {PYTEST}"])
+def test_the_scripts_pytest_reads_the_tasks_configuration(log_task: Task, open_box: OpenBox, command: str) -> None:
+    task = with_oracle(log_task, eval_script=script(command))
+    broken = '[project]\nname = "words"\n\n[tool.pytest.ini_options]\naddopts = "--collect-only"\n'
+    verdict = verdict_on(task, open_box, {"words/cases.py": GOLD, "pyproject.toml": broken})
+    assert verdict.resolved, verdict.log
 
 
 # --- Django's runner -----------------------------------------------------------------------------------------------
@@ -383,21 +392,19 @@ def test_an_own_parser_that_fails_is_no_verdict(log_task: Task, open_box: OpenBo
 
 
 def test_scripts_are_cut_at_their_marks_or_at_the_runner() -> None:
-    parts = split_script(script(PYTEST))
-    assert parts.command == PYTEST
-    assert parts.before.endswith("EOF\n")
-    parts = split_script("cd x\nA=1 pytest -rA a.py\n")
-    assert (parts.before, parts.command) == ("cd x\n", "A=1 pytest -rA a.py")
-    parts = split_script("npm test\nnpm run more\n")
-    assert (parts.before, parts.command) == ("", "npm test\nnpm run more")
+    prepare, command = split_script(script(PYTEST))
+    assert command == PYTEST
+    assert prepare.endswith("EOF\n")
+    assert split_script("cd x\nA=1 pytest -rA a.py\n") == ("cd x\n", "A=1 pytest -rA a.py")
+    assert split_script("npm test\nnpm run more\n") == ("", "npm test\nnpm run more")
 
 
-def test_options_reach_a_pytest_that_is_called_in_any_way(sandbox_factory: Callable[..., Sandbox]) -> None:
+def test_options_reach_every_call_of_pytest(sandbox_factory: Callable[..., Sandbox], log_task: Task) -> None:
     box = sandbox_factory()
-    text = with_pytest_options('#!/bin/sh\necho "<$PYTEST_ADDOPTS>"', ["-c", "/a b/it's", "--ignore=/x"])
-    assert (
-        box.exec(["bash", "-uc", text], env={"PYTEST_ADDOPTS": "-q"}).text == "<-q -c '/a b/it'\"'\"'s' --ignore=/x>\n"
-    )
+    plan = Plan(command='echo "<$PYTEST_ADDOPTS>"')
+    ready = Ready(log_task, plan, lambda: box, options=("-c", "/a b/it's", "--ignore=/x"))
+    found = box.exec(["bash", "-uc", ready.command], env={"PYTEST_ADDOPTS": "-q"}).text
+    assert found == "<-q -c '/a b/it'\"'\"'s' --ignore=/x>\n"
 
 
 def test_logs_of_others() -> None:

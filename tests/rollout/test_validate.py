@@ -144,7 +144,7 @@ def test_only_changes_that_fail_with_gold_in_every_run_are_vouched_for() -> None
         Verdict(resolved=True, counter_tests=CounterTests(kinds={"a": "literal", "b": "number"}, unfit={"b": "number"}))
     )
     assert found.pending(2)
-    assert found.options(everything=False).unfit == {"b": ("number",)}
+    assert found.options("few").unfit == {"b": ("number",)}
     found.add(Verdict(resolved=True, counter_tests=CounterTests(kinds={"a": "literal", "b": "negation"})))
     facts = found.facts(2)
     assert facts["counter_tests"] == {"a": "literal"}

@@ -12,7 +12,7 @@ from .lines import LogParser
 from .pytest import plain_buttons, short_path
 from .r2e import short_name
 
-__all__ = ["LOG_PARSERS", "LogParser", "is_django", "load_parser", "pytest_name"]
+__all__ = ["LOG_PARSERS", "LogParser", "load_parser", "pytest_name", "runner_of"]
 
 HARNESS_PREFIX = "parse_log_"
 HERE = "swe_gym.grading.log_parsers"
@@ -21,6 +21,7 @@ PYTEST_OPTIONS = f"{HERE}.pytest:parse_pytest_options"
 PYTEST_COLOURS = f"{HERE}.pytest:parse_pytest_colours"
 MATPLOTLIB = f"{HERE}.pytest:parse_matplotlib"
 DJANGO = f"{HERE}.django:parse_django"
+SYMPY = f"{HERE}.sympy:parse_sympy"
 R2E = f"{HERE}.r2e:parse_r2e"
 JUNIT_NODES = f"{HERE}.junit:parse_junit_nodes"
 MAVEN_OR_JUNIT = f"{HERE}.rebench:parse_maven_or_junit"
@@ -37,7 +38,7 @@ LOG_PARSERS = Registry(
         "r2e": R2E,
         "matplotlib": MATPLOTLIB,
         "django": DJANGO,
-        "sympy": f"{HERE}.sympy:parse_sympy",
+        "sympy": SYMPY,
         "gotest": f"{HERE}.native:parse_gotest",
         "cargo": f"{HERE}.native:parse_cargo",
         "googletest": f"{HERE}.native:parse_googletest",
@@ -107,28 +108,36 @@ LOG_PARSERS = Registry(
 )
 
 
+RUNNERS = {
+    **dict.fromkeys((PYTEST, PYTEST_COLOURS, PYTEST_OPTIONS, MATPLOTLIB, R2E), "pytest"),
+    DJANGO: "django",
+    SYMPY: "sympy",
+}
+"""Parser -> the Python runner whose logs it reads."""
+
+NODE_NAMES: dict[str, Callable[[str], str]] = {PYTEST_OPTIONS: short_path, MATPLOTLIB: plain_buttons, R2E: short_name}
+"""Parser -> its name for the test of a node id; others keep the id."""
+
+
 def load_parser(name: str) -> LogParser:
-    """The parser of that name; the prefix of SWE-bench's names ("parse_log_") may be there or not.
+    """Load the parser of that name, with or without the prefix of SWE-bench's names ("parse_log_").
 
     Raises:
-        UsageError: No parser has this name.
+        UsageError: The name is unknown.
     """
     parser: LogParser = LOG_PARSERS.load(name.removeprefix(HARNESS_PREFIX))
     return parser
 
 
-def is_django(parser: str) -> bool:
-    """Whether a parser reads the logs of Django's runner."""
-    return LOG_PARSERS.get(parser.removeprefix(HARNESS_PREFIX)) == DJANGO
+def runner_of(parser: object) -> str:
+    """Return the Python runner whose logs a parser reads: "pytest", "django", "sympy"; empty for others."""
+    return RUNNERS.get(_target(parser), "")
 
 
-def pytest_name(parser: str) -> Callable[[str], str] | None:
-    """How a parser of pytest's logs names the test of a node id; None for parsers of other logs."""
-    names: dict[str, Callable[[str], str]] = {
-        PYTEST: str,
-        PYTEST_COLOURS: str,
-        PYTEST_OPTIONS: short_path,
-        MATPLOTLIB: plain_buttons,
-        R2E: short_name,
-    }
-    return names.get(LOG_PARSERS.get(parser.removeprefix(HARNESS_PREFIX), ""))
+def pytest_name(parser: object) -> Callable[[str], str] | None:
+    """Return the function from a node id to the parser's name of the test; None if it does not read pytest's logs."""
+    return NODE_NAMES.get(_target(parser), str) if runner_of(parser) == "pytest" else None
+
+
+def _target(parser: object) -> str:
+    return LOG_PARSERS.get(parser.removeprefix(HARNESS_PREFIX), "") if isinstance(parser, str) else ""

@@ -24,13 +24,13 @@ def test_odd(): f()
 
 
 def plan(
-    starting: list[str], keeping: list[str] | None = None, *, everything: bool = False, unfit: object = None
+    starting: list[str], keeping: list[str] | None = None, *, counter: str = "few", unfit: object = None
 ) -> CounterPlan:
     sandbox = FakeSandbox(files={"t.py": TEXT}, replies=[{"match": "find", "stdout": "./t.py\n"}])
     sandbox.start()
     ids = [[f"t.py::{name}" for name in names] for names in (starting, keeping or [])]
     finder = Finder(Oracle(test_files={"t.py": TEXT}), sandbox)
-    return plan_counters(finder, *ids, Random(1), everything=everything, unfit=unfit)  # type: ignore[arg-type]
+    return plan_counters(finder, *ids, Random(1), counter=counter, unfit=unfit)  # type: ignore[arg-type]
 
 
 def names_of(counters: list[object]) -> list[str]:
@@ -70,7 +70,7 @@ def test_a_few_tests_that_must_keep_passing_make_up_for_few_that_must_start() ->
     assert [counter.starts for counter in first] == [False, False]
     assert sorted(counter.starts for counter in second) == [False, True]
     assert len(plan(keeping[:4], keeping[4:]).counters) == 4
-    assert len(plan(["test_0"], keeping, everything=True).counters) == 20
+    assert len(plan(["test_0"], keeping, counter="all").counters) == 20
 
 
 def test_a_function_of_both_lists_is_countered_once() -> None:
