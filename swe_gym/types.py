@@ -6,17 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    RootModel,
-    SerializationInfo,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, model_serializer, model_validator
 
 
 class Frozen(BaseModel):
@@ -344,20 +334,18 @@ class ExpectedMap(Hidden):
 Evaluation = Annotated[TestCommand | ExitCode | LogScript | ExpectedMap, Field(discriminator="kind")]
 """How the hidden tests of a task run and how their results are read."""
 
-_KINDS: dict[str, type[Frozen]] = {
+_KINDS: dict[str, type[Hidden]] = {
     "tests": TestCommand,
     "exit_code": ExitCode,
     "log": LogScript,
     "expected": ExpectedMap,
 }
-_FLAT = {"test_cmd": "", "grader": "tests", "eval_script": "", "log_parser": "", "fails_only": False, "expected": {}}
-"""Fields of files that describe the evaluation, with their defaults."""
-
+_EVALUATION = ("grader", "test_cmd", "eval_script", "log_parser", "fails_only", "expected")
 _FILE_ORDER = (
     *("gold_patch", "test_patch", "test_files", "test_paths", "test_cmd", "grader", "fail_to_pass", "pass_to_pass"),
     *("timeout", "hidden_paths", "start_patch", "setup_cmd", "eval_script", "log_parser", "fails_only", "expected"),
 )
-"""Order of an oracle's fields in files. Digests of tasks depend on it."""
+"""Fields of an oracle in files, in order. Digests of tasks depend on it."""
 
 
 class Oracle(Hidden):
@@ -401,33 +389,25 @@ class Oracle(Hidden):
     @classmethod
     def _lift(cls, data: Any) -> Any:
         """Read the flat form. Fields that do not belong to its kind of evaluation are ignored."""
-        if not isinstance(data, dict) or _FLAT.keys().isdisjoint(data):
+        if not isinstance(data, dict) or data.keys().isdisjoint(_EVALUATION):
             return data
-        fields = {name: value for name, value in data.items() if name not in _FLAT}
+        fields = {name: value for name, value in data.items() if name not in _EVALUATION}
         known = dict(fields.pop("evaluation", ()))
-        flat = {**known, **{name: data[name] for name in _FLAT.keys() & data.keys()}}
-        implied = (
-            "expected"
-            if flat.get("expected")
-            else "log"
-            if flat.get("eval_script") or flat.get("log_parser")
-            else "tests"
+        flat = {**known, **{name: data[name] for name in data.keys() & set(_EVALUATION)}}
+        script = (
+            "expected" if flat.get("expected") else "log" if flat.get("eval_script") or flat.get("log_parser") else ""
         )
         grader = flat.pop("grader", "")
-        kind = grader if grader in _KINDS else known.get("kind", implied)
+        kind = grader if grader in _KINDS else known.get("kind", script or "tests")
         if grader:
             fields["own_grader"] = "" if grader in _KINDS else grader
         flat = {name: value for name, value in flat.items() if name in _KINDS[kind].model_fields}
         return {**fields, "evaluation": {**flat, "kind": kind}}
 
-    @model_serializer(mode="wrap")
-    def _flatten(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """Write the flat form, in the order of files."""
-        fields = handler(self)
-        flat = {**({} if info.exclude_defaults else _FLAT), **fields, **fields.pop("evaluation", {})}
-        if self.grader != "tests" or not info.exclude_defaults:
-            flat["grader"] = self.grader
-        return {name: flat[name] for name in _FILE_ORDER if name in flat}
+    @model_serializer
+    def _flatten(self) -> dict[str, Any]:
+        """Write the flat form."""
+        return {name: getattr(self, name) for name in _FILE_ORDER}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002  immutable
         """Return a copy with some fields replaced. The result is validated."""
@@ -454,6 +434,11 @@ class Oracle(Hidden):
         """Name or source of the log parser; empty if no log is read."""
         parser = self.evaluation.log_parser if isinstance(self.evaluation, LogScript | ExpectedMap) else ""
         return parser.root if isinstance(parser, ParserProgram) else parser
+
+    @property
+    def fails_only(self) -> bool:
+        """Whether the log names failed tests only."""
+        return isinstance(self.evaluation, LogScript) and self.evaluation.fails_only
 
     @property
     def expected(self) -> dict[str, TestStatus]:

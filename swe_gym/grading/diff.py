@@ -3,6 +3,7 @@
 import base64
 import difflib
 import hashlib
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -146,3 +147,50 @@ def _binary(new: bytes) -> str:
         mark = chr(ord("A") + len(chunk) - 1 if len(chunk) <= 26 else ord("a") + len(chunk) - 27)
         lines.append(mark + base64.b85encode(chunk, pad=True).decode() + "\n")
     return "".join([*lines, "\n"])
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def touched_files(diff: str) -> set[str]:
+    """The paths that a git diff names, before and after."""
+    found: set[str] = set()
+    in_header = not re.search(r"^diff --git ", diff, re.MULTILINE)  # a plain diff: read every line as a header
+    plain = in_header
+    for line in diff.split("\n"):
+        if line.startswith("diff --git "):
+            in_header = True
+            found |= _header_names(line.removeprefix("diff --git "))
+        elif line.startswith(("@@", "GIT binary patch")):
+            in_header = plain
+        elif in_header and (match := re.match(r"(?:---|\+\+\+|rename (?:from|to)|copy (?:from|to)) (.*)", line)):
+            name = _unquote(match[1].partition("\t")[0].rstrip("\r"))
+            found.add(name if line[0] in "rc" else _without_prefix(name))
+    return found - {"/dev/null", ""}
+
+
+def _header_names(names: str) -> set[str]:
+    """Of `a/OLD b/NEW`, where no other line says it (an empty file, a mode, a binary)."""
+    if names.startswith('"') or names.endswith('"'):
+        return {_without_prefix(_unquote(name)) for name in re.findall(r'"(?:[^"\\]|\\.)*"|\S+', names)}
+    half = len(names) // 2
+    if names[half : half + 1] == " " and names[2:half] == names[half + 3 :]:
+        return {names[2:half]}
+    return {_without_prefix(name) for name in names.split(" ")}
+
+
+def _without_prefix(name: str) -> str:
+    return name[2:] if name.startswith(("a/", "b/")) else name
+
+
+def _unquote(name: str) -> str:
+    """The file name behind git's C quotes."""
+    if not name.startswith('"'):
+        return name
+    special = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
+
+    def byte(match: re.Match[bytes]) -> bytes:
+        code = match[1]
+        return bytes([int(code, 8) if len(code) == 3 else special.get(code[0], code[0])])
+
+    return re.sub(rb"\\([0-7]{3}|.)", byte, name.strip('"').encode(), flags=re.DOTALL).decode("utf-8", "replace")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import FileError, GradingError, TaskError, UsageError
 from ..sandboxes.base import Sandbox
-from ..types import ExecResult, LogScript, Oracle, ParserProgram, Task, TestStatus
+from ..types import ExecResult, Oracle, ParserProgram, Task, TestStatus
 from .base import Ready, Results
 from .command import RunnerCall
 from .log_parsers import load_parser, pytest_name
@@ -108,8 +108,7 @@ def _by_log(task: Task, parser: str, command: str, sandbox: Sandbox) -> Results:
         parse = load_parser(parser)
     except UsageError as error:
         raise TaskError(f"task {task.task_id}: {error}") from error
-    evaluation = task.oracle.evaluation
-    fails_only = isinstance(evaluation, LogScript) and evaluation.fails_only
+    fails_only = task.oracle.fails_only
     result = _run(task, command, sandbox)
     statuses, ran = parse(result.text), counts_tests(result.text)
     _check_command(task, result, ran=bool(statuses))

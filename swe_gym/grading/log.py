@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from ..sandboxes.base import Sandbox
-from ..types import LogScript, Oracle, Task, TestStatus, Verdict
+from ..types import Oracle, Task, TestStatus, Verdict
 from .base import LOG_CHARS, Grader, Ready, Results
 from .evaluation import counts_tests, evaluate, names_failure
 from .log_parsers import load_parser
@@ -60,7 +60,7 @@ def judge_log(oracle: Oracle, log: str) -> Verdict:
     """
     parse = load_parser(oracle.log_parser)
     statuses = parse(between_marks(log)) or parse(log)  # the shell may print the marks before a runner's output
-    ran = bool(statuses) or (_fails_only(oracle) and counts_tests(log))
+    ran = bool(statuses) or (oracle.fails_only and counts_tests(log))
     reason = doubt(oracle, log, statuses) or ("" if ran else NO_RESULTS)
     return decide(oracle, statuses, reason).model_copy(update={"judge": "log", "log": log[-LOG_CHARS:]})
 
@@ -73,13 +73,9 @@ def doubt(oracle: Oracle, log: str, statuses: Mapping[str, TestStatus]) -> str:
     if said:
         return f"the harness says {said!r}"
     codes = HARNESS_EXIT.findall(log)
-    if codes and int(codes[-1]) and (statuses or _fails_only(oracle)) and not names_failure(statuses):
+    if codes and int(codes[-1]) and (statuses or oracle.fails_only) and not names_failure(statuses):
         return f"exit code {codes[-1]} of the tests contradicts the log, which names no failed test"
     return ""
-
-
-def _fails_only(oracle: Oracle) -> bool:
-    return isinstance(oracle.evaluation, LogScript) and oracle.evaluation.fails_only
 
 
 def decide(oracle: Oracle, statuses: Mapping[str, TestStatus], reason: str = "") -> Verdict:
@@ -91,7 +87,7 @@ def decide(oracle: Oracle, statuses: Mapping[str, TestStatus], reason: str = "")
         reason: Why the run does not count; empty if it counts.
     """
     found = {} if reason else statuses  # a run that does not count has no passed test
-    silent = TestStatus.PASSED if _fails_only(oracle) and not reason else TestStatus.MISSING
+    silent = TestStatus.PASSED if oracle.fails_only and not reason else TestStatus.MISSING
     fail_to_pass = match_tests(oracle.fail_to_pass, found)
     pass_to_pass = match_tests(oracle.pass_to_pass, found)
     counts = [

@@ -17,10 +17,11 @@ from ..sandboxes.base import Sandbox
 from ..types import Task
 from .base import OpenSandbox, Ready
 from .configuration import changed_folder, find_configuration, point_at
+from .diff import touched_files
 from .patch import Patch, apply_diff, apply_patch
 from .plan import Plan, read_plan
 from .preparation import run_preparation
-from .protect import Protection, touched_files
+from .protect import Protection
 
 SETUP_TIMEOUT = 600.0
 """Time limit of an oracle's `setup_cmd` in seconds."""

@@ -2,8 +2,9 @@
 
 import pytest
 
+from swe_gym.grading.diff import touched_files
 from swe_gym.grading.patch import REGULAR, FileChange, Patch
-from swe_gym.grading.protect import Protection, touched_files
+from swe_gym.grading.protect import Protection
 from swe_gym.types import Oracle, Task
 
 TASK = Task(

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from ...errors import FileError
 from ...sandboxes.base import Sandbox
 from ...types import Oracle
+from ..diff import touched_files
 from ..ids import ParsedId, parse_id
 from ..patch import parents
-from ..protect import touched_files
 from .source import Function, Source, parse
 
 MENTIONED = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
