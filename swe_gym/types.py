@@ -1,4 +1,4 @@
-"""The words of the package as data: frozen, and the same after a round trip through JSON."""
+"""The data types of the package: frozen, and equal after a round trip through JSON."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Hidden(Frozen):
     __str__ = __repr__
 
 
-# --- what the policy does -----------------------------------------------------------------------------
+# --- actions ------------------------------------------------------------------------------------------
 
 
 class ToolSpec(Frozen):
-    """What a policy is told about a tool: the form that every LLM API takes.
+    """A description of a tool for a policy, in the form of LLM APIs.
 
     Attributes:
-        name: The name to call it by.
+        name: Name of the tool.
         description: One paragraph for the model.
         parameters: A JSON schema of type "object".
     """
@@ -41,12 +41,12 @@ class ToolSpec(Frozen):
     parameters: dict[str, Any]
 
     def openai(self) -> dict[str, Any]:
-        """The tool in the shape of the OpenAI chat-completions `tools` argument."""
+        """Return the tool in the form of the `tools` argument of OpenAI's chat completions."""
         return {"type": "function", "function": self.model_dump()}
 
 
 class ToolCall(Frozen):
-    """One use of one tool, as parsed from an action and converted by the tool's schema."""
+    """One call of a tool, parsed from an action and converted by the tool's schema."""
 
     name: str
     arguments: dict[str, Any] = {}
@@ -54,13 +54,13 @@ class ToolCall(Frozen):
 
 
 class Action(Frozen):
-    """A policy's text, understood: the tool call and the text around it.
+    """A parsed action: the tool call and the text around it.
 
     Attributes:
-        call: The tool call that will run.
-        thought: All text of the action outside the call, stripped.
-        format: The name of the format that matched.
-        ignored_calls: How many further calls stood in the text and were not run.
+        call: Tool call to run.
+        thought: Text of the action outside the call, stripped.
+        format: Name of the format that matched.
+        ignored_calls: Number of further calls in the text, which do not run.
     """
 
     call: ToolCall
@@ -70,13 +70,13 @@ class Action(Frozen):
 
 
 class ToolResult(Frozen):
-    """What a tool gives back.
+    """The result of a tool call.
 
     Attributes:
-        text: For the policy. The environment bounds it.
-        ok: False where the tool ran but what was asked did not succeed.
-        submitted: True ends the episode and has the work graded.
-        exit_code: Of the command, where the tool ran one.
+        text: Text for the policy. The environment limits its length.
+        ok: Whether the request succeeded.
+        submitted: Whether the episode ends and the work is graded.
+        exit_code: Exit code of the command, if the tool ran one.
     """
 
     text: str
@@ -85,20 +85,20 @@ class ToolResult(Frozen):
     exit_code: int | None = None
 
 
-# --- what a sandbox gives back ------------------------------------------------------------------------
+# --- sandboxes ----------------------------------------------------------------------------------------
 
 
 class ExecResult(Frozen):
-    """The end of one command.
+    """The result of a command.
 
     Attributes:
-        exit_code: Of the leader; None where a signal ended it.
-        signal: The number of the signal that ended the leader, else None.
-        timed_out: The command ran into its timeout and its whole tree was killed.
-        stdout: Head and tail of the output, at most the asked number of bytes, gap marked.
-        stderr: Likewise; empty where the streams were merged.
-        stdout_dropped: Bytes cut out of the middle of `stdout`.
-        stderr_dropped: Bytes cut out of the middle of `stderr`.
+        exit_code: Exit code of the leader; None if a signal ended it.
+        signal: Number of the signal that ended the leader, else None.
+        timed_out: Whether the command timed out and its whole process tree was killed.
+        stdout: Head and tail of the output, up to the requested number of bytes, with the gap marked.
+        stderr: Head and tail of standard error; empty if the streams were merged.
+        stdout_dropped: Bytes cut from the middle of `stdout`.
+        stderr_dropped: Bytes cut from the middle of `stderr`.
         duration: Seconds from start to end, by the sandbox's clock.
     """
 
@@ -113,7 +113,7 @@ class ExecResult(Frozen):
 
     @property
     def ok(self) -> bool:
-        """The leader ended by itself with status 0."""
+        """Whether the leader exited with status 0."""
         return self.exit_code == 0 and not self.timed_out
 
     @property
@@ -127,22 +127,22 @@ class ExecResult(Frozen):
         return self.stderr.decode("utf-8", "replace")
 
     def describe(self) -> str:
-        """How the command ended, in a few words: "exit code 1", "timed out", "killed by signal 9"."""
+        """Return the end of the command in a few words: "exit code 1", "timed out", "killed by signal 9"."""
         if self.timed_out:
             return "timed out"
         return f"exit code {self.exit_code}" if self.signal is None else f"killed by signal {self.signal}"
 
 
 class FileEntry(Frozen):
-    """One file of a tree, as a manifest lists it.
+    """A file in a manifest.
 
     Attributes:
         mode: Permission bits, as in 0o644.
-        size: In bytes.
-        digest: SHA-256 of the content in hex; of the target for a symbolic link. Empty if the content was not hashed.
-        link: The target, where the entry is a symbolic link.
-        ignored: The outermost file or folder that git ignores, or virtual environment, to which the entry belongs.
-            Empty if it belongs to none, or if the manifest did not look.
+        size: Size in bytes.
+        digest: SHA-256 of the content in hex, or of a symbolic link's target. Empty if the content was not hashed.
+        link: Target of a symbolic link.
+        ignored: Outermost file or folder that git ignores, or virtual environment, that contains the entry. Empty if
+            there is none, or if the manifest did not look.
     """
 
     mode: int
@@ -153,15 +153,15 @@ class FileEntry(Frozen):
 
 
 class Capabilities(Frozen):
-    """What a live sandbox really offers, as probed, not as hoped for.
+    """The probed capabilities of a running sandbox.
 
     Attributes:
-        backend: The name of the backend.
+        backend: Name of the backend.
         isolation: "namespace", "landlock", "process", "container" or "vm".
-        transport: How commands reach it: "runner" is the framed protocol.
-        network: "none", "egress", or "open" where the backend cannot close it.
+        transport: Way of commands into the sandbox: "runner" is the framed protocol.
+        network: "none", "egress", or "open" if the backend cannot close it.
         pty: Whether `open_pty` works.
-        notes: What this isolation does not do, one sentence each.
+        notes: Limits of this isolation, one sentence each.
     """
 
     backend: str
@@ -172,18 +172,18 @@ class Capabilities(Frozen):
     notes: tuple[str, ...] = ()
 
 
-# --- what a task is -----------------------------------------------------------------------------------
+# --- tasks --------------------------------------------------------------------------------------------
 
 
 class FolderWorkspace(Frozen):
-    """A folder on this machine. It is copied or overlaid, never written to."""
+    """A folder on this machine. It is copied or overlaid, and never changed."""
 
     kind: Literal["folder"] = "folder"
     path: str
 
 
 class TarWorkspace(Frozen):
-    """A tar archive on this machine; `strip` leading path components are removed."""
+    """A tar archive on this machine. `strip` leading path components are removed."""
 
     kind: Literal["tar"] = "tar"
     path: str
@@ -191,7 +191,7 @@ class TarWorkspace(Frozen):
 
 
 class GitWorkspace(Frozen):
-    """A commit of a git repository: a local path or a URL, and a reference."""
+    """A commit of a git repository, by a local path or a URL and a reference."""
 
     kind: Literal["git"] = "git"
     url: str
@@ -202,10 +202,10 @@ class SdistWorkspace(Frozen):
     """A source release on the Python package index.
 
     Attributes:
-        name: The project's name on the index.
-        version: The release.
-        filename: The file, as in "toolz-1.0.0.tar.gz".
-        sha256: Of the file; checked after download.
+        name: Name of the project on the index.
+        version: Version of the release.
+        filename: File name, as in "toolz-1.0.0.tar.gz".
+        sha256: SHA-256 of the file, checked after download.
     """
 
     kind: Literal["sdist"] = "sdist"
@@ -216,7 +216,7 @@ class SdistWorkspace(Frozen):
 
 
 class FilesWorkspace(Frozen):
-    """The files themselves, path -> text: for small repositories that a program makes."""
+    """Files as path -> text, for small repositories that a program makes."""
 
     kind: Literal["files"] = "files"
     files: dict[str, str]
@@ -228,12 +228,12 @@ Workspace = Annotated[
 
 
 class PythonEnv(Frozen):
-    """The Python that a task needs where no container image brings it (the local backend).
+    """The Python environment of a task on the local backend, which has no container image.
 
     Attributes:
-        version: "3.9" and the like; empty means the Python that runs swe_gym.
+        version: Version such as "3.9"; empty means the Python that runs swe_gym.
         requirements: Pinned requirement lines, installed in this order.
-        no_deps: Install exactly the requirements and nothing that they ask for.
+        no_deps: Whether to install exactly the requirements, without their dependencies.
     """
 
     version: str = ""
@@ -242,12 +242,12 @@ class PythonEnv(Frozen):
 
 
 class TestStatus(enum.StrEnum):
-    """The end of one test. Only `PASSED` counts as passed.
+    """The status of a test. Only `PASSED` counts as passed.
 
-    `NOT_RUN`: the test ran only in a changed form, as a counter-test, because the work was found unresolved first.
+    `NOT_RUN`: the test ran only changed, as a counter-test, because the work was found unresolved first.
     """
 
-    __test__ = False  # not a test class, whatever pytest makes of the name
+    __test__ = False  # keeps pytest from collecting it
 
     PASSED = "passed"
     FAILED = "failed"
@@ -266,6 +266,8 @@ class ParserProgram(RootModel[str]):
 
     def __repr__(self) -> str:
         return "ParserProgram(hidden)"
+
+    __str__ = __repr__
 
 
 def _parser(value: Any) -> Any:
@@ -394,11 +396,10 @@ class Oracle(Hidden):
         fields = {name: value for name, value in data.items() if name not in _EVALUATION}
         known = dict(fields.pop("evaluation", ()))
         flat = {**known, **{name: data[name] for name in data.keys() & set(_EVALUATION)}}
-        script = (
-            "expected" if flat.get("expected") else "log" if flat.get("eval_script") or flat.get("log_parser") else ""
-        )
         grader = flat.pop("grader", "")
-        kind = grader if grader in _KINDS else known.get("kind", script or "tests")
+        by_script = "log" if flat.get("eval_script") or flat.get("log_parser") else "tests"
+        implied = known.get("kind") or ("expected" if flat.get("expected") else by_script)
+        kind = grader if grader in _KINDS else implied
         if grader:
             fields["own_grader"] = "" if grader in _KINDS else grader
         flat = {name: value for name, value in flat.items() if name in _KINDS[kind].model_fields}
@@ -447,23 +448,23 @@ class Oracle(Hidden):
 
 
 class Task(Frozen):
-    """One problem, frozen: what the policy reads, where the code comes from, how it is judged.
+    """One problem: the text for the policy, the source of the code, and the oracle that judges the work.
 
     Attributes:
-        task_id: Unique in its source, stable, made of letters, digits, ".", "_" and "-".
-        problem_statement: The issue text; the first observation.
-        repo: Whose code it is, as in "pallets/flask".
-        workspace: Where the code comes from on the local backend.
-        python: The Python environment on the local backend.
-        image: The container image, for backends that run one.
-        workdir: Where the code lies in the sandbox. Always absolute.
+        task_id: Stable id, unique in its source, of letters, digits, ".", "_" and "-".
+        problem_statement: Issue text; the first observation.
+        repo: Repository, as in "pallets/flask".
+        workspace: Source of the code on the local backend.
+        python: Python environment on the local backend.
+        image: Container image, for backends that run one.
+        workdir: Absolute path of the code in the sandbox.
         env: Environment variables of every command; `{workdir}` in a value is replaced.
-        eval_cmd: The visible entry point, which the `eval` tool runs.
-        eval_timeout: Seconds that it may take.
+        eval_cmd: Command of the `eval` tool, which the policy sees.
+        eval_timeout: Time limit of `eval_cmd` in seconds.
         difficulty: A word such as "easy".
         tags: Words to filter by.
-        metadata: Whatever else the source knows and the policy may know too.
-        oracle: For graders only.
+        metadata: Further facts that the policy may know.
+        oracle: Everything that only graders may see.
     """
 
     task_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -482,18 +483,18 @@ class Task(Frozen):
     oracle: Oracle = Field(default=Oracle(), repr=False)
 
 
-# --- what a grader finds ------------------------------------------------------------------------------
+# --- grading ------------------------------------------------------------------------------------------
 
 
 class CounterTests(Frozen):
-    """What the counter-tests of one grading showed. Kept from the policy: it names tests.
+    """The counter-tests of one grading. Hidden from the policy, because they name tests.
 
     Attributes:
-        kinds: Test that must start passing -> what its counter-test changes, such as "literal".
-        kept: The same for tests that must keep passing, of which each grading draws a few if few must start to.
+        kinds: Test that must start passing -> change of its counter-test, such as "literal".
+        kept: Test that must keep passing and got a counter-test -> its change.
         uncovered: Test that must start passing and has no counter-test -> why.
-        alarms: Counter-test that passed, although it fails with the gold patch -> what it changes.
-        unfit: Counter-test that passes with the gold patch too, and so proves nothing -> what it changes.
+        alarms: Counter-test that passed, although it fails with the gold patch -> its change.
+        unfit: Counter-test that passes with the gold patch too, and so proves nothing -> its change.
         runs: Runs of the tests on the work.
     """
 
@@ -506,26 +507,26 @@ class CounterTests(Frozen):
 
 
 class Verdict(Frozen):
-    """What a grader found out about one state of the work.
+    """A grader's verdict on one state of the work.
 
     Attributes:
-        resolved: Every required test passed and nothing contradicts it.
+        resolved: Whether every required test passed and nothing contradicts it.
         fail_to_pass: Status of each test that had to start passing.
         pass_to_pass: Status of each test that had to keep passing.
         exit_code: Exit code of the test command in the last run; None if it was killed. Not 0 in a run with
             counter-tests, because they fail.
-        timed_out: The hidden tests ran into their timeout.
-        partial: The work was found unresolved before every required test was seen as it is, because the reward asks for
-            no more. Which tests were seen is chance: their statuses are for the owner alone.
-        reason: Why it is not resolved, in one sentence; empty where it is.
-        judge: What the results were read from: "reporter" (signed, test by test), "log" (a parser's reading of what was
-            printed), "own_parser" (the dataset's parser, run in the sandbox), "exit_code"; empty where nothing ran.
-        notes: What was done to make published lists and results meet, and what differs, a sentence each. Kept from the
-            policy: they name tests.
+        timed_out: Whether the hidden tests timed out.
+        partial: Whether grading stopped before every required test ran unchanged, because the work is unresolved and
+            the reward needs no more. Chance decides which tests ran: their statuses are for the owner alone.
+        reason: Why the work is not resolved, in one sentence; empty if it is.
+        judge: Source of the results: "reporter" (signed, test by test), "log" (read by a parser), "own_parser" (read by
+            the dataset's parser, run in the sandbox), "exit_code"; empty if nothing ran.
+        notes: Inexact matches of published lists and results, one sentence each. Hidden from the policy, because they
+            name tests.
         dropped: Paths that the policy changed and grading set back: tests and runner configuration.
         duration: Seconds that the tests took.
-        log: End of the test command's output. Kept from the policy: it may show the tests.
-        counter_tests: What the counter-tests showed.
+        log: End of the test command's output. Hidden from the policy, because it may show the tests.
+        counter_tests: Results of the counter-tests.
     """
 
     resolved: bool
@@ -544,11 +545,11 @@ class Verdict(Frozen):
 
 
 class Reward(Frozen):
-    """A reward and where it comes from: `value == sum(components.values())`.
+    """A reward and its parts: `value == sum(components.values())`.
 
     Attributes:
-        value: What `step` returns, in [0, 1] for the rewards that ship.
-        components: The named parts.
+        value: Reward of `step`, in [0, 1] for the rewards that ship.
+        components: Named parts.
     """
 
     value: float

@@ -1,4 +1,4 @@
-"""Is a task usable? Its gold patch must be judged resolved and the untouched repository not, every time."""
+"""Validates tasks: every grading must find the gold patch resolved and the untouched repository unresolved."""
 
 from __future__ import annotations
 
@@ -40,28 +40,27 @@ def validate(
 ) -> list[TaskRecord]:
     """Judge the gold patch and the empty patch of tasks, several times each, several tasks at once.
 
-    With `record`, each finished task is written down at once. What the file already holds as valid or invalid for
-    the same task, backend and number of runs is taken from there, so an interrupted validation goes on where it
-    stopped.
+    Each finished task is appended to `record` at once. If the file already holds a task as valid or invalid with the
+    same digest, backend and number of runs, it is not run again. So an interrupted validation resumes.
 
     Args:
-        source: Where the tasks come from.
-        ids: The tasks; None is all of the source.
+        source: Source of the tasks.
+        ids: Ids of the tasks; None takes all.
         backend: Kind of sandbox.
-        sandbox_options: As in `SweEnv`.
+        sandbox_options: Options as in `SweEnv`.
         times: Runs of each patch.
         workers: Tasks at once, one thread each.
         record: A JSONL file.
-        date: Written into the records; the caller's, so that a run can be repeated to the byte.
+        date: Date for the records. The caller gives it, so that a run can be repeated exactly.
         counter: Which tests that must keep passing get a counter-test too: "few" or "all".
-        on_record: Called in this thread with each record as it comes, old ones first.
+        on_record: Callback for each record, old ones first. It runs in this thread.
 
     Returns:
         One record per task, in the order of the tasks.
 
     Raises:
-        UsageError: An argument makes no sense, or the record file is broken.
-        KeyboardInterrupt: After every sandbox was closed; finished tasks are in the record file.
+        UsageError: An argument is invalid, or the record file is broken.
+        KeyboardInterrupt: Every sandbox is closed, and finished tasks are in the record file.
     """
     if times < 1 or workers < 1:
         raise UsageError(f"times and workers must be at least 1: {times=}, {workers=}")
@@ -89,15 +88,15 @@ def validate(
 
 
 def judge_diff(group: SandboxGroup, diff: str, counter: CounterOptions | None = None) -> tuple[Verdict, dict[str, str]]:
-    """Apply a diff as a policy would have, judge it as an episode's end would.
+    """Judge a diff as the end of an episode would.
 
     Args:
         group: Opens the sandboxes.
         diff: A git diff.
-        counter: How far counter-tests go.
+        counter: Scope of the counter-tests.
 
     Returns:
-        The verdict, and of the sandbox that gave it `isolation` and `image`, as a record holds them.
+        The verdict, and `isolation` and `image` of the sandbox for a record.
     """
     sandbox = group.open_sealed()
     try:
@@ -113,7 +112,7 @@ def judge_diff(group: SandboxGroup, diff: str, counter: CounterOptions | None = 
 
 
 class _Check:
-    """One validation: its settings, and the sandboxes that it has open."""
+    """One validation: its settings and its open sandboxes."""
 
     def __init__(
         self, source: TaskSource, backend: str, options: dict[str, Any], times: int, date: str, counter: Scope
@@ -129,7 +128,7 @@ class _Check:
         self._lock = threading.Lock()
 
     def still_holds(self, old: TaskRecord) -> bool:
-        """Whether an old record answers the question that is asked now."""
+        """Whether an old record is still valid for these settings."""
         answered = old.status in ("valid", "invalid") and len(old.gold) in (0, self.times)
         if not answered or old.backend != self.backend:
             return False
@@ -140,7 +139,7 @@ class _Check:
 
     @contextlib.contextmanager
     def pool(self, workers: int) -> Iterator[Callable[[str], concurrent.futures.Future[TaskRecord]]]:
-        """Threads that check tasks. Leaving by an exception closes every sandbox first."""
+        """Open a pool of threads that check tasks. An exception closes every sandbox first."""
         threads = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="validate")
         try:
             yield lambda task_id: threads.submit(self.check, task_id)
@@ -173,13 +172,13 @@ class _Check:
                     self._groups.discard(group)
 
     def check(self, task_id: str) -> TaskRecord:
-        """Everything about one task. Trouble becomes a record; only mistakes of the caller are raised."""
+        """Check one task. Failures become a record; only errors of the caller are raised."""
         facts: dict[str, Any] = {"task_id": task_id, "backend": self.backend, "date": self.date}
         try:
             task = self.source.get(task_id)
             facts["digest"] = digest(task)
             if not task.oracle.gold_patch:
-                raise TaskError("it has no gold patch, so nothing shows that it can be solved")
+                raise TaskError("it has no gold patch, so it cannot be shown to be solvable")
             with self._group(task) as group:
                 return self._runs(group, facts)
         except MissingInterpreter as error:
@@ -222,7 +221,7 @@ class _Check:
 
 
 MIXED_RUNS = 2
-"""Runs of right work. One more shows that a test failed only because another one was changed."""
+"""Runs of right work. A further run shows that a test failed only because another one was changed."""
 
 
 class Vouched:
@@ -240,17 +239,17 @@ class Vouched:
         self._failed: Counter[tuple[str, str]] = Counter()
 
     def options(self, counter: Scope) -> CounterOptions:
-        """How the next run is judged: without the changes that the gold patch survived."""
+        """Return the options of the next run: without the changes that the gold patch survived."""
         return CounterOptions(counter, unfit=self.unfit)
 
     def pending(self, times: int) -> bool:
-        """Whether a change took the place of an unfit one, and did not yet fail `times` times."""
+        """Whether a change replaced an unfit one and has not yet failed `times` times."""
         return bool(self.unfit) and any(number < times for number in self._failed.values())
 
     def add(self, gold: Verdict) -> None:
-        """Take down what one run with the gold patch showed."""
+        """Add the result of one run with the gold patch."""
         found = gold.counter_tests
-        for test, kind in (*found.unfit.items(), *found.alarms.items()):  # of gold: it passes and fails by chance
+        for test, kind in (*found.unfit.items(), *found.alarms.items()):  # gold raises an alarm only by chance
             self.unfit[test] = (*self.unfit.get(test, ()), kind)
         self._failed.update((test, kind) for test, kind in found.kinds.items() if kind not in self.unfit.get(test, ()))
         self._uncovered = found.uncovered
@@ -259,7 +258,7 @@ class Vouched:
         self._natural = self._natural and not NATURAL.isdisjoint(fit)
 
     def facts(self, times: int) -> dict[str, Any]:
-        """The fields of the record: only changes that failed in all runs are vouched for."""
+        """Return the fields of the record. Only changes that failed in all runs are vouched for."""
         kinds = {test: kind for (test, kind), number in self._failed.items() if number == times}
         unsure = {test: "no change of it failed with the gold patch in every run" for test, _ in self._failed}
         return {
@@ -272,7 +271,7 @@ class Vouched:
 
 
 def _wrong(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> dict[str, str]:
-    """The required tests that did not pass with the gold patch, and those that passed although they must start to."""
+    """The required tests that failed with the gold patch, and those that passed although they must start to."""
     found = {}
     for verdict in empty:
         for test, status in verdict.fail_to_pass.items():
@@ -286,10 +285,10 @@ def _wrong(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> dict[str, str]:
 
 
 def _flaky(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """The required tests that did not end alike in all runs of the same work."""
+    """The required tests whose status differs between runs of the same work."""
     ends: dict[str, set[TestStatus]] = {}
     for verdict in verdicts:
-        if verdict.counter_tests.alarms:  # it passed as it is and changed: by chance, for this is gold
+        if verdict.counter_tests.alarms:  # it passed unchanged and changed: by chance, because this is gold
             ends |= {test: {TestStatus.PASSED, TestStatus.FAILED} for test in verdict.counter_tests.alarms}
             continue
         for test, status in (*verdict.fail_to_pass.items(), *verdict.pass_to_pass.items()):
@@ -298,7 +297,7 @@ def _flaky(verdicts: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _why_unusable(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> str:
-    """The first thing that speaks against a task; an empty string where nothing does."""
+    """The first reason why a task is unusable; empty if it is usable."""
     passed, slipped = sum(verdict.resolved for verdict in gold), sum(verdict.resolved for verdict in empty)
     if passed == 0:
         return f"gold does not pass: {gold[0].reason}"
@@ -306,7 +305,7 @@ def _why_unusable(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> str:
         reason = next(verdict.reason for verdict in gold if not verdict.resolved)
         return f"flaky: gold passed {passed} of {len(gold)} times: {reason}"
     if slipped == len(empty):
-        return "empty passes: the hidden tests do not see the problem"
+        return "empty passes: the hidden tests do not detect the problem"
     if slipped:
         return f"flaky: empty passed {slipped} of {len(empty)} times"
     return ""

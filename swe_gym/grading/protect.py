@@ -1,7 +1,7 @@
-"""Which of a policy's changes do not count: the tests, what steers the test runner, what could stand in for it.
+"""Sets back a policy's changes to the tests and to the runner's configuration, and modules that would replace a runner.
 
-Such changes are left out, so that the fresh workspace simply keeps its original. Everything else is product and stays,
-also a `conftest.py` or tests of the policy's own where no hidden test is near.
+Such changes are left out, so that the fresh workspace keeps its original. Everything else is product and stays,
+including a `conftest.py` or tests of the policy's own away from hidden tests.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from .patch import FileChange, Patch, parents
 from .plan import read_plan
 
 RUNNER_CONFIGURATION = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"})
-"""Files that steer pytest and nothing of the product, where they stand near hidden tests."""
+"""Files near hidden tests that configure pytest and not the product."""
 
 RUNNER_MODULES = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "pytest_cov", "xdist", "execnet"})
-"""Modules that are a test runner's own."""
+"""Modules of test runners."""
 
 RUNNER_LIBRARIES = frozenset(
     {"py", "packaging", "exceptiongroup", "pygments", "tomli", "attr", "attrs", "more_itertools"}
     | {"importlib_metadata", "zipp", "coverage"}
 )
-"""Modules that test runners import, and that a product may well bring itself."""
+"""Modules that test runners import and that a product may bring itself."""
 
 INTERPRETER_HOOKS = frozenset({"sitecustomize", "usercustomize"})
 HARMLESS_SHADOWS = frozenset({"test", "this", "antigravity", "idlelib", "turtledemo"})
 SHADOWING = (RUNNER_MODULES | sys.stdlib_module_names) - HARMLESS_SHADOWS
-"""Modules that a new top-level module of the same name would replace in the test process."""
+"""Modules that a new top-level module of the same name replaces in the test process."""
 
 NAME = re.compile(rb"[A-Za-z_]\w*")
 SCRIPT = re.compile(
     r"(?:\bpython[\d.]*[ \t]+(?:-[WX][ \t]+\S+[ \t]+|-\S+[ \t]+)*|(?:^|[;&|])[ \t]*)([\w./{}$-]+\.py)(?=\s|$)",
     re.MULTILINE,
 )
-"""A Python script that a command runs: its folder comes first on Python's path."""
+"""A Python script in a command. Its folder comes first on Python's path."""
 
 
 class Protection:
-    """What one task protects.
+    """The files that one task protects from the work.
 
     Args:
-        task: The task; its oracle names the tests, its environment the folders that Python imports from.
+        task: The task. Its oracle names the tests, its environment the folders that Python imports from.
     """
 
     def __init__(self, task: Task) -> None:
@@ -66,7 +66,7 @@ class Protection:
         self._import_roots = {"", "src", "lib", *_python_path(task, command), *_import_roots(task, command)}
 
     def covers(self, change: FileChange, packages: Set[str] = frozenset()) -> bool:
-        """Whether the change is one that grading sets back, unless the work needs it.
+        """Whether grading sets a change back, unless the work needs it.
 
         Args:
             change: The change.
@@ -75,9 +75,9 @@ class Protection:
         return self._is_the_tasks(change, packages) or self._is_doubtful(change, packages)
 
     def sift(self, patch: Patch) -> tuple[Patch, tuple[str, ...]]:
-        """The part of a patch that counts, and the paths of what does not, sorted.
+        """Return the part of a patch that counts, and the sorted paths of the rest.
 
-        A change that cannot stand beside what is kept, such as a file in the place of the tests' folder, does not count
+        A change that cannot stand beside a kept original, such as a file in place of the tests' folder, does not count
         either.
         """
         packages = frozenset(patch.packages)
@@ -96,12 +96,12 @@ class Protection:
         return patch.model_copy(update={"changes": tuple(kept)}), tuple(sorted(dropped))
 
     def _is_doubtful(self, change: FileChange, packages: Set[str]) -> bool:
-        """Whether a new file might disturb the run without being product: whether it is, the rest of the work says."""
+        """Whether a new file might disturb the run without being product. The rest of the work decides which it is."""
         is_library = change.old is None and self._provides(change.path, RUNNER_LIBRARIES, packages)
         return is_library or self._joins_the_tests(change)
 
     def _not_needed(self, changes: Sequence[FileChange], packages: Set[str]) -> set[str]:
-        """The doubtful files whose names no other module of the work holds."""
+        """The doubtful files that no other module of the work names."""
         waiting = {change.path: change for change in changes if self._is_doubtful(change, packages)}
         todo = [change for change in changes if change.path not in waiting]
         while todo:
@@ -113,10 +113,10 @@ class Protection:
         return set(waiting)
 
     def ignored_folders(self, patch: Patch, workdir: str) -> list[str]:
-        """Options that keep pytest from collecting what is not the task's: no hidden test lies there.
+        """Return options that keep pytest from collecting the policy's files.
 
-        These are folders with a `conftest.py` of the policy's, for what it does on being loaded is not confined to its
-        folder, and modules of the product that look like tests.
+        These are folders with a `conftest.py` of the policy's, whose effects are not confined to its folder, and
+        modules of the product that look like tests. No hidden test lies there.
         """
         made = [change for change in patch.changes if change.new is not None]
         folders = [
@@ -126,11 +126,11 @@ class Protection:
         return [f"--ignore={posixpath.join(workdir, path)}" for path in (*folders, *files)]
 
     def _is_the_tasks(self, change: FileChange, packages: Set[str]) -> bool:
-        """Whether the change is to the tests, to what steers the runner, or to what would stand in for it."""
+        """Whether a change is to the tests or the runner's configuration, or would replace the runner."""
         path = change.path
         if change.old is None and self._provides(path, SHADOWING, packages):
             return True
-        if change.new is None and self._provides(path, RUNNER_MODULES, packages):  # where the product is the runner
+        if change.new is None and self._provides(path, RUNNER_MODULES, packages):  # the product is the runner
             return True
         return self._is_test(path) or self._steers_runner(path)
 
@@ -150,27 +150,27 @@ class Protection:
         if any(part in INTERPRETER_HOOKS for part in folder.split("/")):
             return True
         if name == "entry_points.txt" and folder.endswith((".egg-info", ".dist-info")):
-            return True  # pytest would load a plugin that it names
+            return True  # pytest loads a plugin that it names
         return name in RUNNER_CONFIGURATION and self.near_tests(folder)
 
     def near_tests(self, folder: str) -> bool:
-        """Whether what a folder configures may reach hidden tests: it lies above, at or below them."""
+        """Whether configuration in a folder may affect hidden tests: it lies above, at or below them."""
         return folder in self._above_tests or self._below_tests(folder)
 
     def _below_tests(self, folder: str) -> bool:
         return any(parent in self._beside_tests for parent in parents(folder))
 
     def _joins_the_tests(self, change: FileChange) -> bool:
-        """Whether a new file would be taken for one of the hidden tests' folder."""
+        """Whether a new file looks like a test in or below a folder of hidden tests."""
         folder, name = posixpath.split(change.path)
         looks_like_one = change.old is None and re.fullmatch(r"test_.*\.py|.*_test\.py", name)
         return bool(looks_like_one) and (folder in self._beside_tests or self._below_tests(folder))
 
     def _provides(self, path: str, modules: Set[str], packages: Set[str]) -> bool:
-        """Whether a file is what one of these modules would be imported from.
+        """Whether Python would import one of these modules from a file.
 
-        Python imports from folders that the task names. pytest adds folders on the way to the tests, but for packages:
-        a module of a package is imported as a part of it.
+        Python imports from folders that the task names. pytest adds folders on the way to the tests that are not
+        packages: a module of a package is imported as a part of it.
         """
         folder, stem, kind = _module(path)
         importable = kind == "py" or kind.endswith(("so", "pyd"))
@@ -182,7 +182,7 @@ class Protection:
 
 
 def hidden_files(oracle: Oracle) -> set[str]:
-    """Every file that the hidden tests bring or touch."""
+    """Return every file that the hidden tests add or change."""
     return {posixpath.normpath(path) for path in (*oracle.test_files, *touched_files(oracle.test_patch))}
 
 
@@ -205,18 +205,18 @@ def _test_command(oracle: Oracle) -> str:
 
 
 def _folder(path: str) -> str:
-    """The folder that a path means: its parent for a file, itself for what looks like a folder."""
+    """The folder of a path: its parent if it has a suffix, else itself."""
     return posixpath.dirname(path) if posixpath.splitext(path)[1] else path
 
 
 def _literal_part(glob: str) -> str:
-    """The folder that a glob pattern names for sure."""
+    """The folder in the literal part of a glob pattern."""
     literal = re.split(r"[*?\[]", glob, maxsplit=1)[0]
     return _folder(literal) if literal == glob else posixpath.dirname(literal)
 
 
 def _words(command: str) -> set[str]:
-    """The words of the test command that may name a file of the workspace."""
+    """The words of a command that may name a file of the workspace."""
     words = re.split(r"[\s\"'=;&|()<>]+", re.sub(r"(\{workdir\}|\$PWD|\$\{PWD\})/", "", command))
     paths = (word.partition("::")[0] for word in words if word and not word.startswith(("-", "/")))
     return {posixpath.normpath(path) for path in paths if path} - {".", "setup.py"}  # setup.py builds the product
@@ -250,7 +250,7 @@ def _discovered(arguments: str) -> str:
     parser.add_argument("places", nargs="*")  # start, pattern, top
     try:
         given, _ = parser.parse_known_args(words[words.index("discover") + 1 :])
-    except argparse.ArgumentError:  # unittest would refuse it too
+    except argparse.ArgumentError:  # unittest refuses it too
         return "."
     start = given.start_directory or next(iter(given.places), ".")
     return given.top_level_directory or next(iter(given.places[2:]), start)
@@ -265,7 +265,7 @@ def _inside(folder: str, task: Task) -> str:
 
 
 def _module(path: str) -> tuple[str, str, str]:
-    """The folder, name and suffix of the module that a file would be."""
+    """The folder, name and suffix of a file as a module."""
     folder, name = posixpath.split(path)
     stem, _, kind = name.partition(".")
     if stem == "__init__":

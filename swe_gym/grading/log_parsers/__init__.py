@@ -1,6 +1,6 @@
-"""Parsers of test logs: pure functions from a log to `{test id: status}`, found by name.
+"""Log parsers: pure functions from a log to `{test id: status}`, found by name.
 
-A parser keeps whole test ids. Published lists hold ids that were cut: `grading.matching` says which tests they mean.
+A parser keeps whole test ids. `grading.matching` matches the cut ids of published lists.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ LOG_PARSERS = Registry(
         "ruby_unit": f"{HERE}.scripting:parse_ruby_unit",
         "rspec_transformed_json": f"{HERE}.scripting:parse_rspec",
         "phpunit": f"{HERE}.scripting:parse_phpunit",
-        # What SWE-rebench V2 names beside those:
+        # Further names of SWE-rebench V2:
         **dict.fromkeys(("junit", "sbt"), f"{HERE}.junit:parse_junit"),
         **dict.fromkeys(("r_junit", "parse_logs_r_junit", "parse_combined_test_reports"), JUNIT_NODES),
         "gradlew_v1": f"{HERE}.junit:parse_gradle_junit",
@@ -99,7 +99,7 @@ LOG_PARSERS = Registry(
         "cpp": f"{HERE}.rebench:parse_cpp_nodes",
         "cpp_v2": f"{HERE}.rebench:parse_cpp_words",
         "cpp_v4": f"{HERE}.native:parse_ctest",
-        # The names of SWE-bench's own parsers, by repository:
+        # Names of SWE-bench's own parsers, by repository:
         **dict.fromkeys(("astroid", "flask", "marshmallow", "pvlib", "pyvista", "sqlfluff", "xarray"), PYTEST),
         **dict.fromkeys(("pydicom", "requests", "pylint"), PYTEST_OPTIONS),
         **dict.fromkeys(("astropy", "scikit", "sphinx"), PYTEST_COLOURS),

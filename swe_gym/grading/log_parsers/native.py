@@ -1,4 +1,4 @@
-"""Runners of Go, Rust, C and C++: one line for each test, or doctest's XML."""
+"""Log parsers for Go, Rust, C and C++: one line per test, or doctest's XML."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ parse_jq = by_line(  # automake's
         "PASS": PASSED,
         "FAIL": FAILED,
         "SKIP": SKIPPED,
-        "XFAIL": SKIPPED,  # the makefile says so, and that is product
+        "XFAIL": SKIPPED,  # the makefile decides this, and it is product
         "XPASS": TestStatus.XPASSED,
         "ERROR": ERROR,
     },
@@ -58,9 +58,9 @@ NAME = re.compile(r'\bname="([^"]{0,4000})"')  # Python does not read numbers of
 
 
 def parse_doctest(log: str) -> dict[str, TestStatus]:
-    """Doctest's XML (`-s -r=xml`): `test case > sub-case`, which fails with any expression in it.
+    """Read doctest's XML (`-s -r=xml`): `test case > sub-case`, which fails with any expression in it.
 
-    It is read tag by tag: no XML parser sees text that a policy can write.
+    It reads tag by tag: no XML parser sees text that a policy can write.
     """
     results: dict[str, TestStatus] = {}
     case, open_parts = "", list[str]()
