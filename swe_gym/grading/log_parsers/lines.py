@@ -54,13 +54,14 @@ def without_end(name: str, pattern: re.Pattern[str]) -> str:
     return (name[: match.start()] if match else name).strip()
 
 
-def by_line(pattern: str, statuses: Mapping[str, TestStatus]) -> LogParser:
+def by_line(pattern: str, statuses: Mapping[str, TestStatus], suffix: re.Pattern[str] | None = None) -> LogParser:
     """Return a parser for a runner that prints one line per test.
 
     Args:
         pattern: Pattern of a whole stripped line with the groups `status` and `test`. If a result has two forms, the
             groups of the other are `status2` and `test2`.
         statuses: Word of the group `status` -> status. Lines with other words are ignored.
+        suffix: Pattern of a suffix to remove from names.
     """
     matches = re.compile(pattern).fullmatch
 
@@ -70,7 +71,8 @@ def by_line(pattern: str, statuses: Mapping[str, TestStatus]) -> LogParser:
             parts = match.groupdict()
             status = statuses.get(parts["status"] or parts.get("status2", ""))
             if status is not None:
-                note(results, (parts["test"] or parts["test2"]).strip(), status)
+                name = (parts["test"] or parts.get("test2") or "").strip()
+                note(results, without_end(name, suffix) if suffix else name, status)
         return results
 
     return parse

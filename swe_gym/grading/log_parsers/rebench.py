@@ -79,13 +79,7 @@ def parse_js_tap(log: str) -> dict[str, TestStatus]:
     return results
 
 
-def parse_pest(log: str) -> dict[str, TestStatus]:
-    """Read Pest and `artisan test`: a mark, a name and a duration."""
-    results: dict[str, TestStatus] = {}
-    for line in stripped_lines(log):
-        if line[:1] in PEST and line[1:2].isspace():
-            note(results, without_end(line[1:], PEST_DURATION), PEST[line[0]])
-    return results
+parse_pest = by_line(r"(?P<status>\S)\s(?P<test>.*)", PEST, PEST_DURATION)  # also `artisan test`
 
 
 # --- Java and Kotlin ----------------------------------------------------------------------------------------------
@@ -160,8 +154,11 @@ VSTEST = {"Passed": PASSED, "Failed": FAILED, "Skipped": SKIPPED}
 ELIXIR_PLACE = re.compile(r" \[L#\d+\]$")
 ELIXIR_TIME = re.compile(r" \(\d+(?:\.\d+)?ms\)$")
 ELIXIR_FAILURE = re.compile(r"\d+\) test (?P<test>.+) \([^()]+\)")
-TESTTHAT = re.compile(r"(?P<mark>[✔✖])\s+\|[^|]+\|\s+(?P<test>\S.*)")
-TESTTHAT_TIME = re.compile(r"\s*\[\s*\d+(?:\.\d+)?\s*[a-zA-Z]+\]$")
+parse_testthat = by_line(  # R's
+    r"(?P<status>[✔✖])\s+\|[^|]+\|\s+(?P<test>\S.*)",
+    {"✔": PASSED, "✖": FAILED},
+    re.compile(r"\s*\[\s*\d+(?:\.\d+)?\s*[a-zA-Z]+\]$"),
+)
 RUBY_TIME = re.compile(r" *\([\d.]+s\)\s*$")
 RUBY_WORDS = {
     **dict.fromkeys(("PASS", "PASSED"), PASSED),
@@ -196,14 +193,6 @@ def parse_elixir(log: str) -> dict[str, TestStatus]:
             note(results, name.strip(), SKIPPED if skipped else PASSED)
         elif match := ELIXIR_FAILURE.fullmatch(line):
             note(results, match["test"].strip(), FAILED)
-    return results
-
-
-def parse_testthat(log: str) -> dict[str, TestStatus]:
-    """Read R's testthat: a mark, counts and the file's name."""
-    results: dict[str, TestStatus] = {}
-    for match in filter(None, map(TESTTHAT.fullmatch, stripped_lines(log))):
-        note(results, without_end(match["test"], TESTTHAT_TIME), PASSED if match["mark"] == "✔" else FAILED)
     return results
 
 
