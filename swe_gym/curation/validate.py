@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..envs.group import SandboxGroup
@@ -111,18 +112,18 @@ def judge_diff(group: SandboxGroup, diff: str, counter: CounterOptions | None = 
         group.drop(fresh)
 
 
+@dataclass
 class _Check:
     """One validation: its settings and its open sandboxes."""
 
-    def __init__(
-        self, source: TaskSource, backend: str, options: dict[str, Any], times: int, date: str, counter: Scope
-    ) -> None:
-        self.source = source
-        self.backend = backend
-        self.options = options
-        self.times = times
-        self.date = date
-        self.counter = counter
+    source: TaskSource
+    backend: str
+    options: dict[str, Any]
+    times: int
+    date: str
+    counter: Scope
+
+    def __post_init__(self) -> None:
         self._groups: set[SandboxGroup] = set()
         self._stopped = False
         self._lock = threading.Lock()

@@ -65,46 +65,46 @@ class Required:
         return wanted if wanted in ends else ends[-1]
 
 
+@dataclass
 class Runs:
     """Runs the tests on one work.
 
-    Args:
+    Attributes:
         task: The task.
         patch: The part of the work that counts.
         grader: Runs the tests.
         stage: Prepares sandboxes.
         options: Scope of the counter-tests.
-
-    Attributes:
-        required: The tests that the task requires.
         plan: The counter-tests. Empty before `start`.
         done: The runs so far, oldest first.
+        required: The tests that the task requires.
     """
 
-    def __init__(self, task: Task, patch: Patch, grader: Grader, stage: Stage, options: CounterOptions) -> None:
-        self.required = Required(task.oracle)
-        self.plan = CounterPlan()
-        self.done: list[Run] = []
-        self._task = task
-        self._patch = patch
-        self._grader = grader
-        self._stage = stage
-        self._options = options
-        self._rng = Random(options.seed or secrets.token_bytes(32))
+    task: Task
+    patch: Patch
+    grader: Grader
+    stage: Stage
+    options: CounterOptions
+    plan: CounterPlan = field(default_factory=CounterPlan)
+    done: list[Run] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.required = Required(self.task.oracle)
+        self._rng = Random(self.options.seed or secrets.token_bytes(32))
 
     # --- running ------------------------------------------------------------------------------------------------
 
     def start(self, fresh: Sandbox) -> tuple[Run, Halves]:
         """Plan the counter-tests and run the first half of them in a fresh sandbox. Return the run and both halves."""
-        ready = self._stage.prepare(self._patch, fresh)
-        if self._grader.counted:
+        ready = self.stage.prepare(self.patch, fresh)
+        if self.grader.counted:
             self.plan = plan_counters(
-                Finder(self._task.oracle, fresh, self._patch.paths),
+                Finder(self.task.oracle, fresh, self.patch.paths),
                 sorted(self.required.starting),
                 sorted(self.required.keeping),
                 self._rng,
-                counter=self._options.counter,
-                unfit=self._options.unfit,
+                counter=self.options.counter,
+                unfit=self.options.unfit,
             )
         halves = self.plan.split(self._rng)
         run = self._run(ready, fresh, halves[0])
@@ -113,7 +113,7 @@ class Runs:
 
     def further_halves(self) -> Iterator[Sequence[Counter]]:
         """Return the halves of further pairs of runs, in random order."""
-        for _ in range(2, self._options.runs, 2):
+        for _ in range(2, self.options.runs, 2):
             halves = list(self.plan.split(self._rng))
             self._rng.shuffle(halves)
             yield from halves
@@ -125,19 +125,19 @@ class Runs:
             GradingError: It broke every time.
         """
         for _ in range(tries):
-            with self._stage.open_fresh() as fresh:
-                run = self._run(self._stage.prepare(self._patch, fresh), fresh, countered)
+            with self.stage.open_fresh() as fresh:
+                run = self._run(self.stage.prepare(self.patch, fresh), fresh, countered)
             if not run.broken:
                 self.done.append(run)
                 return run
         raise GradingError(
-            f"task {self._task.task_id}: the tests pass, but the run with counter-tests broke: {run.results.reason}"
+            f"task {self.task.task_id}: the tests pass, but the run with counter-tests broke: {run.results.reason}"
         )
 
     def unchanged(self) -> Run:
         """Run with nothing changed."""
-        with self._stage.open_fresh() as fresh:
-            run = self._run(self._stage.prepare(self._patch, fresh), fresh, ())
+        with self.stage.open_fresh() as fresh:
+            run = self._run(self.stage.prepare(self.patch, fresh), fresh, ())
         self.done.append(run)
         return run
 
@@ -147,13 +147,13 @@ class Runs:
         Raises:
             GradingError: The gold patch cannot be judged.
         """
-        gold = self._task.oracle.gold_patch
+        gold = self.task.oracle.gold_patch
         for _ in range(GOLD_RUNS if gold else 0):
-            with self._stage.open_fresh() as fresh:
-                results = self._run_with(self._stage.prepare(gold, fresh), fresh, run.files)
+            with self.stage.open_fresh() as fresh:
+                results = self._run_with(self.stage.prepare(gold, fresh), fresh, run.files)
             if results.reason:
                 raise GradingError(
-                    f"task {self._task.task_id}: a counter-test passed, and the gold patch cannot be run to confirm "
+                    f"task {self.task.task_id}: a counter-test passed, and the gold patch cannot be run to confirm "
                     f"it: {results.reason}"
                 )
             yield results
@@ -165,7 +165,7 @@ class Runs:
     def _run_with(self, ready: Ready, sandbox: Sandbox, files: Mapping[str, bytes]) -> Results:
         for path, content in files.items():
             sandbox.write_file(path, content)
-        return self._grader.run(ready, sandbox)
+        return self.grader.run(ready, sandbox)
 
     # --- merging ------------------------------------------------------------------------------------------------
 

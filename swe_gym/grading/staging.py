@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
+from dataclasses import dataclass
 
 from ..errors import FileError, TaskError
 from ..sandboxes.base import Sandbox
@@ -35,19 +36,19 @@ NOT_PRODUCTS = ("-r", "--requirement", "-c", "--constraint", "--editable")
 """Options of pip whose path is not installed as a copy. Options that end in "e", as `-e` and `-ve` do, are others."""
 
 
+@dataclass(frozen=True)
 class Stage:
     """Prepares sandboxes of one task.
 
-    Args:
+    Attributes:
         task: The task.
-        protection: What the task protects from the work.
+        protection: The files that the task protects from the work.
         open_fresh: Opens further sandboxes of the task.
     """
 
-    def __init__(self, task: Task, protection: Protection, open_fresh: OpenSandbox) -> None:
-        self.open_fresh = open_fresh
-        self._task = task
-        self._protection = protection
+    task: Task
+    protection: Protection
+    open_fresh: OpenSandbox
 
     def prepare(self, work: Patch | str, fresh: Sandbox) -> Ready:
         """Put the hidden tests and the work into a fresh sandbox.
@@ -62,23 +63,23 @@ class Stage:
             SandboxError: The sandbox failed.
         """
         self._set_up(fresh)
-        put_tests_in(self._task, fresh)  # before the work, which cannot make them fail to apply
+        put_tests_in(self.task, fresh)  # before the work, which cannot make them fail to apply
         patch = work if isinstance(work, Patch) else Patch()
-        folder = changed_folder(patch, self._protection)
+        folder = changed_folder(patch, self.protection)
         configuration = None if folder is None else find_configuration(fresh, folder)
         plan, state = self._put_in(work, fresh)
         options = [] if configuration is None else point_at(configuration, fresh)
-        options += self._protection.ignored_folders(patch, fresh.workdir)
-        return Ready(self._task, plan, self.open_fresh, state, tuple(options))
+        options += self.protection.ignored_folders(patch, fresh.workdir)
+        return Ready(self.task, plan, self.open_fresh, state, tuple(options))
 
     def _set_up(self, fresh: Sandbox) -> None:
-        command = self._task.oracle.setup_cmd
+        command = self.task.oracle.setup_cmd
         if not command:
             return
         result = fresh.exec(command.replace("{workdir}", fresh.workdir), timeout=SETUP_TIMEOUT, merge=True)
         if not result.ok:
             said = result.text[-2000:].strip()
-            raise TaskError(f"task {self._task.task_id}: its setup_cmd failed ({result.describe()}): {said}")
+            raise TaskError(f"task {self.task.task_id}: its setup_cmd failed ({result.describe()}): {said}")
 
     def _put_in(self, work: Patch | str, fresh: Sandbox) -> tuple[Plan, bytes]:
         """Put work in and run the preparation. Return the plan, and the preparation's state.
@@ -86,19 +87,19 @@ class Stage:
         The work goes in first if its build is part of what is judged: the gold patch changes the build, the script
         installs a copy of the product, or the project is not a Python one. The gold patch always goes in first.
         """
-        oracle = self._task.oracle
+        oracle = self.task.oracle
         plan = read_plan(oracle.evaluation, fresh.workdir)
         built = changes_the_build(oracle.gold_patch) or installs_a_copy(plan.prepare, fresh.workdir)
         late = Patch()
         if isinstance(work, str):
-            apply_diff(fresh, work, what=f"task {self._task.task_id}: the gold patch")
+            apply_diff(fresh, work, what=f"task {self.task.task_id}: the gold patch")
         elif built or not plan.prepares_python:
             apply_patch(work, fresh)
         else:
             apply_patch(_only(work, compiled=True), fresh)
             late = _only(work, compiled=False)
         plan = plan.inlined(lambda path: _read(fresh, path))
-        state = run_preparation(plan.prepare, self._task, fresh)
+        state = run_preparation(plan.prepare, self.task, fresh)
         apply_patch(late, fresh)
         return plan, state
 
