@@ -1,4 +1,4 @@
-"""The words as data: what could be neither played nor judged is refused when it is read."""
+"""The data types: invalid tasks are refused when they are read, and oracles have one evaluation."""
 
 import math
 from typing import Any
@@ -10,13 +10,13 @@ from swe_gym.types import ExitCode, ExpectedMap, LogScript, Oracle, ParserProgra
 
 
 @pytest.mark.parametrize("workdir", ["", "repo", "./repo", "/a\0b"])
-def test_a_task_lies_in_an_absolute_folder(workdir: str) -> None:
+def test_workdir_is_absolute(workdir: str) -> None:
     with pytest.raises(ValidationError, match="workdir"):
         Task(task_id="t", problem_statement="p", workdir=workdir)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.inf, math.nan])
-def test_hidden_tests_get_some_time_and_not_all_of_it(timeout: Any) -> None:
+def test_timeout_of_hidden_tests_is_positive_and_finite(timeout: Any) -> None:
     with pytest.raises(ValidationError, match="timeout"):
         Oracle(timeout=timeout)
 

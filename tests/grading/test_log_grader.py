@@ -94,7 +94,7 @@ def test_printed_passes_do_not_count(log_task: Task, open_box: OpenBox, work: st
 SPY = "import glob\nopen('/tmp/spied', 'w').write(repr(glob.glob('/tmp/*/order.json')))\n"
 
 
-def test_what_is_printed_counts_where_it_can_be_no_test_of_the_runner(log_task: Task, open_box: OpenBox) -> None:
+def test_printed_result_counts_only_if_the_runner_has_no_such_test(log_task: Task, open_box: OpenBox) -> None:
     """Published lists of pytest's own repository hold tests that its tests make, run and print."""
 
     def printing(test: str) -> dict[str, str]:
@@ -122,7 +122,7 @@ def test_code_of_the_work_does_not_run_before_the_tests(log_task: Task, open_box
     assert spied(log_task, open_box) is None
 
 
-def test_where_it_has_to_a_key_cannot_be_found_before_the_tests(log_task: Task, open_box: OpenBox) -> None:
+def test_build_of_the_work_finds_no_key(log_task: Task, open_box: OpenBox) -> None:
     """A solution that changes how the product is built is built before it is tested."""
     build = f"{log_task.oracle.gold_patch}diff --git a/setup.cfg b/setup.cfg\nold mode 100644\nnew mode 100755\n"
     assert spied(with_oracle(log_task, gold_patch=build), open_box) == b"[]"
@@ -137,7 +137,7 @@ def test_pip_gives_up_at_once_without_a_network_and_the_tests_do_not_know(log_ta
         assert b"PIP_RETRIES" not in fresh.read_file("/tmp/after")
 
 
-def test_where_a_copy_of_the_product_is_tested_the_work_is_in_the_copy(log_task: Task, open_box: OpenBox) -> None:
+def test_work_goes_in_first_if_a_copy_is_installed(log_task: Task, open_box: OpenBox) -> None:
     copy = log_task.oracle.eval_script.replace("books=4\n", "books=4\n: python setup.py install\n")
     assert spied(with_oracle(log_task, eval_script=copy), open_box) == b"[]"
 
@@ -324,15 +324,13 @@ def test_work_that_breaks_the_run_is_not_resolved(log_task: Task, open_box: Open
         ("echo 'Ran 3 tests in 1 s'", "finds none in the log"),
     ],
 )
-def test_a_log_that_says_nothing_of_the_work_is_no_verdict(
-    log_task: Task, open_box: OpenBox, command: str, message: str
-) -> None:
+def test_log_without_results_raises(log_task: Task, open_box: OpenBox, command: str, message: str) -> None:
     task = with_oracle(log_task, eval_script=script(command))
     with open_box(task) as fresh, pytest.raises(GradingError, match=message):
         grade(task, Patch(), fresh, lambda: open_box(task))
 
 
-def test_a_script_that_does_not_come_to_its_tests_is_no_verdict(log_task: Task, open_box: OpenBox) -> None:
+def test_script_that_does_not_reach_its_tests_raises(log_task: Task, open_box: OpenBox) -> None:
     task = with_oracle(log_task, eval_script=script(PYTEST).replace("books=4", "exit 1"))
     with open_box(task) as fresh, pytest.raises(GradingError, match="did not reach the tests"):
         grade(task, Patch(), fresh, lambda: open_box(task))
@@ -349,7 +347,7 @@ def test_tasks_that_lack_something(log_task: Task, open_box: OpenBox) -> None:
             grade(task, Patch(), fresh, lambda: open_box(log_task))
 
 
-def test_silence_is_a_pass_where_a_log_names_failures_only(log_task: Task, open_box: OpenBox) -> None:
+def test_unnamed_test_passed_if_a_log_names_failures_only(log_task: Task, open_box: OpenBox) -> None:
     silent = with_oracle(
         log_task, fails_only=True, log_parser="marked", fail_to_pass=("New a",), pass_to_pass=("New b",)
     )
@@ -374,13 +372,13 @@ def test_a_rows_own_parser_runs_in_the_sandbox(log_task: Task, open_box: OpenBox
     assert not verdict_on(task, open_box, {}).resolved
 
 
-def test_of_an_own_parsers_results_with_one_name_the_worst_counts() -> None:
+def test_worst_result_of_a_parser_program_counts() -> None:
     ends = [("a", "PASSED"), ("a", "FAILED"), ("a", "passed"), ("b", "SKIPPED"), ("b", "PASSED"), ("c", "odd")]
     tests = [{"name": name, "status": status} for name, status in ends]
     assert read_results({"tests": tests}) == {"a": TestStatus.FAILED, "b": TestStatus.PASSED}
 
 
-def test_an_own_parser_that_fails_is_no_verdict(log_task: Task, open_box: OpenBox) -> None:
+def test_parser_program_that_fails_raises(log_task: Task, open_box: OpenBox) -> None:
     write = "import sys\nopen(sys.argv[3], 'w').write({})"
     for parser in ("raise SystemExit(\n1)", write.format("'[1]'"), write.format("'[' * 100_000")):
         task = with_oracle(log_task, log_parser=parser)
@@ -420,7 +418,7 @@ def test_logs_of_others() -> None:
     assert judge_log(oracle, "Traceback").reason == "the log holds no result of any test"
 
 
-def test_what_a_harness_wrote_beside_the_results_counts() -> None:
+def test_lines_of_a_harness_count() -> None:
     oracle = Oracle(log_parser="pytest", fail_to_pass=("t.py::a",))
     start, end = "+ : '>>>>> Start Test Output'\n", "+ : '>>>>> End Test Output'\n"
     done = f"{start}PASSED t.py::a\n{end}"
