@@ -111,5 +111,5 @@ def test_an_empty_plan_changes_nothing() -> None:
 
 @pytest.mark.parametrize("options", [{"counter": "most"}, {"runs": 0}, {"runs": 3}, {"runs": True}, {"runs": 2.0}])
 def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="counter|judge_runs must be an even number of at least 2"):
+    with pytest.raises(UsageError, match=r"counter|judge_runs must be an even number of at least 2"):
         CounterOptions(**options)
