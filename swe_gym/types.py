@@ -270,7 +270,7 @@ class ParserProgram(RootModel[str]):
     __str__ = __repr__
 
 
-def _parser(value: Any) -> Any:
+def _parser(value: object) -> object:
     return ParserProgram(value) if isinstance(value, str) and "\n" in value else value
 
 

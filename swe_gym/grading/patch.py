@@ -19,22 +19,8 @@ from ..types import FileEntry, Frozen
 from .diff import file_diff
 
 EXCLUDED = (
-    ".git",
-    ".hg",
-    ".svn",
-    "__pycache__",
-    "*.pyc",
-    "*.pyo",
-    ".pytest_cache",
-    ".mypy_cache",
-    ".ruff_cache",
-    ".hypothesis",
-    ".coverage",
-    ".coverage.*",
-    ".tox",
-    ".nox",
-    ".venv",
-    "node_modules",
+    *(".git", ".hg", ".svn", "__pycache__", "*.pyc", "*.pyo", ".pytest_cache", ".mypy_cache", ".ruff_cache"),
+    *(".hypothesis", ".coverage", ".coverage.*", ".tox", ".nox", ".venv", "node_modules"),
 )
 """Names of files and folders that are never part of the work: history, caches, environments."""
 

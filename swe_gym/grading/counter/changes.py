@@ -20,16 +20,8 @@ Kind: TypeAlias = Literal[
 """The kind of a change: see `docs/grading.md`."""
 
 RANKS: dict[Kind, int] = {
-    "literal": 0,
-    "pattern": 1,
-    "exception": 1,
-    "type": 1,
-    "comparison": 1,
-    "number": 2,
-    "negation": 3,
-    "helper": 4,
-    "local": 5,
-    "failure": 6,
+    **{"literal": 0, "pattern": 1, "exception": 1, "type": 1, "comparison": 1},
+    **{"number": 2, "negation": 3, "helper": 4, "local": 5, "failure": 6},
 }
 """Kind -> rank; the lowest is preferred."""
 
@@ -59,20 +51,12 @@ PREDICATES = frozenset(
 """Functions and methods that return true or false. Their result is not compared with a number."""
 
 OPPOSITES = (
-    ("assertTrue", "assertFalse"),
-    ("assertIn", "assertNotIn"),
-    ("assertIs", "assertIsNot"),
-    ("assertIsNone", "assertIsNotNone"),
-    ("assertIsInstance", "assertNotIsInstance"),
-    ("assertEqual", "assertNotEqual"),
-    ("assertAlmostEqual", "assertNotAlmostEqual"),
-    ("assertRegex", "assertNotRegex"),
-    ("assertGreater", "assertLessEqual"),
-    ("assertLess", "assertGreaterEqual"),
-    ("assert_called_once", "assert_not_called"),
-    ("assert_called", "assert_not_called"),
-    ("assertNotContains", "assertContains"),
-    ("assertTemplateNotUsed", "assertTemplateUsed"),
+    *(("assertTrue", "assertFalse"), ("assertIn", "assertNotIn"), ("assertIs", "assertIsNot")),
+    *(("assertIsNone", "assertIsNotNone"), ("assertIsInstance", "assertNotIsInstance")),
+    *(("assertEqual", "assertNotEqual"), ("assertAlmostEqual", "assertNotAlmostEqual")),
+    *(("assertRegex", "assertNotRegex"), ("assertGreater", "assertLessEqual"), ("assertLess", "assertGreaterEqual")),
+    *(("assert_called_once", "assert_not_called"), ("assert_called", "assert_not_called")),
+    *(("assertNotContains", "assertContains"), ("assertTemplateNotUsed", "assertTemplateUsed")),
 )
 OPPOSITE = {name: other for pair in OPPOSITES for name, other in (pair, pair[::-1])}
 OPERATORS: dict[type[ast.cmpop], tuple[str, str]] = {

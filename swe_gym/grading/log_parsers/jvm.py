@@ -25,12 +25,8 @@ METHOD = re.compile(
 
 TASK = re.compile(r"> Task :(?P<test>\S+)(?: (?P<status>\S+))?")
 TASK_ENDS = {
-    "": PASSED,
-    "UP-TO-DATE": PASSED,
-    "FROM-CACHE": PASSED,
-    "FAILED": FAILED,
-    "SKIPPED": SKIPPED,
-    "NO-SOURCE": SKIPPED,
+    **{"": PASSED, "UP-TO-DATE": PASSED, "FROM-CACHE": PASSED},
+    **{"FAILED": FAILED, "SKIPPED": SKIPPED, "NO-SOURCE": SKIPPED},
 }
 METHOD_ENDS = {"PASSED": PASSED, "FAILED": FAILED, "SKIPPED": SKIPPED}
 GRADLE_NAME = re.compile(r"[^>\s]\S*\s+>\s+\S+")

@@ -18,15 +18,8 @@ ESCAPES = re.compile(
     r"|[\x00-\x08\x0b\x0c\x0e-\x1f]"  # remains of broken ones
 )
 EMPTY_LINES = re.compile(r"\n{3,}")
-WORSE = (
-    TestStatus.SKIPPED,
-    TestStatus.XFAILED,
-    TestStatus.XPASSED,
-    TestStatus.PASSED,
-    TestStatus.FAILED,
-    TestStatus.ERROR,
-)
-RANK = {status: rank for rank, status in enumerate(WORSE)}
+WORSE = ("skipped", "xfailed", "xpassed", "passed", "failed", "error")
+RANK = {TestStatus(word): rank for rank, word in enumerate(WORSE)}
 TAIL = 40
 """Characters at the end of a line that are searched for a suffix of a name."""
 

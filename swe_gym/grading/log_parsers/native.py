@@ -23,30 +23,16 @@ parse_googletest = by_line(  # `ctest -V` puts a number before the line; a param
 )
 parse_ctest = by_line(
     r"\d+/\d+ Test +#\d+: (?P<test>\S+) \.* *(?:\*{3})?(?P<status>Passed|Failed|Exception|Timeout|Not Run|Skipped)\b.*",
-    {
-        "Passed": PASSED,
-        "Failed": FAILED,
-        "Exception": ERROR,
-        "Timeout": ERROR,
-        "Not Run": SKIPPED,
-        "Skipped": SKIPPED,
-    },
+    {"Passed": PASSED, "Failed": FAILED, "Exception": ERROR, "Timeout": ERROR, "Not Run": SKIPPED, "Skipped": SKIPPED},
 )
 parse_redis = by_line(  # a failed test's line ends with its file
     r"\[(?:(?P<status>ok|skip|ignore)\]: (?P<test>.+?)(?: \(\d+ ?m?s\))?"
     r"|(?P<status2>err)\]: (?P<test2>.+?)(?: in \S+)?)",
     {"ok": PASSED, "err": FAILED, "skip": SKIPPED, "ignore": SKIPPED},
 )
-parse_jq = by_line(  # automake's
+parse_jq = by_line(  # automake's; the makefile, which is product, decides what XFAIL is
     r"(?P<status>PASS|FAIL|SKIP|XFAIL|XPASS|ERROR): (?P<test>.+)",
-    {
-        "PASS": PASSED,
-        "FAIL": FAILED,
-        "SKIP": SKIPPED,
-        "XFAIL": SKIPPED,  # the makefile decides this, and it is product
-        "XPASS": TestStatus.XPASSED,
-        "ERROR": ERROR,
-    },
+    {"PASS": PASSED, "FAIL": FAILED, "SKIP": SKIPPED, "XFAIL": SKIPPED, "XPASS": TestStatus.XPASSED, "ERROR": ERROR},
 )
 parse_micropython = by_line(
     r"(?P<status>pass|FAIL|skip)\s+(?P<test>\S.*)", {"pass": PASSED, "FAIL": FAILED, "skip": SKIPPED}
