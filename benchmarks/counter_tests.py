@@ -34,13 +34,14 @@ from common import LiveTable, open_box
 from swe_gym.cli.common import open_source
 from swe_gym.errors import SweGymError
 from swe_gym.grading import GRADERS, CounterOptions, Grader
-from swe_gym.grading.base import Evaluation, Ready
+from swe_gym.grading.base import Ready, Results
 from swe_gym.grading.counter import NATURAL
 from swe_gym.grading.counter.source import Edit, Function, Source
-from swe_gym.grading.judge import Judge, Stage
+from swe_gym.grading.judge import Judge
 from swe_gym.grading.patch import Patch, apply_diff, take_patch
 from swe_gym.grading.protect import Protection
 from swe_gym.grading.seal import hidden_places, seal
+from swe_gym.grading.staging import Stage
 from swe_gym.sandboxes import Sandbox
 from swe_gym.types import Task, Verdict
 
@@ -177,7 +178,7 @@ def judged(task: Task, patch: Patch, *, counted: bool = True) -> Judged:
     assert isinstance(grader, Grader), f"the grader {task.oracle.grader!r} does not support counter-tests"
     seconds = 0.0
 
-    def timed(ready: Ready, sandbox: Sandbox) -> Evaluation:
+    def timed(ready: Ready, sandbox: Sandbox) -> Results:
         nonlocal seconds
         started = time.monotonic()
         try:
@@ -192,7 +193,7 @@ def judged(task: Task, patch: Patch, *, counted: bool = True) -> Judged:
     work, _ = protection.sift(patch)
     timed_grader = replace(grader, run=timed, counted=grader.counted and counted)
     stage = Stage(task, protection, open_fresh)
-    judge = Judge(task, work, timed_grader, stage, open_fresh, complete=False, options=CounterOptions())
+    judge = Judge(task, work, timed_grader, stage, complete=False, options=CounterOptions())
     started = time.monotonic()
     with open_fresh() as fresh:
         verdict = judge.judge(fresh)

@@ -1,11 +1,12 @@
-"""The words of the package as data: frozen, and the same after a round trip through JSON."""
+"""The data types of the package: frozen, and equal after a round trip through JSON."""
 
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, model_serializer, model_validator
 
 
 class Frozen(BaseModel):
@@ -14,14 +15,23 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
 
 
-# --- what the policy does -----------------------------------------------------------------------------
+class Hidden(Frozen):
+    """Base of data that only graders may see: its repr and str say nothing."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(hidden)"
+
+    __str__ = __repr__
+
+
+# --- actions ------------------------------------------------------------------------------------------
 
 
 class ToolSpec(Frozen):
-    """What a policy is told about a tool: the form that every LLM API takes.
+    """A description of a tool for a policy, in the form of LLM APIs.
 
     Attributes:
-        name: The name to call it by.
+        name: Name of the tool.
         description: One paragraph for the model.
         parameters: A JSON schema of type "object".
     """
@@ -31,12 +41,12 @@ class ToolSpec(Frozen):
     parameters: dict[str, Any]
 
     def openai(self) -> dict[str, Any]:
-        """The tool in the shape of the OpenAI chat-completions `tools` argument."""
+        """Return the tool in the form of the `tools` argument of OpenAI's chat completions."""
         return {"type": "function", "function": self.model_dump()}
 
 
 class ToolCall(Frozen):
-    """One use of one tool, as parsed from an action and converted by the tool's schema."""
+    """One call of a tool, parsed from an action and converted by the tool's schema."""
 
     name: str
     arguments: dict[str, Any] = {}
@@ -44,13 +54,13 @@ class ToolCall(Frozen):
 
 
 class Action(Frozen):
-    """A policy's text, understood: the tool call and the text around it.
+    """A parsed action: the tool call and the text around it.
 
     Attributes:
-        call: The tool call that will run.
-        thought: All text of the action outside the call, stripped.
-        format: The name of the format that matched.
-        ignored_calls: How many further calls stood in the text and were not run.
+        call: Tool call to run.
+        thought: Text of the action outside the call, stripped.
+        format: Name of the format that matched.
+        ignored_calls: Number of further calls in the text, which do not run.
     """
 
     call: ToolCall
@@ -60,13 +70,13 @@ class Action(Frozen):
 
 
 class ToolResult(Frozen):
-    """What a tool gives back.
+    """The result of a tool call.
 
     Attributes:
-        text: For the policy. The environment bounds it.
-        ok: False where the tool ran but what was asked did not succeed.
-        submitted: True ends the episode and has the work graded.
-        exit_code: Of the command, where the tool ran one.
+        text: Text for the policy. The environment limits its length.
+        ok: Whether the request succeeded.
+        submitted: Whether the episode ends and the work is graded.
+        exit_code: Exit code of the command, if the tool ran one.
     """
 
     text: str
@@ -75,20 +85,20 @@ class ToolResult(Frozen):
     exit_code: int | None = None
 
 
-# --- what a sandbox gives back ------------------------------------------------------------------------
+# --- sandboxes ----------------------------------------------------------------------------------------
 
 
 class ExecResult(Frozen):
-    """The end of one command.
+    """The result of a command.
 
     Attributes:
-        exit_code: Of the leader; None where a signal ended it.
-        signal: The number of the signal that ended the leader, else None.
-        timed_out: The command ran into its timeout and its whole tree was killed.
-        stdout: Head and tail of the output, at most the asked number of bytes, gap marked.
-        stderr: Likewise; empty where the streams were merged.
-        stdout_dropped: Bytes cut out of the middle of `stdout`.
-        stderr_dropped: Bytes cut out of the middle of `stderr`.
+        exit_code: Exit code of the leader; None if a signal ended it.
+        signal: Number of the signal that ended the leader, else None.
+        timed_out: Whether the command timed out and its whole process tree was killed.
+        stdout: Head and tail of the output, up to the requested number of bytes, with the gap marked.
+        stderr: Head and tail of standard error; empty if the streams were merged.
+        stdout_dropped: Bytes cut from the middle of `stdout`.
+        stderr_dropped: Bytes cut from the middle of `stderr`.
         duration: Seconds from start to end, by the sandbox's clock.
     """
 
@@ -103,7 +113,7 @@ class ExecResult(Frozen):
 
     @property
     def ok(self) -> bool:
-        """The leader ended by itself with status 0."""
+        """Whether the leader exited with status 0."""
         return self.exit_code == 0 and not self.timed_out
 
     @property
@@ -117,22 +127,22 @@ class ExecResult(Frozen):
         return self.stderr.decode("utf-8", "replace")
 
     def describe(self) -> str:
-        """How the command ended, in a few words: "exit code 1", "timed out", "killed by signal 9"."""
+        """Return the end of the command in a few words: "exit code 1", "timed out", "killed by signal 9"."""
         if self.timed_out:
             return "timed out"
         return f"exit code {self.exit_code}" if self.signal is None else f"killed by signal {self.signal}"
 
 
 class FileEntry(Frozen):
-    """One file of a tree, as a manifest lists it.
+    """A file in a manifest.
 
     Attributes:
         mode: Permission bits, as in 0o644.
-        size: In bytes.
-        digest: SHA-256 of the content in hex; of the target for a symbolic link. Empty if the content was not hashed.
-        link: The target, where the entry is a symbolic link.
-        ignored: The outermost file or folder that git ignores, or virtual environment, to which the entry belongs.
-            Empty if it belongs to none, or if the manifest did not look.
+        size: Size in bytes.
+        digest: SHA-256 of the content in hex, or of a symbolic link's target. Empty if the content was not hashed.
+        link: Target of a symbolic link.
+        ignored: Outermost file or folder that git ignores, or virtual environment, that contains the entry. Empty if
+            there is none, or if the manifest did not look.
     """
 
     mode: int
@@ -143,15 +153,15 @@ class FileEntry(Frozen):
 
 
 class Capabilities(Frozen):
-    """What a live sandbox really offers, as probed, not as hoped for.
+    """The probed capabilities of a running sandbox.
 
     Attributes:
-        backend: The name of the backend.
+        backend: Name of the backend.
         isolation: "namespace", "landlock", "process", "container" or "vm".
-        transport: How commands reach it: "runner" is the framed protocol.
-        network: "none", "egress", or "open" where the backend cannot close it.
+        transport: Way of commands into the sandbox: "runner" is the framed protocol.
+        network: "none", "egress", or "open" if the backend cannot close it.
         pty: Whether `open_pty` works.
-        notes: What this isolation does not do, one sentence each.
+        notes: Limits of this isolation, one sentence each.
     """
 
     backend: str
@@ -162,18 +172,18 @@ class Capabilities(Frozen):
     notes: tuple[str, ...] = ()
 
 
-# --- what a task is -----------------------------------------------------------------------------------
+# --- tasks --------------------------------------------------------------------------------------------
 
 
 class FolderWorkspace(Frozen):
-    """A folder on this machine. It is copied or overlaid, never written to."""
+    """A folder on this machine. It is copied or overlaid, and never changed."""
 
     kind: Literal["folder"] = "folder"
     path: str
 
 
 class TarWorkspace(Frozen):
-    """A tar archive on this machine; `strip` leading path components are removed."""
+    """A tar archive on this machine. `strip` leading path components are removed."""
 
     kind: Literal["tar"] = "tar"
     path: str
@@ -181,7 +191,7 @@ class TarWorkspace(Frozen):
 
 
 class GitWorkspace(Frozen):
-    """A commit of a git repository: a local path or a URL, and a reference."""
+    """A commit of a git repository, by a local path or a URL and a reference."""
 
     kind: Literal["git"] = "git"
     url: str
@@ -192,10 +202,10 @@ class SdistWorkspace(Frozen):
     """A source release on the Python package index.
 
     Attributes:
-        name: The project's name on the index.
-        version: The release.
-        filename: The file, as in "toolz-1.0.0.tar.gz".
-        sha256: Of the file; checked after download.
+        name: Name of the project on the index.
+        version: Version of the release.
+        filename: File name, as in "toolz-1.0.0.tar.gz".
+        sha256: SHA-256 of the file, checked after download.
     """
 
     kind: Literal["sdist"] = "sdist"
@@ -206,7 +216,7 @@ class SdistWorkspace(Frozen):
 
 
 class FilesWorkspace(Frozen):
-    """The files themselves, path -> text: for small repositories that a program makes."""
+    """Files as path -> text, for small repositories that a program makes."""
 
     kind: Literal["files"] = "files"
     files: dict[str, str]
@@ -218,12 +228,12 @@ Workspace = Annotated[
 
 
 class PythonEnv(Frozen):
-    """The Python that a task needs where no container image brings it (the local backend).
+    """The Python environment of a task on the local backend, which has no container image.
 
     Attributes:
-        version: "3.9" and the like; empty means the Python that runs swe_gym.
+        version: Version such as "3.9"; empty means the Python that runs swe_gym.
         requirements: Pinned requirement lines, installed in this order.
-        no_deps: Install exactly the requirements and nothing that they ask for.
+        no_deps: Whether to install exactly the requirements, without their dependencies.
     """
 
     version: str = ""
@@ -232,12 +242,12 @@ class PythonEnv(Frozen):
 
 
 class TestStatus(enum.StrEnum):
-    """The end of one test. Only `PASSED` counts as passed.
+    """The status of a test. Only `PASSED` counts as passed.
 
-    `NOT_RUN`: the test ran only in a changed form, as a counter-test, because the work was found unresolved first.
+    `NOT_RUN`: the test ran only changed, as a counter-test, because the work was found unresolved first.
     """
 
-    __test__ = False  # not a test class, whatever pytest makes of the name
+    __test__ = False  # keeps pytest from collecting it
 
     PASSED = "passed"
     FAILED = "failed"
@@ -249,74 +259,212 @@ class TestStatus(enum.StrEnum):
     NOT_RUN = "not_run"
 
 
-class Oracle(Frozen):
-    """What only graders may see. Its repr and str say nothing.
+class ParserProgram(RootModel[str]):
+    """A Python program that reads a test run's output and writes its results. Some dataset rows bring one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    def __repr__(self) -> str:
+        return "ParserProgram(hidden)"
+
+    __str__ = __repr__
+
+
+def _parser(value: object) -> object:
+    return ParserProgram(value) if isinstance(value, str) and "\n" in value else value
+
+
+LogParserSource = Annotated[str | ParserProgram, BeforeValidator(_parser)]
+"""A log parser: a name in `swe_gym.grading.log_parsers`, or a program."""
+
+
+class TestCommand(Hidden):
+    """An evaluation by a command that calls pytest or unittest. The reporter signs the result of each test.
 
     Attributes:
-        gold_patch: A git diff that solves the task.
-        test_patch: A git diff that puts the hidden tests in.
+        test_cmd: Shell command that runs the hidden tests. It calls `python -m pytest` or `python -m unittest` exactly
+            once; the grader replaces that call by its reporter. `{workdir}` is the workspace.
+    """
+
+    __test__ = False  # keeps pytest from collecting it
+
+    kind: Literal["tests"] = "tests"
+    test_cmd: str = ""
+
+
+class ExitCode(Hidden):
+    """An evaluation by the exit code of a command.
+
+    Attributes:
+        test_cmd: Shell command that runs the hidden tests. `{workdir}` is the workspace.
+    """
+
+    kind: Literal["exit_code"] = "exit_code"
+    test_cmd: str = ""
+
+
+class LogScript(Hidden):
+    """An evaluation by a dataset's own script, whose log a parser reads.
+
+    Attributes:
+        eval_script: Shell script that runs the hidden tests. `{workdir}` is the workspace.
+        log_parser: Log parser of the script's output.
+        fails_only: Whether the log names failed tests only. Tests that it does not name then count as passed.
+    """
+
+    kind: Literal["log"] = "log"
+    eval_script: str = ""
+    log_parser: LogParserSource = ""
+    fails_only: bool = False
+
+
+class ExpectedMap(Hidden):
+    """An evaluation by a script whose tests must end exactly as a map says.
+
+    Attributes:
+        eval_script: Shell script that runs the hidden tests. `{workdir}` is the workspace.
+        log_parser: Log parser of the script's output.
+        expected: Required status of each test; failures may be required too.
+    """
+
+    kind: Literal["expected"] = "expected"
+    eval_script: str = ""
+    log_parser: LogParserSource = ""
+    expected: dict[str, TestStatus] = {}
+
+
+Evaluation = Annotated[TestCommand | ExitCode | LogScript | ExpectedMap, Field(discriminator="kind")]
+"""How the hidden tests of a task run and how their results are read."""
+
+_KINDS: dict[str, type[Hidden]] = {
+    "tests": TestCommand,
+    "exit_code": ExitCode,
+    "log": LogScript,
+    "expected": ExpectedMap,
+}
+_EVALUATION = ("grader", "test_cmd", "eval_script", "log_parser", "fails_only", "expected")
+_FILE_ORDER = (
+    *("gold_patch", "test_patch", "test_files", "test_paths", "test_cmd", "grader", "fail_to_pass", "pass_to_pass"),
+    *("timeout", "hidden_paths", "start_patch", "setup_cmd", "eval_script", "log_parser", "fails_only", "expected"),
+)
+"""Fields of an oracle in files, in order. Digests of tasks depend on it."""
+
+
+class Oracle(Hidden):
+    """Everything about a task that only graders may see. Its repr and str say nothing.
+
+    Files keep the evaluation flat: `grader`, `test_cmd`, `eval_script`, `log_parser`, `fails_only` and `expected` stand
+    beside the other fields. The constructor and `model_copy` accept that form too.
+
+    Attributes:
+        gold_patch: Git diff that solves the task.
+        test_patch: Git diff that adds the hidden tests.
         test_files: Hidden tests as whole files, path -> text, beside or instead of `test_patch`.
-        test_paths: Glob patterns (fnmatch, relative to the workspace) of files that belong to the tests:
-            what a policy did to them is set back before grading.
-        test_cmd: The shell command that runs the hidden tests. It must call `python -m pytest` or
-            `python -m unittest`, which the grader replaces by its own reporter; `{workdir}` is the workspace.
-        grader: Name of the grader: "tests" reads per-test results, "exit_code" the command's status, "log" the log
-            of `eval_script`, "expected" compares that log with `expected`.
+        test_paths: Glob patterns (fnmatch, relative to the workspace) of files that belong to the tests. Grading
+            restores them.
+        evaluation: How the hidden tests run.
+        own_grader: Entry point or dotted path of a grader of your own; empty uses the evaluation's.
         fail_to_pass: Ids of tests that a right solution makes pass.
         pass_to_pass: Ids of tests that must still pass.
-        timeout: Seconds that the hidden tests may take.
+        timeout: Time limit of the hidden tests in seconds.
         hidden_paths: Files and folders of the image, absolute or relative to the workspace, that a policy must not
-            see: they are removed from an episode's sandbox and are there in the sandbox that judges.
-        start_patch: A git diff that makes the state that the task starts from out of what the image or workspace
-            holds, such as the bug of a SWE-smith row. It goes into every sandbox of the task, and into its commit.
-        setup_cmd: Shell commands that make the judging sandbox ready, before the work goes in.
-        eval_script: A whole shell script that runs the hidden tests, as some datasets bring one.
-        log_parser: Name of the parser that reads the log of `eval_script`.
-        fails_only: The log names failed tests only, so a test that it does not name has passed.
-        expected: How each test must end, id -> status: failures may be expected too.
+            see. They are removed from an episode's sandbox and kept in the sandboxes that grade.
+        start_patch: Git diff from the contents of the image or workspace to the state that the task starts from, such
+            as the bug of a SWE-smith row. It goes into every sandbox of the task and into its commit.
+        setup_cmd: Shell commands that prepare the grading sandbox before the work goes in.
     """
 
     gold_patch: str = ""
     test_patch: str = ""
     test_files: dict[str, str] = {}
     test_paths: tuple[str, ...] = ()
-    test_cmd: str = ""
-    grader: str = "tests"
+    evaluation: Evaluation = TestCommand()
+    own_grader: str = ""
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     timeout: float = Field(default=300.0, gt=0, allow_inf_nan=False)
     hidden_paths: tuple[str, ...] = ()
     start_patch: str = ""
     setup_cmd: str = ""
-    eval_script: str = ""
-    log_parser: str = ""
-    fails_only: bool = False
-    expected: dict[str, TestStatus] = {}
 
-    def __repr__(self) -> str:
-        return "Oracle(hidden)"
+    @model_validator(mode="before")
+    @classmethod
+    def _lift(cls, data: Any) -> Any:
+        """Read the flat form. Fields that do not belong to its kind of evaluation are ignored."""
+        if not isinstance(data, dict) or data.keys().isdisjoint(_EVALUATION):
+            return data
+        fields = {name: value for name, value in data.items() if name not in _EVALUATION}
+        known = dict(fields.pop("evaluation", ()))
+        flat = {**known, **{name: data[name] for name in data.keys() & set(_EVALUATION)}}
+        grader = flat.pop("grader", "")
+        by_script = "log" if flat.get("eval_script") or flat.get("log_parser") else "tests"
+        implied = known.get("kind") or ("expected" if flat.get("expected") else by_script)
+        kind = grader if grader in _KINDS else implied
+        if grader:
+            fields["own_grader"] = "" if grader in _KINDS else grader
+        flat = {name: value for name, value in flat.items() if name in _KINDS[kind].model_fields}
+        return {**fields, "evaluation": {**flat, "kind": kind}}
 
-    __str__ = __repr__
+    @model_serializer
+    def _flatten(self) -> dict[str, Any]:
+        """Write the flat form."""
+        return {name: getattr(self, name) for name in _FILE_ORDER}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002  immutable
+        """Return a copy with some fields replaced. The result is validated."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self).model_validate({**fields, **(update or {})})
+
+    @property
+    def grader(self) -> str:
+        """Name of the grader."""
+        return self.own_grader or self.evaluation.kind
+
+    @property
+    def test_cmd(self) -> str:
+        """Test command; empty if a script runs the tests."""
+        return self.evaluation.test_cmd if isinstance(self.evaluation, TestCommand | ExitCode) else ""
+
+    @property
+    def eval_script(self) -> str:
+        """Evaluation script; empty if a command runs the tests."""
+        return self.evaluation.eval_script if isinstance(self.evaluation, LogScript | ExpectedMap) else ""
+
+    @property
+    def log_parser(self) -> str:
+        """Name or source of the log parser; empty if no log is read."""
+        parser = self.evaluation.log_parser if isinstance(self.evaluation, LogScript | ExpectedMap) else ""
+        return parser.root if isinstance(parser, ParserProgram) else parser
+
+    @property
+    def fails_only(self) -> bool:
+        """Whether the log names failed tests only."""
+        return isinstance(self.evaluation, LogScript) and self.evaluation.fails_only
+
+    @property
+    def expected(self) -> dict[str, TestStatus]:
+        """Required status of each test; empty unless the evaluation is an `ExpectedMap`."""
+        return self.evaluation.expected if isinstance(self.evaluation, ExpectedMap) else {}
 
 
 class Task(Frozen):
-    """One problem, frozen: what the policy reads, where the code comes from, how it is judged.
+    """One problem: the text for the policy, the source of the code, and the oracle that judges the work.
 
     Attributes:
-        task_id: Unique in its source, stable, made of letters, digits, ".", "_" and "-".
-        problem_statement: The issue text; the first observation.
-        repo: Whose code it is, as in "pallets/flask".
-        workspace: Where the code comes from on the local backend.
-        python: The Python environment on the local backend.
-        image: The container image, for backends that run one.
-        workdir: Where the code lies in the sandbox. Always absolute.
+        task_id: Stable id, unique in its source, of letters, digits, ".", "_" and "-".
+        problem_statement: Issue text; the first observation.
+        repo: Repository, as in "pallets/flask".
+        workspace: Source of the code on the local backend.
+        python: Python environment on the local backend.
+        image: Container image, for backends that run one.
+        workdir: Absolute path of the code in the sandbox.
         env: Environment variables of every command; `{workdir}` in a value is replaced.
-        eval_cmd: The visible entry point, which the `eval` tool runs.
-        eval_timeout: Seconds that it may take.
+        eval_cmd: Command of the `eval` tool, which the policy sees.
+        eval_timeout: Time limit of `eval_cmd` in seconds.
         difficulty: A word such as "easy".
         tags: Words to filter by.
-        metadata: Whatever else the source knows and the policy may know too.
-        oracle: For graders only.
+        metadata: Further facts that the policy may know.
+        oracle: Everything that only graders may see.
     """
 
     task_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -335,18 +483,18 @@ class Task(Frozen):
     oracle: Oracle = Field(default=Oracle(), repr=False)
 
 
-# --- what a grader finds ------------------------------------------------------------------------------
+# --- grading ------------------------------------------------------------------------------------------
 
 
 class CounterTests(Frozen):
-    """What the counter-tests of one grading showed. Kept from the policy: it names tests.
+    """The counter-tests of one grading. Hidden from the policy, because they name tests.
 
     Attributes:
-        kinds: Test that must start passing -> what its counter-test changes, such as "literal".
-        kept: The same for tests that must keep passing, of which each grading draws a few if few must start to.
+        kinds: Test that must start passing -> change of its counter-test, such as "literal".
+        kept: Test that must keep passing and got a counter-test -> its change.
         uncovered: Test that must start passing and has no counter-test -> why.
-        alarms: Counter-test that passed, although it fails with the gold patch -> what it changes.
-        unfit: Counter-test that passes with the gold patch too, and so proves nothing -> what it changes.
+        alarms: Counter-test that passed, although it fails with the gold patch -> its change.
+        unfit: Counter-test that passes with the gold patch too, and so proves nothing -> its change.
         runs: Runs of the tests on the work.
     """
 
@@ -359,26 +507,26 @@ class CounterTests(Frozen):
 
 
 class Verdict(Frozen):
-    """What a grader found out about one state of the work.
+    """A grader's verdict on one state of the work.
 
     Attributes:
-        resolved: Every required test passed and nothing contradicts it.
+        resolved: Whether every required test passed and nothing contradicts it.
         fail_to_pass: Status of each test that had to start passing.
         pass_to_pass: Status of each test that had to keep passing.
         exit_code: Exit code of the test command in the last run; None if it was killed. Not 0 in a run with
             counter-tests, because they fail.
-        timed_out: The hidden tests ran into their timeout.
-        partial: The work was found unresolved before every required test was seen as it is, because the reward asks for
-            no more. Which tests were seen is chance: their statuses are for the owner alone.
-        reason: Why it is not resolved, in one sentence; empty where it is.
-        judge: What the results were read from: "reporter" (signed, test by test), "log" (a parser's reading of what was
-            printed), "own_parser" (the dataset's parser, run in the sandbox), "exit_code"; empty where nothing ran.
-        notes: What was done to make published lists and results meet, and what differs, a sentence each. Kept from the
-            policy: they name tests.
+        timed_out: Whether the hidden tests timed out.
+        partial: Whether grading stopped before every required test ran unchanged, because the work is unresolved and
+            the reward needs no more. Chance decides which tests ran: their statuses are for the owner alone.
+        reason: Why the work is not resolved, in one sentence; empty if it is.
+        judge: Source of the results: "reporter" (signed, test by test), "log" (read by a parser), "own_parser" (read by
+            the dataset's parser, run in the sandbox), "exit_code"; empty if nothing ran.
+        notes: Inexact matches of published lists and results, one sentence each. Hidden from the policy, because they
+            name tests.
         dropped: Paths that the policy changed and grading set back: tests and runner configuration.
         duration: Seconds that the tests took.
-        log: End of the test command's output. Kept from the policy: it may show the tests.
-        counter_tests: What the counter-tests showed.
+        log: End of the test command's output. Hidden from the policy, because it may show the tests.
+        counter_tests: Results of the counter-tests.
     """
 
     resolved: bool
@@ -397,11 +545,11 @@ class Verdict(Frozen):
 
 
 class Reward(Frozen):
-    """A reward and where it comes from: `value == sum(components.values())`.
+    """A reward and its parts: `value == sum(components.values())`.
 
     Attributes:
-        value: What `step` returns, in [0, 1] for the rewards that ship.
-        components: The named parts.
+        value: Reward of `step`, in [0, 1] for the rewards that ship.
+        components: Named parts.
     """
 
     value: float

@@ -73,7 +73,7 @@ def validate(
                 backend=backend,
                 sandbox_options=options,
                 times=times,
-                everything=counter is CounterScope.all,
+                counter=counter.value,
                 workers=workers,
                 record=record,
                 date=datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -23,12 +23,13 @@ from ..envs.group import SandboxGroup
 from ..errors import TaskError, UsageError
 from ..grading.diff import file_diff
 from ..grading.patch import EXECUTABLE, LINK, REGULAR, apply_diff
+from ..grading.reporter import STEADY_ENV
 from ..grading.staging import put_tests_in
-from ..grading.tests import STEADY_ENV, find_statuses
+from ..grading.tests import find_statuses
 from ..index import Sdist, find_sdists, normalised, version_order
 from ..sandboxes.pythons import list_installed, prepare_python
 from ..sandboxes.workspaces import git_program, prepare_workspace
-from ..types import GitWorkspace, Oracle, PythonEnv, SdistWorkspace, Task, TestStatus
+from ..types import GitWorkspace, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus
 from .releases import TestLayout, changes_between, find_source_root, find_tests, list_files, test_requirements
 
 PYTEST = "python -m pytest -p no:cacheprovider -o addopts= --continue-on-collection-errors"
@@ -213,7 +214,7 @@ def _measured(change: _Change, options: BuildOptions, *, package: str, test_cmd:
             gold_patch=change.gold_patch,
             test_patch=change.test_patch,
             test_paths=change.layout.patterns,
-            test_cmd=test_cmd,
+            evaluation=TestCommand(test_cmd=test_cmd),
             timeout=options.test_timeout,
         ),
         **fields,

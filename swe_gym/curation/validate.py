@@ -1,4 +1,4 @@
-"""Is a task usable? Its gold patch must be judged resolved and the untouched repository not, every time."""
+"""Validates tasks: every grading must find the gold patch resolved and the untouched repository unresolved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from ..envs.group import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
 from ..grading import CounterOptions, grade
-from ..grading.counter import NATURAL
+from ..grading.counter import NATURAL, Scope
 from ..grading.patch import apply_diff
 from ..lines import append_line
 from ..rollout.pool import EpisodePool, Job
@@ -38,37 +38,36 @@ def validate(
     workers: int = 4,
     record: str | os.PathLike[str] | None = None,
     date: str = "",
-    everything: bool = False,
+    counter: Scope = "few",
     on_record: Callable[[TaskRecord], None] | None = None,
 ) -> list[TaskRecord]:
     """Judge the gold patch and the empty patch of tasks, several times each, several tasks at once.
 
-    With `record`, each finished task is written down at once. What the file already holds as valid or invalid for
-    the same task, backend and number of runs is taken from there, so an interrupted validation goes on where it
-    stopped.
+    Each finished task is appended to `record` at once. If the file already holds a task as valid or invalid with the
+    same digest, backend and number of runs, it is not run again. So an interrupted validation resumes.
 
     Args:
-        source: Where the tasks come from.
-        ids: The tasks; None is all of the source.
+        source: Source of the tasks.
+        ids: Ids of the tasks; None takes all.
         backend: Kind of sandbox.
-        sandbox_options: As in `SweEnv`.
+        sandbox_options: Options as in `SweEnv`.
         times: Runs of each patch.
         workers: Tasks at once, one thread each.
         record: A JSONL file.
-        date: Written into the records; the caller's, so that a run can be repeated to the byte.
-        everything: Counter all tests that must keep passing, too.
-        on_record: Called in this thread with each record as it comes, old ones first.
+        date: Date for the records. The caller gives it, so that a run can be repeated exactly.
+        counter: Which tests that must keep passing get a counter-test too: "few" or "all".
+        on_record: Callback for each record, old ones first. It runs in this thread.
 
     Returns:
         One record per task, in the order of the tasks.
 
     Raises:
-        UsageError: An argument makes no sense, or the record file is broken.
-        KeyboardInterrupt: After every sandbox was closed; finished tasks are in the record file.
+        UsageError: An argument is invalid, or the record file is broken.
+        KeyboardInterrupt: Every sandbox is closed, and finished tasks are in the record file.
     """
     if times < 1 or workers < 1:
         raise UsageError(f"times and workers must be at least 1: {times=}, {workers=}")
-    settings = _Settings(source, backend, sandbox_options or {}, times, date, everything)
+    settings = _Settings(source, backend, sandbox_options or {}, times, date, counter)
     names = list(source.ids() if ids is None else ids)
     known = {old.task_id: old for old in read_records(record) if settings.still_holds(old)} if record else {}
     found: dict[str, TaskRecord] = {}
@@ -91,15 +90,15 @@ def validate(
 
 
 def judge_diff(group: SandboxGroup, diff: str, counter: CounterOptions | None = None) -> tuple[Verdict, dict[str, str]]:
-    """Apply a diff as a policy would have, judge it as an episode's end would.
+    """Judge a diff as the end of an episode would.
 
     Args:
         group: Opens the sandboxes.
         diff: A git diff.
-        counter: How far counter-tests go.
+        counter: Scope of the counter-tests.
 
     Returns:
-        The verdict, and of the sandbox that gave it `isolation` and `image`, as a record holds them.
+        The verdict, and `isolation` and `image` of the sandbox for a record.
     """
     sandbox = group.open_sealed()
     try:
@@ -123,10 +122,10 @@ class _Settings:
     options: dict[str, Any]
     times: int
     date: str
-    everything: bool
+    counter: Scope
 
     def still_holds(self, old: TaskRecord) -> bool:
-        """Whether an old record is what this validation would find."""
+        """Whether an old record is still valid for these settings."""
         answered = old.status in ("valid", "invalid") and len(old.gold) in (0, self.times)
         if not answered or old.backend != self.backend:
             return False
@@ -183,7 +182,7 @@ class _Check(Job[str]):
         for _ in range(self._settings.times):
             for name, diff in (("gold", group.task.oracle.gold_patch), ("empty", "")):
                 started = time.monotonic()
-                verdict, where = judge_diff(group, diff, vouched.options(self._settings.everything))
+                verdict, where = judge_diff(group, diff, vouched.options(self._settings.counter))
                 facts |= where
                 verdicts[name].append(verdict)
                 seconds.append(round(time.monotonic() - started, 3))
@@ -192,7 +191,7 @@ class _Check(Job[str]):
         for _ in range(self._settings.times):
             if not vouched.pending(self._settings.times):
                 break
-            vouched.add(judge_diff(group, group.task.oracle.gold_patch, vouched.options(self._settings.everything))[0])
+            vouched.add(judge_diff(group, group.task.oracle.gold_patch, vouched.options(self._settings.counter))[0])
         reason = _why_unusable(verdicts["gold"], verdicts["empty"])
         return TaskRecord(
             **facts,
@@ -209,7 +208,7 @@ class _Check(Job[str]):
 
 
 MIXED_RUNS = 2
-"""Runs of right work. One more shows that a test failed only because another one was changed."""
+"""Runs of right work. A further run shows that a test failed only because another one was changed."""
 
 
 class Vouched:
@@ -226,18 +225,18 @@ class Vouched:
         self._disturbing = False
         self._failed: Counter[tuple[str, str]] = Counter()
 
-    def options(self, everything: bool) -> CounterOptions:
-        """How the next run is judged: without the changes that the gold patch survived."""
-        return CounterOptions(everything=everything, unfit=self.unfit)
+    def options(self, counter: Scope) -> CounterOptions:
+        """Return the options of the next run: without the changes that the gold patch survived."""
+        return CounterOptions(counter, unfit=self.unfit)
 
     def pending(self, times: int) -> bool:
-        """Whether a change took the place of an unfit one, and did not yet fail `times` times."""
+        """Whether a change replaced an unfit one and has not yet failed `times` times."""
         return bool(self.unfit) and any(number < times for number in self._failed.values())
 
     def add(self, gold: Verdict) -> None:
-        """Take down what one run with the gold patch showed."""
+        """Add the result of one run with the gold patch."""
         found = gold.counter_tests
-        for test, kind in (*found.unfit.items(), *found.alarms.items()):  # of gold: it passes and fails by chance
+        for test, kind in (*found.unfit.items(), *found.alarms.items()):  # gold raises an alarm only by chance
             self.unfit[test] = (*self.unfit.get(test, ()), kind)
         self._failed.update((test, kind) for test, kind in found.kinds.items() if kind not in self.unfit.get(test, ()))
         self._uncovered = found.uncovered
@@ -246,7 +245,7 @@ class Vouched:
         self._natural = self._natural and not NATURAL.isdisjoint(fit)
 
     def facts(self, times: int) -> dict[str, Any]:
-        """The fields of the record: only changes that failed in all runs are vouched for."""
+        """Return the fields of the record. Only changes that failed in all runs are vouched for."""
         kinds = {test: kind for (test, kind), number in self._failed.items() if number == times}
         unsure = {test: "no change of it failed with the gold patch in every run" for test, _ in self._failed}
         return {
@@ -259,7 +258,7 @@ class Vouched:
 
 
 def _wrong(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> dict[str, str]:
-    """The required tests that did not pass with the gold patch, and those that passed although they must start to."""
+    """The required tests that failed with the gold patch, and those that passed although they must start to."""
     found = {}
     for verdict in empty:
         for test, status in verdict.fail_to_pass.items():
@@ -273,10 +272,10 @@ def _wrong(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> dict[str, str]:
 
 
 def _flaky(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """The required tests that did not end alike in all runs of the same work."""
+    """The required tests whose status differs between runs of the same work."""
     ends: dict[str, set[TestStatus]] = {}
     for verdict in verdicts:
-        if verdict.counter_tests.alarms:  # it passed as it is and changed: by chance, for this is gold
+        if verdict.counter_tests.alarms:  # it passed unchanged and changed: by chance, because this is gold
             ends |= {test: {TestStatus.PASSED, TestStatus.FAILED} for test in verdict.counter_tests.alarms}
             continue
         for test, status in (*verdict.fail_to_pass.items(), *verdict.pass_to_pass.items()):
@@ -285,7 +284,7 @@ def _flaky(verdicts: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _why_unusable(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> str:
-    """The first thing that speaks against a task; an empty string where nothing does."""
+    """The first reason why a task is unusable; empty if it is usable."""
     passed, slipped = sum(verdict.resolved for verdict in gold), sum(verdict.resolved for verdict in empty)
     if passed == 0:
         return f"gold does not pass: {gold[0].reason}"
@@ -293,7 +292,7 @@ def _why_unusable(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> str:
         reason = next(verdict.reason for verdict in gold if not verdict.resolved)
         return f"flaky: gold passed {passed} of {len(gold)} times: {reason}"
     if slipped == len(empty):
-        return "empty passes: the hidden tests do not see the problem"
+        return "empty passes: the hidden tests do not detect the problem"
     if slipped:
         return f"flaky: empty passed {slipped} of {len(empty)} times"
     return ""

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from ..actions.render import require_shell, resolve_format
 from ..errors import UsageError, unknown_name
+from ..grading import CounterOptions
 from ..sandboxes import BACKENDS, SandboxSpec, make_spec
 from ..types import ToolSpec
 
@@ -28,9 +29,6 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "record": (str, NoneType),
 }
 """JSON types of the arguments that are not checked elsewhere."""
-
-COUNTER_SCOPES = ("few", "all")
-"""Values of the argument `counter`."""
 
 WORDS = {str: "text", dict: "a dictionary", list: "a list", NoneType: "None"}
 
@@ -63,13 +61,10 @@ def check_arguments(arguments: Mapping[str, Any], render_modes: Sequence[str]) -
         if not isinstance(arguments[name], kind):
             kinds = kind if isinstance(kind, tuple) else (kind,)
             raise UsageError(f"{name} must be {' or '.join(WORDS[one] for one in kinds)}, not {arguments[name]!r}")
-    record, render_mode, judge_runs = arguments["record"], arguments["render_mode"], arguments["judge_runs"]
+    record, render_mode = arguments["record"], arguments["render_mode"]
     if record is not None and not Path(record).is_file():
         raise UsageError(f"there is no record file {record}: `swe-gym validate --record {record}` writes one")
-    if arguments["counter"] not in COUNTER_SCOPES:
-        raise unknown_name("counter", arguments["counter"], COUNTER_SCOPES)
-    if isinstance(judge_runs, bool) or not isinstance(judge_runs, int) or judge_runs < 2 or judge_runs % 2:
-        raise UsageError(f"judge_runs must be an even number of at least 2, not {judge_runs!r}")
+    CounterOptions(arguments["counter"], arguments["judge_runs"])  # checks its arguments
     _check_limits(arguments)
     if render_mode is not None and render_mode not in render_modes:
         raise unknown_name("render mode", render_mode, render_modes)

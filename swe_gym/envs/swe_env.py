@@ -446,7 +446,7 @@ class SweEnv(gymnasium.Env[str, str]):
     def _grade(self, task: Task, patch: Patch, fresh: Sandbox, group: SandboxGroup, *, complete: bool) -> Verdict:
         record = (self._records or {}).get(task.task_id)
         counter = CounterOptions(
-            everything=self._config["counter"] == "all",
+            counter=self._config["counter"],
             runs=self._config["judge_runs"],
             unfit=record.unfit if record else {},
         )

@@ -1,4 +1,4 @@
-"""How work is judged: the patch goes into a fresh sandbox with the hidden tests, and a grader runs them there."""
+"""Judges work: puts its patch and the hidden tests into fresh sandboxes, and has a grader run them there."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from ..errors import TaskError, UsageError
 from ..registry import Registry
 from ..sandboxes.base import Sandbox
 from ..types import Task, TestStatus, Verdict
-from .base import Grader, OpenSandbox, PlainGrader
-from .judge import CounterOptions, Judge, Stage
+from .base import Grader, OpenSandbox, PlainGrader, Ready
+from .counter import CounterOptions
+from .judge import Judge
 from .patch import Patch
 from .protect import Protection
+from .staging import Stage
 
 __all__ = ["GRADERS", "REWARDS", "CounterOptions", "Grader", "grade"]
 
@@ -44,16 +46,17 @@ def grade(
     complete: bool = True,
     counter: CounterOptions | None = None,
 ) -> Verdict:
-    """Judge a policy's work.
+    """Judge a policy's work by a task's hidden tests.
 
     Args:
         task: The task that it worked on.
         patch: The work, as `take_patch` returns it.
-        fresh: A new sandbox of the task, in which nothing has run. It is used up.
+        fresh: A new sandbox of the task, in which nothing has run. Grading uses it up.
         open_fresh: Opens further sandboxes like it, one at a time: `with open_fresh() as sandbox`.
-        complete: Find out how every required test ends. If False, no second run follows a first that shows the work to
-            be unresolved, and tests that ran only changed are `not_run`: enough for rewards that read `resolved` alone.
-        counter: How far counter-tests go.
+        complete: Find the status of every required test. If False, grading stops after a first run that shows the work
+            to be unresolved, and tests that ran only changed are `not_run`. Rewards that read only `resolved` need no
+            more.
+        counter: Scope of the counter-tests.
 
     Raises:
         GradingError: No verdict is possible, and the work is not to blame.
@@ -77,9 +80,14 @@ def grade(
         )
     stage = Stage(task, protection, open_fresh)
     if isinstance(grader, Grader):
-        options = counter or CounterOptions()
-        judge = Judge(task, patch, grader, stage, open_fresh, complete=complete, options=options)
+        judge = Judge(task, patch, grader, stage, complete=complete, options=counter or CounterOptions())
         verdict = judge.judge(fresh)
     else:
-        verdict = grader(stage.prepare(patch, fresh).task, fresh)
+        verdict = grader(_prepared_task(stage.prepare(patch, fresh)), fresh)
     return verdict.model_copy(update={"dropped": tuple(sorted({*dropped, *verdict.dropped}))})
+
+
+def _prepared_task(ready: Ready) -> Task:
+    """The task for a grader of the user's own: the preparation of its script has run, only the tests are left."""
+    field = "eval_script" if ready.task.oracle.eval_script else "test_cmd"
+    return ready.task.model_copy(update={"oracle": ready.task.oracle.model_copy(update={field: ready.command})})

@@ -1,7 +1,8 @@
-"""What a grader is: it runs the tests of prepared work, and it decides by how they ended."""
+"""The parts that all graders share: prepared sandboxes, results of a run, and the two functions of a grader."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -9,23 +10,24 @@ from typing import Any, Literal, TypeAlias
 
 from ..sandboxes.base import Sandbox
 from ..types import ExecResult, Frozen, Task, TestStatus, Verdict
+from .plan import Plan
 
 OpenSandbox: TypeAlias = Callable[[], AbstractContextManager[Sandbox]]
-"""Opens a fresh sandbox of the task, in which nothing has run; it is closed at the end of the block."""
+"""Opens a fresh sandbox of the task, in which nothing has run. It is closed at the end of the block."""
 
 LOG_CHARS = 20_000
 """Characters of a log that a verdict keeps: its end."""
 
 
-class Evaluation(Frozen):
-    """How the tests of one run ended.
+class Results(Frozen):
+    """The results of one test run.
 
     Attributes:
-        judge: The source of the results, as in `Verdict.judge`.
-        statuses: Test id -> how it ended.
-        ran: The runner reached its end and counted tests.
-        reason: Why nothing in this run counts; empty if it counts.
-        result: The result of the command that ran the tests.
+        judge: Source of the results, as in `Verdict.judge`.
+        statuses: Status of each test.
+        ran: Whether the runner finished and counted tests.
+        reason: Why the run does not count; empty if it counts.
+        result: Result of the command that ran the tests.
     """
 
     judge: Literal["reporter", "log", "own_parser", "exit_code"]
@@ -35,7 +37,7 @@ class Evaluation(Frozen):
     result: ExecResult
 
     def facts(self) -> dict[str, Any]:
-        """The fields of a `Verdict` that do not depend on the task's lists."""
+        """Return the fields of a `Verdict` that do not depend on the task's lists."""
         return {
             "exit_code": self.result.exit_code,
             "timed_out": self.result.timed_out,
@@ -47,34 +49,46 @@ class Evaluation(Frozen):
 
 @dataclass(frozen=True)
 class Ready:
-    """A sandbox's contents before the tests run.
+    """A sandbox that holds the hidden tests and the work, ready to run the tests.
 
     Attributes:
-        task: The task. Of its evaluation script only the tests are left.
+        task: The task.
+        plan: Its plan, whose preparation has run.
         open_fresh: Opens further sandboxes of the task.
-        state: Shell commands that restore what the script's first part set: variables, functions, folder.
+        state: Shell commands that restore variables, functions and folder of the preparation.
+        options: Options for every call of pytest.
     """
 
     task: Task
+    plan: Plan
     open_fresh: OpenSandbox
     state: bytes = b""
+    options: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The test command. However it calls pytest, pytest gets the options."""
+        if not self.options:
+            return self.plan.command
+        options = shlex.quote(shlex.join(self.options))
+        return f'export PYTEST_ADDOPTS="${{PYTEST_ADDOPTS-}} "{options}\n{self.plan.command}'
 
 
 @dataclass(frozen=True)
 class Grader:
-    """A way to judge work by its tests, which may run more than once.
+    """A way to judge work by its tests. The tests may run more than once.
 
     Attributes:
-        run: Runs the tests in a sandbox that holds them and the work. Raises `GradingError` if no verdict is possible
-            and the work is not to blame, and `SandboxError` if the sandbox failed.
-        decide: Gives the verdict by the results of one or more runs.
-        counted: Whether single tests are told apart, so that they can be countered.
+        run: Runs the tests in a prepared sandbox. Raises `GradingError` if no verdict is possible and the work is not
+            to blame, and `SandboxError` if the sandbox failed.
+        decide: Returns the verdict on the merged results of one or more runs.
+        counted: Whether results name single tests, so that counter-tests are possible.
     """
 
-    run: Callable[[Ready, Sandbox], Evaluation]
-    decide: Callable[[Task, Evaluation], Verdict]
+    run: Callable[[Ready, Sandbox], Results]
+    decide: Callable[[Task, Results], Verdict]
     counted: bool = True
 
 
 PlainGrader: TypeAlias = Callable[[Task, Sandbox], Verdict]
-"""A grader of the user's own: a function that runs the tests once and returns its verdict. Nothing is countered."""
+"""A grader of your own: a function that runs the tests once and returns its verdict. It has no counter-tests."""

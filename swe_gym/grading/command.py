@@ -1,4 +1,4 @@
-"""The task's test command: which runner it calls, and the same command with our reporter in the runner's place."""
+"""Finds the call of a test runner in a shell command, so that the reporter can replace it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ INTERPRETER_ONLY = re.compile(
 )
 
 
-class TestCommand(Frozen):
-    """A shell command, cut around the place where it calls the test runner.
+class RunnerCall(Frozen):
+    """A shell command, split at its call of a test runner.
 
     Attributes:
         module: The runner: "pytest" or "unittest".
-        before: What stands before the runner: other commands, variables, the interpreter and its options.
-        after: The runner's arguments, and what follows.
+        before: Text before the runner: other commands, variables, the interpreter and its options.
+        after: The runner's arguments and the rest of the command.
     """
-
-    __test__ = False  # not a test class, whatever pytest makes of the name
 
     module: str
     before: str
@@ -39,27 +37,18 @@ class TestCommand(Frozen):
 
     @property
     def only_runs_tests(self) -> bool:
-        """Nothing but an interpreter from outside the workspace comes before the runner, so nothing can stop it."""
+        """Whether only an interpreter from outside the workspace precedes the runner, so that work cannot stop it."""
         substitutes = "`" in self.before or "$(" in self.before
         return not substitutes and bool(INTERPRETER_ONLY.fullmatch(self.before))
 
-    def text(self, script: str | None = None, options: Sequence[str] = ()) -> str:
-        """The command again, with a script in the runner's place and options before the runner's arguments."""
-        runner = f"-m {self.module}" if script is None else shlex.quote(script)
-        return " ".join([self.before.rstrip(" \t") or "python", runner, *map(shlex.quote, options)]) + self.after
+    def text(self, script: str, options: Sequence[str] = ()) -> str:
+        """Return the command with a script in place of the runner and options before the runner's arguments."""
+        words = [self.before.rstrip(" \t") or "python", shlex.quote(script), *map(shlex.quote, options)]
+        return " ".join(words) + self.after
 
 
-def parse_command(command: str, workdir: str) -> TestCommand | None:
-    """Find the runner in a task's test command.
-
-    Args:
-        command: As in `Oracle.test_cmd`.
-        workdir: What `{workdir}` stands for.
-
-    Returns:
-        The command in parts; None where it calls no known runner, or more than once.
-    """
-    command = command.replace("{workdir}", workdir)
+def parse_command(command: str) -> RunnerCall | None:
+    """Split a command at its call of pytest or unittest. Return None unless there is exactly one call."""
     found = [*MODULE.finditer(command)] or [*BARE.finditer(command)]
     if len(found) != 1:
         return None
@@ -68,4 +57,4 @@ def parse_command(command: str, workdir: str) -> TestCommand | None:
     if "folder" in match.groupdict():
         before += f"{match['folder'] or ''}python "
     module = "unittest" if match["module"] == "unittest" else "pytest"
-    return TestCommand(module=module, before=before, after=command[match.end("runner") :])
+    return RunnerCall(module=module, before=before, after=command[match.end("runner") :])

@@ -1,7 +1,7 @@
-"""pytest's configuration where it shares a file with the product: the runner reads the task's, the work stays in place.
+"""Keeps the task's pytest configuration in force where it shares a file with the product.
 
-`pyproject.toml` and `setup.cfg` describe the product and the test run. The policy's version is kept, for the product;
-where its pytest section differs from the original's, pytest is pointed at a copy of the original.
+`pyproject.toml` and `setup.cfg` describe the product and the test run. The policy's version is kept for the product. If
+its pytest section differs from the original's, pytest is pointed at a copy of the original.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from .protect import Protection
 
 SHARED = ("pyproject.toml", "setup.cfg")
 SEARCHED = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
-"""Where pytest looks in a folder, in this order."""
-
+"""Files that pytest looks for in a folder, in this order."""
 
 LONGEST_TOML, MOST_DOTS = 1 << 20, 200
-"""Characters of a file, and dots of a line, beyond which it is compared as it is: parsing it would take too long."""
+"""Characters of a file, and dots of a line, beyond which it is compared as text: parsing it would take too long."""
 
 
 def pytest_section(name: str, data: bytes | None) -> object:
-    """What a file tells pytest, in a form that can be compared; None where it tells nothing."""
+    """Return a file's pytest configuration in a comparable form; None if it has none."""
     if data is None:
         return None
     text = data.decode("utf-8", "replace")
     if name in ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini"):
-        return text  # these count even when they are empty
+        return text  # these count even if they are empty
     if not name.endswith(".toml"):
         wanted = "tool:pytest" if name == "setup.cfg" else "pytest"
         return re.findall(rf"(?ms)^\[{wanted}\]$.*?(?=^\[|\Z)", text) or None
@@ -40,13 +39,13 @@ def pytest_section(name: str, data: bytes | None) -> object:
         return text
     try:
         tool = tomllib.loads(text).get("tool", {})
-    except (ValueError, RecursionError):  # no TOML, or more than Python reads: too deep, too many digits
+    except (ValueError, RecursionError):  # invalid, or beyond Python's limits: too deep, too many digits
         return text
     return tool.get("pytest") if isinstance(tool, dict) else None
 
 
 def changed_folder(patch: Patch, protection: Protection) -> str | None:
-    """The deepest folder in which the work changes what pytest reads; None where it changes nothing of it."""
+    """Return the deepest folder in which the work changes pytest's configuration; None if it changes none."""
     folders = []
     for change in patch.changes:
         folder, name = posixpath.split(change.path)
@@ -57,12 +56,12 @@ def changed_folder(patch: Patch, protection: Protection) -> str | None:
 
 
 class Configuration(Frozen):
-    """One file that configures pytest.
+    """A file that configures pytest.
 
     Attributes:
-        folder: Where it lies, relative to the workspace.
-        name: Its name.
-        data: Its content.
+        folder: Folder, relative to the workspace.
+        name: File name.
+        data: Content.
     """
 
     folder: str
@@ -71,7 +70,7 @@ class Configuration(Frozen):
 
 
 def find_configuration(fresh: Sandbox, folder: str) -> Configuration:
-    """The configuration that pytest takes for tests in `folder`; an empty one if there is none."""
+    """Return the configuration that pytest uses for tests in `folder`; an empty one if there is none."""
     for place in (folder, *parents(folder), *([""] if folder else [])):
         for name in SEARCHED:
             data = _read(fresh, posixpath.join(place, name))
@@ -88,11 +87,11 @@ def _read(sandbox: Sandbox, path: str) -> bytes | None:
 
 
 def point_at(configuration: Configuration, sandbox: Sandbox) -> list[str]:
-    """The options that make pytest read this configuration, a copy of which is put beside the work if need be."""
+    """Return the options that make pytest read a configuration. Write a copy of it beside the work if needed."""
     root = sandbox.resolve(configuration.folder)
     path = posixpath.join(root, configuration.name)
     if configuration.name in SHARED:
-        # In the same folder, for pytest takes some paths in it as relative to where it lies.
+        # The copy lies in the same folder: some paths in it are relative to it.
         path = posixpath.join(root, f".{secrets.token_hex(8)}{posixpath.splitext(configuration.name)[1]}")
         sandbox.write_file(path, configuration.data)
     return ["-c", path, "--rootdir", root, "--confcutdir", root]

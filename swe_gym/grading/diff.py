@@ -1,26 +1,27 @@
-"""The text of a change to one file, in the form that git writes and `git apply` reads."""
+"""Writes and reads git diffs."""
 
 import base64
 import difflib
 import hashlib
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 CONTEXT = 3
 MAX_COMPARED = 25_000_000
-"""Product of the line counts up to which lines are matched; beyond, the differing middle is replaced whole."""
+"""Largest product of line counts for which lines are matched. Beyond it, the differing middle is replaced whole."""
 NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 def file_diff(path: str, old: bytes | None, new: bytes | None, old_mode: int | None, new_mode: int | None) -> str:
-    """The diff of one file.
+    """Return the diff of one file, in the form that `git apply` reads.
 
     Args:
-        path: Relative to the root.
-        old: Content before; None where there was none.
-        new: Content after; None where there is none.
-        old_mode: git's mode before; None where there was no file.
-        new_mode: git's mode after; None where there is no file.
+        path: Path relative to the root.
+        old: Content before; None for a new file.
+        new: Content after; None for a deleted file.
+        old_mode: Git's mode before; None for a new file.
+        new_mode: Git's mode after; None for a deleted file.
     """
     if old_mode is not None and new_mode is not None and old_mode >> 12 != new_mode >> 12:  # a file became a link
         return file_diff(path, old, None, old_mode, None) + file_diff(path, None, new, None, new_mode)
@@ -40,7 +41,7 @@ def file_diff(path: str, old: bytes | None, new: bytes | None, old_mode: int | N
 
 
 def quote(name: str) -> str:
-    """A file name in C quotes, where git would need them to read it back."""
+    """Return a file name, in C quotes if git needs them."""
     data = name.encode()
     if all(0x20 < byte < 0x7F and byte not in b'"\\' for byte in data):
         return name
@@ -49,7 +50,7 @@ def quote(name: str) -> str:
 
 
 def blob_id(data: bytes | None) -> str:
-    """The name that git gives a content: binary patches are checked against it."""
+    """Return git's name of a content. Binary patches are checked against it."""
     if data is None:
         return "0" * 40
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
@@ -64,7 +65,7 @@ def _mode_lines(old: int | None, new: int | None) -> list[str]:
 
 
 def _lines(data: bytes | None) -> list[str] | None:
-    """The lines with their ends; None for what cannot stand in a text diff."""
+    """The lines with their ends; None for content that a text diff cannot hold."""
     if not data:
         return []
     try:
@@ -73,12 +74,12 @@ def _lines(data: bytes | None) -> list[str] | None:
         return None
     if "\0" in text:
         return None
-    lines = text.split("\n")  # not splitlines: a lone carriage return ends no line for git
+    lines = text.split("\n")  # not splitlines: to git, a lone carriage return does not end a line
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
 Opcode = tuple[str, int, int, int, int]
-"""As in difflib: what to do, with which lines of the old, into which lines of the new."""
+"""An operation as in difflib: its name, the range of old lines, the range of new lines."""
 
 
 def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
@@ -94,11 +95,11 @@ def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
 
 
 def _opcodes(old: list[str], new: list[str]) -> Iterator[Opcode]:
-    """How the new comes out of the old, with context at both ends: git takes a hunk without for the file's end."""
+    """The operations from old to new, with context at both ends: without it, git takes a hunk for the file's end."""
     head = _common(old, new)
     foot = min(_common(old[::-1], new[::-1]), min(len(old), len(new)) - head)
     old_end, new_end = len(old) - foot, len(new) - foot
-    # Only the middle is compared, and only so much of it that a hostile file cannot stretch it.
+    # Only the middle is compared, within a limit, so that a hostile file cannot take long.
     yield "equal", max(0, head - CONTEXT), head, max(0, head - CONTEXT), head
     if (old_end - head) * (new_end - head) <= MAX_COMPARED:
         matcher = difflib.SequenceMatcher(None, old[head:old_end], new[head:new_end])
@@ -111,12 +112,12 @@ def _opcodes(old: list[str], new: list[str]) -> Iterator[Opcode]:
 
 
 def _common(old: Sequence[str], new: Sequence[str]) -> int:
-    """How many lines the two have in common at their start."""
+    """The number of common lines at the start."""
     return next((index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
 
 
 def _groups(opcodes: Iterable[Opcode]) -> Iterator[list[Opcode]]:
-    """The hunks: changes with a few equal lines around them, parted where more lie between."""
+    """The hunks: changes with a few equal lines around them, split where more lie between."""
     group: list[Opcode] = []
     for tag, i1, i2, j1, j2 in opcodes:
         if tag == "equal" and i2 - i1 > 2 * CONTEXT:
@@ -138,7 +139,7 @@ def _marked(mark: str, lines: list[str]) -> Iterator[str]:
 
 
 def _binary(new: bytes) -> str:
-    """The whole new content, deflated, in lines of up to 52 bytes of base 85."""
+    """The new content, deflated, in lines of up to 52 bytes of base 85."""
     packed = zlib.compress(new)
     lines = ["GIT binary patch\n", f"literal {len(new)}\n"]
     for start in range(0, len(packed), 52):
@@ -146,3 +147,50 @@ def _binary(new: bytes) -> str:
         mark = chr(ord("A") + len(chunk) - 1 if len(chunk) <= 26 else ord("a") + len(chunk) - 27)
         lines.append(mark + base64.b85encode(chunk, pad=True).decode() + "\n")
     return "".join([*lines, "\n"])
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def touched_files(diff: str) -> set[str]:
+    """Return the paths that a git diff names, before and after."""
+    found: set[str] = set()
+    in_header = not re.search(r"^diff --git ", diff, re.MULTILINE)  # a plain diff: read every line as a header
+    plain = in_header
+    for line in diff.split("\n"):
+        if line.startswith("diff --git "):
+            in_header = True
+            found |= _header_names(line.removeprefix("diff --git "))
+        elif line.startswith(("@@", "GIT binary patch")):
+            in_header = plain
+        elif in_header and (match := re.match(r"(?:---|\+\+\+|rename (?:from|to)|copy (?:from|to)) (.*)", line)):
+            name = _unquote(match[1].partition("\t")[0].rstrip("\r"))
+            found.add(name if line[0] in "rc" else _without_prefix(name))
+    return found - {"/dev/null", ""}
+
+
+def _header_names(names: str) -> set[str]:
+    """The names in `a/OLD b/NEW`. For an empty file, a mode or a binary, no other line holds them."""
+    if names.startswith('"') or names.endswith('"'):
+        return {_without_prefix(_unquote(name)) for name in re.findall(r'"(?:[^"\\]|\\.)*"|\S+', names)}
+    half = len(names) // 2
+    if names[half : half + 1] == " " and names[2:half] == names[half + 3 :]:
+        return {names[2:half]}
+    return {_without_prefix(name) for name in names.split(" ")}
+
+
+def _without_prefix(name: str) -> str:
+    return name[2:] if name.startswith(("a/", "b/")) else name
+
+
+def _unquote(name: str) -> str:
+    """The file name behind git's C quotes."""
+    if not name.startswith('"'):
+        return name
+    special = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
+
+    def byte(match: re.Match[bytes]) -> bytes:
+        code = match[1]
+        return bytes([int(code, 8) if len(code) == 3 else special.get(code[0], code[0])])
+
+    return re.sub(rb"\\([0-7]{3}|.)", byte, name.strip('"').encode(), flags=re.DOTALL).decode("utf-8", "replace")

@@ -1,41 +1,32 @@
-"""The grader "exit_code": the work is right when the task's test command says so by its exit code."""
+"""The grader "exit_code": decides by the exit code of the task's test command."""
 
 from ..errors import GradingError
 from ..sandboxes.base import Sandbox
 from ..types import Task, Verdict
-from .base import Evaluation, Grader, Ready
-from .tests import MAX_OUTPUT, steady_env
+from .base import Grader, Ready, Results
+from .reporter import MAX_OUTPUT, steady_env
 
 
-def run_exit_code(ready: Ready, sandbox: Sandbox) -> Evaluation:
+def run_exit_code(ready: Ready, sandbox: Sandbox) -> Results:
     """Run the task's test command.
-
-    Args:
-        ready: The task; its oracle holds the command.
-        sandbox: Holds the hidden tests and the work.
 
     Raises:
         GradingError: The task has no test command.
         SandboxError: The sandbox failed.
     """
-    oracle = ready.task.oracle
-    if not oracle.test_cmd.strip():
+    if not ready.plan.command.strip():
         raise GradingError(f"task {ready.task.task_id}: its oracle has no test_cmd")
     result = sandbox.exec(
-        oracle.test_cmd.replace("{workdir}", sandbox.workdir),
-        timeout=oracle.timeout,
-        env=steady_env(sandbox),
-        max_output=MAX_OUTPUT,
-        merge=True,
+        ready.command, timeout=ready.task.oracle.timeout, env=steady_env(sandbox), max_output=MAX_OUTPUT, merge=True
     )
     reason = "" if result.ok else f"the test command ended with {result.describe()}, not with exit code 0"
-    return Evaluation(judge="exit_code", ran=True, reason=reason, result=result)
+    return Results(judge="exit_code", ran=True, reason=reason, result=result)
 
 
-def decide_exit_code(task: Task, found: Evaluation) -> Verdict:  # noqa: ARG001  every grader decides by a task
+def decide_exit_code(task: Task, results: Results) -> Verdict:  # noqa: ARG001  every grader decides by a task
     """Resolved if the command ended with exit code 0."""
-    return Verdict(resolved=not found.reason, reason=found.reason, **found.facts())
+    return Verdict(resolved=not results.reason, reason=results.reason, **results.facts())
 
 
 EXIT_CODE = Grader(run_exit_code, decide_exit_code, counted=False)
-"""The grader "exit_code": for commands that no reporter can stand in for."""
+"""The grader "exit_code", for commands whose runner the reporter cannot replace."""

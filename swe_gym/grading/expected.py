@@ -1,4 +1,4 @@
-"""The grader "expected": every test must end as a map says, failures too, and there may be no other test."""
+"""The grader "expected": every test must end as a map says, failures included, and no other test may run."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from collections.abc import Mapping
 from ..errors import GradingError
 from ..sandboxes.base import Sandbox
 from ..types import Task, TestStatus, Verdict
-from .base import Evaluation, Grader, Ready
+from .base import Grader, Ready, Results
 from .evaluation import evaluate
 from .log import NO_RESULTS, some
 
 COMPARED = (TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR, TestStatus.NOT_RUN)
-"""The statuses that maps know, and tests that ran only changed. Maps hold no skipped tests and no expected failures."""
+"""Statuses that are compared. Maps hold no skipped tests and no expected failures."""
 
 
-def run_expected(ready: Ready, sandbox: Sandbox) -> Evaluation:
+def run_expected(ready: Ready, sandbox: Sandbox) -> Results:
     """Run the evaluation script.
-
-    Args:
-        ready: The task; its oracle brings the script, the name of the log's parser and the map.
-        sandbox: Holds the hidden tests and the work.
 
     Raises:
         GradingError: No verdict is possible, and the work is not to blame.
@@ -32,25 +28,23 @@ def run_expected(ready: Ready, sandbox: Sandbox) -> Evaluation:
     return evaluate(ready, sandbox)
 
 
-def decide_expected(task: Task, found: Evaluation) -> Verdict:
-    """Compare: the same tests, each ended the same way.
+def decide_expected(task: Task, results: Results) -> Verdict:
+    """Compare a run with the map: the same tests, with the same statuses.
 
-    In the verdict, `pass_to_pass` holds the tests of the map. One that ended as the map says is `passed`, even if the
-    map says that it fails.
+    In the verdict, `pass_to_pass` holds the tests of the map, and `passed` means that a test ended as the map says.
     """
     expected = task.oracle.expected
-    statuses = {test: status for test, status in found.statuses.items() if status in COMPARED}
-    reason = found.reason or ("" if statuses else NO_RESULTS)
+    statuses = {test: status for test, status in results.statuses.items() if status in COMPARED}
+    reason = results.reason or ("" if statuses else NO_RESULTS)
     if reason:
         statuses = {}
-    extra = [test for test in statuses if test not in expected]
     reason = reason or difference(expected, statuses)
     return Verdict(
         resolved=not reason,
         pass_to_pass={test: as_expected(status, statuses.get(test)) for test, status in expected.items()},
         reason=reason,
-        notes=notes(expected, statuses, extra),
-        **found.facts(),
+        notes=notes(expected, statuses),
+        **results.facts(),
     )
 
 
@@ -59,34 +53,33 @@ EXPECTED = Grader(run_expected, decide_expected)
 
 
 def as_expected(expected: TestStatus, found: TestStatus | None) -> TestStatus:
-    """A test's status in the verdict: `PASSED` where it ended as expected, else how it ended.
+    """Return a test's status in the verdict: `PASSED` if it ended as expected.
 
-    A test that passes where the map says otherwise did not end as the task wants: it counts as `XPASSED`.
+    A test that passes although the map says otherwise counts as `XPASSED`.
     """
     if found is expected:
         return TestStatus.PASSED
-    if found is TestStatus.NOT_RUN:
-        return found
     if found is None:
         return TestStatus.MISSING
     return TestStatus.XPASSED if found is TestStatus.PASSED else found
 
 
 def difference(expected: Mapping[str, TestStatus], found: Mapping[str, TestStatus]) -> str:
-    """How a run differs from a map, in numbers: the names are the oracle's. Empty where it does not."""
+    """Return how many tests differ from a map, without names, which only graders may see. Empty if none differs."""
     other = sum(found[test] not in (status, TestStatus.NOT_RUN) for test, status in expected.items() if test in found)
     missing = sum(test not in found for test in expected)
     extra = sum(test not in expected for test in found)
     parts = [
         f"{other} of {len(expected)} tests did not end as expected" if other else "",
         f"{missing} of {len(expected)} expected tests are missing" if missing else "",
-        f"{extra} tests are there that are not expected" if extra else "",
+        f"{extra} unexpected tests ran" if extra else "",
     ]
     return "; ".join(filter(None, parts))
 
 
-def notes(expected: Mapping[str, TestStatus], found: Mapping[str, TestStatus], extra: list[str]) -> tuple[str, ...]:
-    """The names of the tests in which a run differs from a map."""
+def notes(expected: Mapping[str, TestStatus], found: Mapping[str, TestStatus]) -> tuple[str, ...]:
+    """Return the names of missing and unexpected tests."""
     missing = [test for test in expected if found and test not in found]
+    extra = [test for test in found if test not in expected]
     said = {"expected tests are missing": missing, "tests are not expected": extra}
     return tuple(f"{len(tests)} {what}: {some(tests)}" for what, tests in said.items() if tests)

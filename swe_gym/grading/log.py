@@ -5,50 +5,43 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from ..errors import GradingError
 from ..sandboxes.base import Sandbox
 from ..types import Oracle, Task, TestStatus, Verdict
-from .base import LOG_CHARS, Evaluation, Grader, Ready
+from .base import LOG_CHARS, Grader, Ready, Results
 from .evaluation import counts_tests, evaluate, names_failure
 from .log_parsers import load_parser
 from .matching import Matched, match_tests
-from .script import END_TEXT, START_TEXT, between_marks
-from .tests import shortfall
+from .plan import END_TEXT, START_TEXT, between_marks
+from .tests import required_tests, shortfall
 
 NO_RESULTS = "the log holds no result of any test"
 MOST_NAMES = 5
 
 HARNESS_FAULTS = (">>>>> Patch Apply Failed", ">>>>> Reset Failed", ">>>>> Tests Errored", ">>>>> Tests Timed Out")
 HARNESS_EXIT = re.compile(r">>>>> Test Exit Code: *(-?\d{1,9})\b")
-"""What SWE-bench's harness writes into a log beside the marks. Of several exit codes the last is its own."""
+"""A line that SWE-bench's harness adds to a log. Of several exit codes, the last is its own."""
 
 
-def run_log(ready: Ready, sandbox: Sandbox) -> Evaluation:
+def run_log(ready: Ready, sandbox: Sandbox) -> Results:
     """Run the evaluation script.
-
-    Args:
-        ready: The task; its oracle brings the script, the name of the log's parser and the lists.
-        sandbox: Holds the hidden tests and the work.
 
     Raises:
         GradingError: No verdict is possible, and the work is not to blame.
         TaskError: The log parser is unknown.
         SandboxError: The sandbox failed.
     """
-    oracle = ready.task.oracle
-    if not oracle.fail_to_pass and not oracle.pass_to_pass:
-        raise GradingError(f"task {ready.task.task_id}: its oracle names no test that must pass")
+    required_tests(ready.task)
     return evaluate(ready, sandbox)
 
 
-def decide_log(task: Task, found: Evaluation) -> Verdict:
+def decide_log(task: Task, results: Results) -> Verdict:
     """Look up the tests of both lists.
 
-    A test that must keep passing may fail as expected, as in the harnesses of the datasets that have such scripts. One
-    that must start passing may not: product code can call `pytest.xfail`.
+    A test that must keep passing may fail as expected, as in the datasets' harnesses. A test that must start passing
+    may not: product code can call `pytest.xfail`.
     """
-    reason = found.reason or ("" if found.ran else NO_RESULTS)
-    return decide(task.oracle, found.statuses, reason).model_copy(update=found.facts())
+    reason = results.reason or ("" if results.ran else NO_RESULTS)
+    return decide(task.oracle, results.statuses, reason).model_copy(update=results.facts())
 
 
 LOG = Grader(run_log, decide_log)
@@ -56,24 +49,24 @@ LOG = Grader(run_log, decide_log)
 
 
 def judge_log(oracle: Oracle, log: str) -> Verdict:
-    """The verdict on a log that someone else's evaluation wrote.
+    """Return the verdict on the log of somebody else's evaluation.
 
     Args:
-        oracle: Names the parser and holds the lists.
-        log: Of the whole evaluation, or of its tests alone.
+        oracle: Names the log parser and holds the lists.
+        log: Log of the whole evaluation, or of its tests alone.
 
     Raises:
-        UsageError: There is no such log parser.
+        UsageError: The log parser is unknown.
     """
     parse = load_parser(oracle.log_parser)
-    statuses = parse(between_marks(log)) or parse(log)  # the shell's marks may come before what a runner printed
+    statuses = parse(between_marks(log)) or parse(log)  # the shell may print the marks before a runner's output
     ran = bool(statuses) or (oracle.fails_only and counts_tests(log))
     reason = doubt(oracle, log, statuses) or ("" if ran else NO_RESULTS)
     return decide(oracle, statuses, reason).model_copy(update={"judge": "log", "log": log[-LOG_CHARS:]})
 
 
 def doubt(oracle: Oracle, log: str, statuses: Mapping[str, TestStatus]) -> str:
-    """Why a log does not count, by what the harness itself wrote into it; empty where it does."""
+    """Return why a log does not count, by the lines that the harness added to it; empty if it counts."""
     if START_TEXT in log and END_TEXT not in log:
         return "the log breaks off before its tests ended"
     said = next((text for text in HARNESS_FAULTS if text in log), "")
@@ -90,10 +83,10 @@ def decide(oracle: Oracle, statuses: Mapping[str, TestStatus], reason: str = "")
 
     Args:
         oracle: Holds the lists.
-        statuses: How the tests of the run ended.
-        reason: Why none of it counts; empty where it does.
+        statuses: Status of each test of the run.
+        reason: Why the run does not count; empty if it counts.
     """
-    found = {} if reason else statuses  # a run that cannot be believed has no passed test
+    found = {} if reason else statuses  # a run that does not count has no passed test
     silent = TestStatus.PASSED if oracle.fails_only and not reason else TestStatus.MISSING
     fail_to_pass = match_tests(oracle.fail_to_pass, found)
     pass_to_pass = match_tests(oracle.pass_to_pass, found)
@@ -112,12 +105,12 @@ def decide(oracle: Oracle, statuses: Mapping[str, TestStatus], reason: str = "")
 
 
 def counted(statuses: Mapping[str, TestStatus], instead: Mapping[TestStatus, TestStatus]) -> dict[str, TestStatus]:
-    """What is made of statuses: for some, another counts."""
+    """Return statuses with some replaced."""
     return {test: instead.get(status, status) for test, status in statuses.items()}
 
 
 def notes(matched: Matched) -> tuple[str, ...]:
-    """What was done to make a list and the results meet."""
+    """Return how inexact ids of a list were matched."""
     said = {
         "cut at their first blank in the list, standing for all tests that they begin": matched.cut,
         "found under another date, duration or folder": matched.timed,
@@ -126,13 +119,13 @@ def notes(matched: Matched) -> tuple[str, ...]:
 
 
 def expected_failures(matched: Matched) -> tuple[str, ...]:
-    """Which of the tests that have to keep passing failed as expected."""
+    """Return a note on the tests that failed as expected."""
     tests = [test for test, status in matched.statuses.items() if status is TestStatus.XFAILED]
     said = f"{len(tests)} required tests failed as expected, which counts as passed: {some(tests)}"
     return (said,) if tests else ()
 
 
 def some(tests: Collection[str]) -> str:
-    """The first few of many names."""
+    """Return the first few names of many."""
     names = ", ".join(sorted(tests)[:MOST_NAMES])
     return names if len(tests) <= MOST_NAMES else f"{names} ..."

@@ -1,4 +1,4 @@
-"""Which tests of a run the ids of a published list mean: many lists hold ids that were cut at their first blank."""
+"""Matches the ids of published lists with the tests of a run. Many lists hold ids cut at their first blank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .log_parsers.lines import RANK
 from .log_parsers.pytest import short_path
 
 CUT = re.compile(r".*::|\[", re.DOTALL)
-"""How ids begin that may be cut: node ids of pytest's, and progress. "works" is no part of the test "works twice"."""
+"""Start of ids that may be cut: pytest's node ids, and progress. "works" is not a cut form of "works twice"."""
 
 DATE = re.compile(r"\d{4}-\d\d-\d\d|(?<!\d)20\d{6}(?!\d)")
 DURATION = re.compile(
@@ -21,16 +21,16 @@ DURATION = re.compile(
     r"| in \d+(?:\.\d+)? m?sec\b",
     re.IGNORECASE,
 )
-"""How long a test took, where a runner says so within the test's name."""
+"""A duration within a test's name."""
 
 
 class Matched(Frozen):
-    """What became of required tests.
+    """The results of required tests.
 
     Attributes:
-        statuses: Required id -> how it ended; `MISSING` where the run says nothing of it.
-        cut: Ids that are not whole and stand for all tests that they begin.
-        timed: Ids that hold the date of another day, how long another run took, or a folder of another machine.
+        statuses: Required id -> status; `MISSING` if the run does not name it.
+        cut: Cut ids, which stand for all tests that they begin.
+        timed: Ids with another day's date, another run's duration, or another machine's folder.
     """
 
     statuses: dict[str, TestStatus]
@@ -39,12 +39,12 @@ class Matched(Frozen):
 
 
 def match_tests(required: Iterable[str], found: Mapping[str, TestStatus]) -> Matched:
-    """Look required tests up in the results of a run.
+    """Look up required tests in the results of a run.
 
-    An id means the test of that very id. Where there is none, it means the tests that are the same but for blanks;
-    then, if it is a node id of pytest's, those whose id it is up to the first blank; then those that differ from it in
-    nothing but dates, durations and the folder of a path, and that are not required themselves. Where it means several,
-    the worst of them counts, and skipped ones only if all are.
+    An id means the test with that id. Failing that, it means the tests that differ only in blanks; then, for pytest's
+    node ids, the tests whose id it is up to the first blank; then the tests that differ only in dates, durations and
+    the folder of a path, and that are not required themselves. If it means several, the worst status counts, and
+    skipped ones only if all are skipped.
     """
     required = tuple(required)
     index = _Index(found, frozenset(required))
@@ -71,7 +71,7 @@ def _timeless(test: str) -> str:
 
 
 class _Index:
-    """The results of a run by parts of their ids."""
+    """The results of a run, indexed by parts of their ids."""
 
     def __init__(self, found: Mapping[str, TestStatus], required: Collection[str]) -> None:
         self._found = found
@@ -86,7 +86,7 @@ class _Index:
 
     @functools.cached_property
     def timeless(self) -> dict[str, list[TestStatus]]:
-        """By ids without dates, durations and folders. Few lists need it."""
+        """Statuses by ids without dates, durations and folders. Few lists need it."""
         results: dict[str, list[TestStatus]] = defaultdict(list)
         for test, status in self._found.items():
             if test not in self._required:

@@ -1,7 +1,7 @@
-"""The policy's work as data: what differs between its workspace and a fresh one, bounded and checked.
+"""Takes the policy's work as data: the bounded and checked difference between its workspace and a fresh one.
 
-Nothing of the episode's sandbox is trusted: no git of it runs, only file contents cross over. Modes are git's:
-`0o100644`, `0o100755`, and `0o120000` for a symbolic link, whose content is its target.
+Nothing of the episode's sandbox is trusted: none of its programs run, and only file contents cross over. Modes are
+git's: `0o100644`, `0o100755`, and `0o120000` for a symbolic link, whose content is its target.
 """
 
 from __future__ import annotations
@@ -19,50 +19,36 @@ from ..types import FileEntry, Frozen
 from .diff import file_diff
 
 EXCLUDED = (
-    ".git",
-    ".hg",
-    ".svn",
-    "__pycache__",
-    "*.pyc",
-    "*.pyo",
-    ".pytest_cache",
-    ".mypy_cache",
-    ".ruff_cache",
-    ".hypothesis",
-    ".coverage",
-    ".coverage.*",
-    ".tox",
-    ".nox",
-    ".venv",
-    "node_modules",
+    *(".git", ".hg", ".svn", "__pycache__", "*.pyc", "*.pyo", ".pytest_cache", ".mypy_cache", ".ruff_cache"),
+    *(".hypothesis", ".coverage", ".coverage.*", ".tox", ".nox", ".venv", "node_modules"),
 )
 """Names of files and folders that are never part of the work: history, caches, environments."""
 
 PYTHONS = ("bin/python", "Scripts/python.exe")
-"""What makes a folder with a `pyvenv.cfg` a virtual environment."""
+"""Files that make a folder with a `pyvenv.cfg` a virtual environment."""
 
 SPARE_FILES = 20_000
-"""With so many files more than the original, a workspace is not looked through."""
+"""A workspace with this many files more than the original is rejected."""
 
 LISTED_AHEAD = 40_000
-"""Files of a workspace that are listed before it is known how many the original has."""
+"""Files of a workspace that are listed before the original is."""
 
 LISTED_IGNORED = 10_000
-"""Files of a workspace that git ignores, or of virtual environments, that are listed beside the others."""
+"""Files that git ignores, or of virtual environments, that are listed beside the others."""
 
 HASHED_AHEAD = 64 << 20
-"""Bytes of a workspace that are hashed before it is known which of its files have the size of the original's."""
+"""Bytes of a workspace that are hashed before its sizes are compared with the original's."""
 
 REGULAR, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 
 
 class PatchLimits(Frozen):
-    """How much work may cross over. A policy that goes beyond is told so by its verdict.
+    """Limits of a patch. Work beyond them gets a verdict that says so.
 
-    Where it is more, new files that a `.gitignore` of the workspace names do not count: builds leave them behind.
+    Above the limits, new files that a `.gitignore` of the workspace names are left out: builds leave them behind.
 
     Attributes:
-        max_files: Changed files.
+        max_files: Number of changed files.
         max_file_bytes: Size of one changed file, before or after.
         max_total_bytes: Sum of the larger sizes, before or after, of all changed files.
     """
@@ -73,14 +59,14 @@ class PatchLimits(Frozen):
 
 
 class FileChange(Frozen):
-    """One file that differs.
+    """A changed file.
 
     Attributes:
-        path: Relative to the workspace.
-        old: The original content; None where the file is new.
-        new: The policy's content; None where the file was deleted.
-        old_mode: git's mode of the original; None where the file is new.
-        new_mode: git's mode now; None where the file was deleted.
+        path: Path relative to the workspace.
+        old: Original content; None for a new file.
+        new: The policy's content; None for a deleted file.
+        old_mode: Git's mode of the original; None for a new file.
+        new_mode: Git's mode now; None for a deleted file.
     """
 
     path: str
@@ -91,19 +77,19 @@ class FileChange(Frozen):
 
 
 class Dropped(Frozen):
-    """A change that is not part of the patch, and why."""
+    """A change that is not part of the patch, and the reason."""
 
     path: str
     reason: str
 
 
 class Patch(Frozen):
-    """All of a policy's work.
+    """A policy's work.
 
     Attributes:
-        changes: Sorted by path.
-        dropped: What was left out.
-        rejected: Why the work as a whole cannot be judged, such as its size; empty where it can. The policy's doing.
+        changes: Changed files, sorted by path.
+        dropped: Changes that were left out.
+        rejected: Why the work as a whole cannot be judged, such as its size; empty if it can. The policy is to blame.
         packages: Folders of changes, and folders above them, that are Python packages before and after the work.
     """
 
@@ -114,11 +100,11 @@ class Patch(Frozen):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of all changes."""
+        """Paths of all changes."""
         return tuple(change.path for change in self.changes)
 
     def diff(self) -> str:
-        """The patch as git writes it; `git apply` on the original gives the very bytes and modes of the work."""
+        """Return a git diff. `git apply` on the original gives exactly the bytes and modes of the work."""
         return "".join(file_diff(c.path, c.old, c.new, c.old_mode, c.new_mode) for c in self.changes)
 
 
@@ -126,11 +112,11 @@ class Patch(Frozen):
 
 
 class Listing(Frozen):
-    """The files of a policy's workspace, as they were at one moment.
+    """The files of a policy's workspace at one moment.
 
     Attributes:
-        files: Path -> entry. Some may have no digest.
-        problem: Why they could not be listed; empty where they were. The policy's doing.
+        files: Path -> entry. Some may lack a digest.
+        problem: Why they could not be listed; empty if they were. The policy is to blame.
     """
 
     files: dict[str, FileEntry] = {}
@@ -138,12 +124,12 @@ class Listing(Frozen):
 
     @property
     def cut(self) -> bool:
-        """Whether there may be more ignored files than are listed."""
+        """Whether ignored files may be missing from the list."""
         return sum(bool(entry.ignored) for entry in self.files.values()) >= LISTED_IGNORED
 
 
 def list_work(sandbox: Sandbox, *, max_files: int = LISTED_AHEAD) -> Listing:
-    """List what lies in an episode's workspace, for `take_patch`. Needs no fresh sandbox, which may start meanwhile.
+    """List an episode's workspace for `take_patch`. A fresh sandbox can start meanwhile.
 
     Raises:
         SandboxError: The sandbox failed.
@@ -165,18 +151,18 @@ def take_patch(
     hidden: Iterable[str] = (),
     listing: Listing | None = None,
 ) -> Patch:
-    """What the policy changed: the difference between its workspace and that of a fresh sandbox.
+    """Return the policy's work: the difference between its workspace and that of a fresh sandbox.
 
     Args:
         sandbox: The episode's sandbox.
         fresh: A new sandbox of the same task, in which nothing has run.
-        limits: How much may cross over.
-        hidden: Absolute paths in `fresh` that were taken from the episode's sandbox: nobody deleted them, and what is
-            there now does not count.
-        listing: What `list_work` said of the episode's sandbox, where it was asked already.
+        limits: Limits of the patch.
+        hidden: Absolute paths in `fresh` that sealing removed from the episode's sandbox. Their absence is not a
+            deletion, and files that are there now do not count.
+        listing: Result of `list_work` on the episode's sandbox, if it is known.
 
     Returns:
-        The patch. Work over the limits, or that cannot be read, gives a patch that is `rejected`: no error.
+        The patch. Work that is over the limits or unreadable gives a `rejected` patch, not an error.
 
     Raises:
         SandboxError: A sandbox failed.
@@ -184,7 +170,7 @@ def take_patch(
     limits = limits or PatchLimits()
     before = fresh.manifest(exclude=EXCLUDED)
     most = len(before) + SPARE_FILES
-    if listing is None or (listing.problem and most > LISTED_AHEAD):  # of a repository so large, more is listed
+    if listing is None or (listing.problem and most > LISTED_AHEAD):  # a repository this large needs a longer list
         listing = list_work(sandbox, max_files=max(most, LISTED_AHEAD))
     listing = _completed(listing, before, sandbox)
     if listing.problem:
@@ -212,9 +198,9 @@ def take_patch(
 
 
 def _completed(listing: Listing, before: dict[str, FileEntry], sandbox: Sandbox) -> Listing:
-    """The listing, with the digests that the comparison needs and the files of the original that git ignores.
+    """The listing with the digests that the comparison needs and the files of the original that git ignores.
 
-    Only files as large as the original's are hashed, so what is hashed is bounded by the original.
+    Only files of the original's sizes are hashed, so the original bounds the hashing.
     """
     files = listing.files
     cut = listing.cut
@@ -255,7 +241,7 @@ def _same(old: FileEntry | None, new: FileEntry | None) -> bool:
 def _sift(
     paths: Iterable[str], before: dict[str, FileEntry], after: dict[str, FileEntry], hidden: set[str], workdir: str
 ) -> tuple[list[str], list[Dropped]]:
-    """Part the paths into those that may cross over and those that may not; of what is hidden, absence says nothing."""
+    """Split the paths into those that may cross over and those that may not. Ignore the absence of hidden paths."""
     environments = _environments(after)
     wanted: list[str] = []
     dropped: dict[str, str] = {}
@@ -276,13 +262,13 @@ def _sift(
 
 
 def _environments(files: dict[str, FileEntry]) -> set[str]:
-    """The folders that are virtual environments: `pyvenv.cfg` alone may be a template of the product's."""
+    """The folders that are virtual environments. `pyvenv.cfg` alone may be a template of the product's."""
     folders = {posixpath.dirname(path) for path in files if posixpath.basename(path) == "pyvenv.cfg"} - {""}
     return {folder for folder in folders if any(f"{folder}/{python}" in files for python in PYTHONS)}
 
 
 def parents(path: str) -> Iterator[str]:
-    """The folders above a path, nearest first, the workspace itself ("") and the root ("/") left out."""
+    """Return the folders above a path, nearest first, without the workspace itself ("") and the root ("/")."""
     while (path := posixpath.dirname(path)) not in ("", "/"):
         yield path
 
@@ -296,16 +282,15 @@ def _is_not_text(path: str) -> bool:
 
 
 def inner_target(path: str, target: str, workdir: str) -> str | None:
-    """The relative target of a link that stays in the workspace, whatever other links do: up first, then only down.
+    """Return the relative target of a link that stays in the workspace, whatever other links do; None if it may leave.
+
+    Such a target goes up first, then only down.
 
     Args:
-        path: The link.
-        target: Where it leads. An absolute target below `workdir` is given relative to the link, for the workspace of
-            another sandbox may lie elsewhere.
-        workdir: The workspace of the sandbox that holds the link.
-
-    Returns:
-        The target; None for a link that leads out.
+        path: Path of the link.
+        target: Target of the link. An absolute one below `workdir` is made relative, because the workspace of another
+            sandbox may lie elsewhere.
+        workdir: Workspace of the sandbox that holds the link.
     """
     if _is_not_text(target):
         return None
@@ -322,7 +307,7 @@ def inner_target(path: str, target: str, workdir: str) -> str | None:
 def _without_ignored(
     paths: list[str], before: dict[str, FileEntry], after: dict[str, FileEntry]
 ) -> tuple[list[str], list[Dropped]]:
-    """Leave out new files that git ignores: builds leave them behind, more of them than any work has."""
+    """Leave out new files that git ignores. Builds leave more of them behind than any work has."""
     ignored = {path: after[path].ignored for path in paths if path not in before and after[path].ignored}
     reason = "git ignores it, and with it the work is too much"
     places = sorted(set(ignored.values()))
@@ -332,7 +317,7 @@ def _without_ignored(
 def _over_limits(
     paths: list[str], before: dict[str, FileEntry], after: dict[str, FileEntry], limits: PatchLimits
 ) -> str:
-    """Why the work is too much; empty where it is not."""
+    """Why the work is over the limits; empty if it is not."""
     if len(paths) > limits.max_files:
         return f"the work changes {len(paths)} files; at most {limits.max_files} are graded"
     total = 0
@@ -360,12 +345,12 @@ def _read_change(
 
 def _read(sandbox: Sandbox, path: str, entry: FileEntry) -> bytes:
     if entry.link is not None:
-        return entry.link.encode("utf-8", "surrogateescape")  # an original's target need not be text
+        return entry.link.encode("utf-8", "surrogateescape")  # an original's target may be any bytes
     return sandbox.read_file(path, max_bytes=entry.size)
 
 
 def _read_untrusted(sandbox: Sandbox, path: str, entry: FileEntry) -> bytes:
-    """The content that the manifest saw, or nothing: what still runs in there may swap files under our hands."""
+    """The content that the manifest saw, or an error: a process that still runs there may swap files."""
     if entry.link is not None:
         return (inner_target(path, entry.link, sandbox.workdir) or "").encode()
     try:
@@ -382,26 +367,26 @@ def _read_untrusted(sandbox: Sandbox, path: str, entry: FileEntry) -> bytes:
 
 
 def apply_patch(patch: Patch, sandbox: Sandbox) -> None:
-    """Make a fresh sandbox's workspace hold the work.
+    """Put the work into a fresh sandbox's workspace.
 
     Raises:
         SandboxError: The sandbox failed.
     """
     if not patch.changes:
         return
-    # All that changes is removed first, so nothing is written through an old link or under an old file.
+    # All changed paths are removed first, so that nothing is written through an old link or under an old file.
     names = b"\0".join(change.path.encode() for change in patch.changes)
     removal = sandbox.exec(["xargs", "-0", "rm", "-rf", "--"], stdin=names, merge=True)
     if not removal.ok:
         raise SandboxError(
-            f"files of a fresh workspace could not be removed: {removal.describe()}", detail=removal.text[-2000:]
+            f"cannot remove files of a fresh workspace: {removal.describe()}", detail=removal.text[-2000:]
         )
     sandbox.put_tar("", _tar(patch))
 
 
 def _tar(patch: Patch) -> bytes:
     buffer = io.BytesIO()
-    now = int(time.time())  # newer than any compiled file of the original, which is thereby stale
+    now = int(time.time())  # newer than any compiled file of the original, which makes that stale
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for change in patch.changes:
             if change.new is None or change.new_mode is None:
@@ -420,20 +405,20 @@ def _tar(patch: Patch) -> bytes:
 
 
 def apply_diff(sandbox: Sandbox, diff: str, *, what: str = "the diff") -> None:
-    """Apply a git diff of the task's own (the gold patch, the test patch) to the workspace.
+    """Apply a git diff of the task (the gold patch, the test patch) to the workspace.
 
     Args:
-        sandbox: Where.
-        diff: What `git diff` prints; empty does nothing.
-        what: How to call it in an error.
+        sandbox: Sandbox to change.
+        diff: Output of `git diff`; empty does nothing.
+        what: Name of the diff in an error.
 
     Raises:
-        TaskError: It does not apply, or the sandbox has no git.
+        TaskError: The diff does not apply, or the sandbox has no git.
         SandboxError: The sandbox failed.
     """
     if not diff.strip():
         return
-    # A repository that does not exist: neither its settings nor its attributes may change a byte.
+    # No repository: neither its settings nor its attributes may change a byte.
     env = {"GIT_DIR": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
     command = ["git", "apply", "--whitespace=nowarn", "-"]
     result = sandbox.exec(command, stdin=diff.encode(), env=env, merge=True)

@@ -1,7 +1,7 @@
-"""Which of a policy's changes do not count: the tests, what steers the test runner, what could stand in for it.
+"""Sets back a policy's changes to the tests and to the runner's configuration, and modules that would replace a runner.
 
-Such changes are left out, so that the fresh workspace simply keeps its original. Everything else is product and stays,
-also a `conftest.py` or tests of the policy's own where no hidden test is near.
+Such changes are left out, so that the fresh workspace keeps its original. Everything else is product and stays,
+including a `conftest.py` or tests of the policy's own away from hidden tests.
 """
 
 from __future__ import annotations
@@ -11,58 +11,62 @@ import fnmatch
 import posixpath
 import re
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 
 from ..types import Oracle, Task
 from .command import parse_command
+from .diff import touched_files
+from .ids import parse_id
 from .patch import FileChange, Patch, parents
-from .script import split_script
+from .plan import read_plan
 
 RUNNER_CONFIGURATION = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"})
-"""Files that steer pytest and nothing of the product, where they stand near hidden tests."""
+"""Files near hidden tests that configure pytest and not the product."""
 
 RUNNER_MODULES = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "pytest_cov", "xdist", "execnet"})
-"""Modules that are a test runner's own."""
+"""Modules of test runners."""
 
 RUNNER_LIBRARIES = frozenset(
     {"py", "packaging", "exceptiongroup", "pygments", "tomli", "attr", "attrs", "more_itertools"}
     | {"importlib_metadata", "zipp", "coverage"}
 )
-"""Modules that test runners import, and that a product may well bring itself."""
+"""Modules that test runners import and that a product may bring itself."""
 
 INTERPRETER_HOOKS = frozenset({"sitecustomize", "usercustomize"})
 HARMLESS_SHADOWS = frozenset({"test", "this", "antigravity", "idlelib", "turtledemo"})
 SHADOWING = (RUNNER_MODULES | sys.stdlib_module_names) - HARMLESS_SHADOWS
-"""Modules that a new top-level module of the same name would replace in the test process."""
+"""Modules that a new top-level module of the same name replaces in the test process."""
 
 NAME = re.compile(rb"[A-Za-z_]\w*")
 SCRIPT = re.compile(
     r"(?:\bpython[\d.]*[ \t]+(?:-[WX][ \t]+\S+[ \t]+|-\S+[ \t]+)*|(?:^|[;&|])[ \t]*)([\w./{}$-]+\.py)(?=\s|$)",
     re.MULTILINE,
 )
-"""A Python script that a command runs: its folder comes first on Python's path."""
+"""A Python script in a command. Its folder comes first on Python's path."""
 
 
 class Protection:
-    """What one task protects.
+    """The files that one task protects from the work.
 
     Args:
-        task: The task; its oracle names the tests, its environment the folders that Python imports from.
+        task: The task. Its oracle names the tests, its environment the folders that Python imports from.
     """
 
     def __init__(self, task: Task) -> None:
         oracle = task.oracle
         self._globs = tuple(glob.rstrip("/") for glob in oracle.test_paths)
         self._hidden = hidden_files(oracle)
-        self._named = _words(oracle.test_cmd) | _words(_evaluation_command(oracle)) | _pytest_files(oracle)
-        self._modules = _unittest_modules(oracle)
+        command = _test_command(oracle)
+        named = set(_named_tests(oracle))
+        self._named = _words(command) | {path for path, whole in named if whole}
+        self._modules = {path for path, whole in named if not whole}
         folders = {_folder(path) for path in self._hidden | self._named} | {_literal_part(glob) for glob in self._globs}
         self._beside_tests = folders
         self._above_tests = {"", *folders, *(parent for folder in folders for parent in parents(folder))}
-        self._import_roots = {"", "src", "lib", *_python_path(task), *_import_roots(task)}
+        self._import_roots = {"", "src", "lib", *_python_path(task, command), *_import_roots(task, command)}
 
     def covers(self, change: FileChange, packages: Set[str] = frozenset()) -> bool:
-        """Whether the change is one that grading sets back, unless the work needs it.
+        """Whether grading sets a change back, unless the work needs it.
 
         Args:
             change: The change.
@@ -71,9 +75,9 @@ class Protection:
         return self._is_the_tasks(change, packages) or self._is_doubtful(change, packages)
 
     def sift(self, patch: Patch) -> tuple[Patch, tuple[str, ...]]:
-        """The part of a patch that counts, and the paths of what does not, sorted.
+        """Return the part of a patch that counts, and the sorted paths of the rest.
 
-        A change that cannot stand beside what is kept, such as a file in the place of the tests' folder, does not count
+        A change that cannot stand beside a kept original, such as a file in place of the tests' folder, does not count
         either.
         """
         packages = frozenset(patch.packages)
@@ -92,12 +96,12 @@ class Protection:
         return patch.model_copy(update={"changes": tuple(kept)}), tuple(sorted(dropped))
 
     def _is_doubtful(self, change: FileChange, packages: Set[str]) -> bool:
-        """Whether a new file might disturb the run without being product: whether it is, the rest of the work says."""
+        """Whether a new file might disturb the run without being product. The rest of the work decides which it is."""
         is_library = change.old is None and self._provides(change.path, RUNNER_LIBRARIES, packages)
         return is_library or self._joins_the_tests(change)
 
     def _not_needed(self, changes: Sequence[FileChange], packages: Set[str]) -> set[str]:
-        """The doubtful files whose names no other module of the work holds."""
+        """The doubtful files that no other module of the work names."""
         waiting = {change.path: change for change in changes if self._is_doubtful(change, packages)}
         todo = [change for change in changes if change.path not in waiting]
         while todo:
@@ -109,10 +113,10 @@ class Protection:
         return set(waiting)
 
     def ignored_folders(self, patch: Patch, workdir: str) -> list[str]:
-        """Options that keep pytest from collecting what is not the task's: no hidden test lies there.
+        """Return options that keep pytest from collecting the policy's files.
 
-        These are folders with a `conftest.py` of the policy's, for what it does on being loaded is not confined to its
-        folder, and modules of the product that look like tests.
+        These are folders with a `conftest.py` of the policy's, whose effects are not confined to its folder, and
+        modules of the product that look like tests. No hidden test lies there.
         """
         made = [change for change in patch.changes if change.new is not None]
         folders = [
@@ -122,11 +126,11 @@ class Protection:
         return [f"--ignore={posixpath.join(workdir, path)}" for path in (*folders, *files)]
 
     def _is_the_tasks(self, change: FileChange, packages: Set[str]) -> bool:
-        """Whether the change is to the tests, to what steers the runner, or to what would stand in for it."""
+        """Whether a change is to the tests or the runner's configuration, or would replace the runner."""
         path = change.path
         if change.old is None and self._provides(path, SHADOWING, packages):
             return True
-        if change.new is None and self._provides(path, RUNNER_MODULES, packages):  # where the product is the runner
+        if change.new is None and self._provides(path, RUNNER_MODULES, packages):  # the product is the runner
             return True
         return self._is_test(path) or self._steers_runner(path)
 
@@ -146,27 +150,27 @@ class Protection:
         if any(part in INTERPRETER_HOOKS for part in folder.split("/")):
             return True
         if name == "entry_points.txt" and folder.endswith((".egg-info", ".dist-info")):
-            return True  # pytest would load a plugin that it names
+            return True  # pytest loads a plugin that it names
         return name in RUNNER_CONFIGURATION and self.near_tests(folder)
 
     def near_tests(self, folder: str) -> bool:
-        """Whether what a folder configures may reach hidden tests: it lies above, at or below them."""
+        """Whether configuration in a folder may affect hidden tests: it lies above, at or below them."""
         return folder in self._above_tests or self._below_tests(folder)
 
     def _below_tests(self, folder: str) -> bool:
         return any(parent in self._beside_tests for parent in parents(folder))
 
     def _joins_the_tests(self, change: FileChange) -> bool:
-        """Whether a new file would be taken for one of the hidden tests' folder."""
+        """Whether a new file looks like a test in or below a folder of hidden tests."""
         folder, name = posixpath.split(change.path)
         looks_like_one = change.old is None and re.fullmatch(r"test_.*\.py|.*_test\.py", name)
         return bool(looks_like_one) and (folder in self._beside_tests or self._below_tests(folder))
 
     def _provides(self, path: str, modules: Set[str], packages: Set[str]) -> bool:
-        """Whether a file is what one of these modules would be imported from.
+        """Whether Python would import one of these modules from a file.
 
-        Python imports from folders that the task names. pytest adds folders on the way to the tests, but for packages:
-        a module of a package is imported as a part of it.
+        Python imports from folders that the task names. pytest adds folders on the way to the tests that are not
+        packages: a module of a package is imported as a part of it.
         """
         folder, stem, kind = _module(path)
         importable = kind == "py" or kind.endswith(("so", "pyd"))
@@ -178,70 +182,60 @@ class Protection:
 
 
 def hidden_files(oracle: Oracle) -> set[str]:
-    """Every file that the hidden tests bring or touch."""
+    """Return every file that the hidden tests add or change."""
     return {posixpath.normpath(path) for path in (*oracle.test_files, *touched_files(oracle.test_patch))}
 
 
-def _required(oracle: Oracle) -> tuple[str, ...]:
-    return (*oracle.fail_to_pass, *oracle.pass_to_pass)
+def _named_tests(oracle: Oracle) -> Iterator[tuple[str, bool]]:
+    """The paths that required test ids name, and whether each is whole or only the end of a path.
+
+    A doctest's file, whose id has a dot in the name, is product.
+    """
+    for test in (*oracle.fail_to_pass, *oracle.pass_to_pass):
+        found = parse_id(test)
+        whole = "::" in test
+        if found.path and not (whole and any("." in name for name in found.names)):
+            yield found.path, whole
 
 
-def _pytest_files(oracle: Oracle) -> set[str]:
-    """The files of required pytest ids; a dot in the test's name means a doctest, whose file is product."""
-    parts = [test_id.partition("::") for test_id in _required(oracle)]
-    return {posixpath.normpath(path) for path, colons, name in parts if colons and "." not in name.partition("[")[0]}
-
-
-def _unittest_modules(oracle: Oracle) -> set[str]:
-    """The modules of required unittest ids (module.Class.method) as paths, from wherever they are imported."""
-    ids = [test_id.split(".") for test_id in _required(oracle) if "::" not in test_id]
-    return {"/".join(parts[:-2]) + ".py" for parts in ids if len(parts) > 2}
-
-
-def _evaluation_command(oracle: Oracle) -> str:
-    """What runs the tests in the oracle's evaluation script, where that can be told from what comes before."""
-    script = split_script(oracle.eval_script)
-    return script.command if script.before else ""
+def _test_command(oracle: Oracle) -> str:
+    """The command that runs the tests; empty if a script does not tell it from its preparation."""
+    plan = read_plan(oracle.evaluation, "{workdir}")
+    return plan.command if plan.prepare or oracle.test_cmd else ""
 
 
 def _folder(path: str) -> str:
-    """The folder that a path means: its parent for a file, itself for what looks like a folder."""
+    """The folder of a path: its parent if it has a suffix, else itself."""
     return posixpath.dirname(path) if posixpath.splitext(path)[1] else path
 
 
 def _literal_part(glob: str) -> str:
-    """The folder that a glob pattern names for sure."""
+    """The folder in the literal part of a glob pattern."""
     literal = re.split(r"[*?\[]", glob, maxsplit=1)[0]
     return _folder(literal) if literal == glob else posixpath.dirname(literal)
 
 
 def _words(command: str) -> set[str]:
-    """The words of the test command that may name a file of the workspace."""
+    """The words of a command that may name a file of the workspace."""
     words = re.split(r"[\s\"'=;&|()<>]+", re.sub(r"(\{workdir\}|\$PWD|\$\{PWD\})/", "", command))
     paths = (word.partition("::")[0] for word in words if word and not word.startswith(("-", "/")))
     return {posixpath.normpath(path) for path in paths if path} - {".", "setup.py"}  # setup.py builds the product
 
 
-def _python_path(task: Task) -> set[str]:
+def _python_path(task: Task, command: str) -> set[str]:
     """The folders of the workspace on PYTHONPATH."""
-    values = [task.env.get("PYTHONPATH", ""), *re.findall(r"PYTHONPATH=[\"']?([^\s\"';&]+)", task.oracle.test_cmd)]
+    values = [task.env.get("PYTHONPATH", ""), *re.findall(r"PYTHONPATH=[\"']?([^\s\"';&]+)", command)]
     entries = (entry for value in values for entry in value.split(":") if entry)
     local = (re.sub(r"^(\{workdir\}|\$PWD|\$\{PWD\})/?", "", entry) for entry in entries)
     return {"" if path in ("", ".") else posixpath.normpath(path) for path in local if not path.startswith("/")}
 
 
-def _import_roots(task: Task) -> set[str]:
-    """The folders that the oracle's commands put on Python's path by themselves, packages or not.
-
-    These are folders that a command goes to, the top-level folder of unittest's discovery, and folders of scripts.
-    """
-    found = set()
-    for command in filter(None, (task.oracle.test_cmd, _evaluation_command(task.oracle))):
-        found |= set(re.findall(r"\bcd[ \t]+([^\s;&|]+)", command))
-        found |= {posixpath.dirname(script) for script in SCRIPT.findall(command)}
-        runner = parse_command(command, "{workdir}")
-        if runner is not None and runner.module == "unittest":
-            found.add(_discovered(runner.after))
+def _import_roots(task: Task, command: str) -> set[str]:
+    """The folders that a test command puts on Python's path: its working, script and unittest top-level folders."""
+    found = {*re.findall(r"\bcd[ \t]+([^\s;&|]+)", command), *map(posixpath.dirname, SCRIPT.findall(command))}
+    runner = parse_command(command)
+    if runner is not None and runner.module == "unittest":
+        found.add(_discovered(runner.after))
     return {_inside(folder, task) for folder in found}
 
 
@@ -256,7 +250,7 @@ def _discovered(arguments: str) -> str:
     parser.add_argument("places", nargs="*")  # start, pattern, top
     try:
         given, _ = parser.parse_known_args(words[words.index("discover") + 1 :])
-    except argparse.ArgumentError:  # unittest would refuse it too
+    except argparse.ArgumentError:  # unittest refuses it too
         return "."
     start = given.start_directory or next(iter(given.places), ".")
     return given.top_level_directory or next(iter(given.places[2:]), start)
@@ -271,53 +265,9 @@ def _inside(folder: str, task: Task) -> str:
 
 
 def _module(path: str) -> tuple[str, str, str]:
-    """The folder, name and suffix of the module that a file would be."""
+    """The folder, name and suffix of a file as a module."""
     folder, name = posixpath.split(path)
     stem, _, kind = name.partition(".")
     if stem == "__init__":
         folder, stem = posixpath.split(folder)
     return folder, stem, kind
-
-
-def touched_files(diff: str) -> set[str]:
-    """The paths that a git diff names, before and after."""
-    found: set[str] = set()
-    in_header = not re.search(r"^diff --git ", diff, re.MULTILINE)  # a plain diff: read every line as a header
-    plain = in_header
-    for line in diff.split("\n"):
-        if line.startswith("diff --git "):
-            in_header = True
-            found |= _header_names(line.removeprefix("diff --git "))
-        elif line.startswith(("@@", "GIT binary patch")):
-            in_header = plain
-        elif in_header and (match := re.match(r"(?:---|\+\+\+|rename (?:from|to)|copy (?:from|to)) (.*)", line)):
-            name = _unquote(match[1].partition("\t")[0].rstrip("\r"))
-            found.add(name if line[0] in "rc" else _without_prefix(name))
-    return found - {"/dev/null", ""}
-
-
-def _header_names(names: str) -> set[str]:
-    """Of `a/OLD b/NEW`, where no other line says it (an empty file, a mode, a binary)."""
-    if names.startswith('"') or names.endswith('"'):
-        return {_without_prefix(_unquote(name)) for name in re.findall(r'"(?:[^"\\]|\\.)*"|\S+', names)}
-    half = len(names) // 2
-    if names[half : half + 1] == " " and names[2:half] == names[half + 3 :]:
-        return {names[2:half]}
-    return {_without_prefix(name) for name in names.split(" ")}
-
-
-def _without_prefix(name: str) -> str:
-    return name[2:] if name.startswith(("a/", "b/")) else name
-
-
-def _unquote(name: str) -> str:
-    """The file name behind git's C quotes."""
-    if not name.startswith('"'):
-        return name
-    special = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
-
-    def byte(match: re.Match[bytes]) -> bytes:
-        code = match[1]
-        return bytes([int(code, 8) if len(code) == 3 else special.get(code[0], code[0])])
-
-    return re.sub(rb"\\([0-7]{3}|.)", byte, name.strip('"').encode(), flags=re.DOTALL).decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""What an image knows and a policy must not: removed from the episode's sandbox before a policy sees it.
+"""Seals an episode's sandbox: removes from it what the image knows and the policy must not.
 
-Images of tasks are often whole clones in which the fix is a later commit, and some hold the hidden tests. The sandbox
-that judges comes from the same image and keeps all of it, so nothing has to be put back.
+Images of tasks are often whole clones in which the fix is a later commit, and some hold the hidden tests. The grading
+sandboxes come from the same image and are not sealed, so nothing has to be restored.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ TIMEOUT = 300.0
 
 
 def apply_start(task: Task, sandbox: Sandbox) -> None:
-    """Make what the image or workspace holds the state that the task starts from; for most tasks it is.
+    """Apply the oracle's `start_patch`, which most tasks do not have.
 
     Raises:
-        TaskError: The oracle's `start_patch` does not apply.
+        TaskError: The patch does not apply.
         SandboxError: The sandbox failed.
     """
     apply_diff(sandbox, task.oracle.start_patch, what=f"task {task.task_id}: the start patch")
 
 
 def seal(task: Task, sandbox: Sandbox) -> None:
-    """Remove hidden files and all of git that is newer than the workspace's commit, in one call and without network.
+    """Remove hidden files and all git objects newer than the workspace's commit, in one call and without network.
 
-    A task whose files come from a workspace and not from an image, and that hides nothing, costs nothing: such a
-    workspace is one commit that we made.
+    A task without an image that hides nothing is skipped: its workspace is one commit that swe_gym made.
 
     Args:
-        task: The task; its oracle says what is hidden.
-        sandbox: New, with the start patch in it. In sandboxes that judge, nothing is sealed.
+        task: The task. Its oracle names the hidden paths.
+        sandbox: The episode's sandbox, new, with the start patch in it. Grading sandboxes are not sealed.
 
     Raises:
         TaskError: The image cannot be sealed.
@@ -59,13 +58,13 @@ def seal(task: Task, sandbox: Sandbox) -> None:
 
 
 def hidden_places(task: Task, sandbox: Sandbox) -> list[str]:
-    """Where in a sandbox the hidden files and folders are, absolute.
+    """Return the absolute paths of hidden files and folders in a sandbox.
 
     Raises:
-        TaskError: The workspace itself would be hidden.
+        TaskError: A hidden path holds the workspace.
     """
     places = [sandbox.resolve(path) for path in task.oracle.hidden_paths]
     for place in places:
         if posixpath.commonpath([place, sandbox.workdir]) == place:
-            raise TaskError(f"task {task.task_id}: hidden_paths must not hold the workspace or a folder above it")
+            raise TaskError(f"task {task.task_id}: hidden_paths must not contain the workspace or a folder above it")
     return places

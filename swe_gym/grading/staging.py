@@ -1,9 +1,9 @@
-"""In which order an evaluation script and the work go into the sandbox that judges.
+"""Brings a fresh sandbox to the point where the tests can run, in an order that keeps the work from interfering.
 
 Most scripts of Python datasets install the product before they test it, which runs code of the workspace as root:
-`setup.py`, build backends, hooks. With the work in place that would be the policy's code, free to change the installed
-test runner or to leave a process behind that rewrites the tests. So the script's first part runs on the original, and
-the work goes in after it. What a compiler reads goes in first all the same: it is compiled, and not run.
+`setup.py`, build backends, hooks. That code could change the installed test runner, or leave a process behind that
+rewrites the tests. So the preparation runs on the original, and the work goes in after it. Files that a compiler reads
+go in before it: they are compiled, not run.
 """
 
 from __future__ import annotations
@@ -11,29 +11,116 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
+from dataclasses import dataclass
 
+from ..errors import FileError, TaskError
 from ..sandboxes.base import Sandbox
 from ..types import Task
 from .base import OpenSandbox, Ready
-from .evaluation import begin, builds_python
+from .configuration import changed_folder, find_configuration, point_at
+from .diff import touched_files
 from .patch import Patch, apply_diff, apply_patch
-from .protect import touched_files
-from .script import split_script
+from .plan import Plan, read_plan
+from .preparation import run_preparation
+from .protect import Protection
+
+SETUP_TIMEOUT = 600.0
+"""Time limit of an oracle's `setup_cmd` in seconds."""
 
 COMPILED = (".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp", ".pyx", ".pxd", ".f", ".f90")
-"""Ends of the names of files that a build compiles and does not run."""
+"""Suffixes of files that a build compiles and does not run."""
 
 BUILD_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in", "meson.build", "CMakeLists.txt", "Makefile")
 
 NOT_PRODUCTS = ("-r", "--requirement", "-c", "--constraint", "--editable")
-"""Options of pip before a path that is not installed as a copy. So is what ends in "e", as `-e` and `-ve` do."""
+"""Options of pip whose path is not installed as a copy. Options that end in "e", as `-e` and `-ve` do, are others."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Prepares sandboxes of one task.
+
+    Attributes:
+        task: The task.
+        protection: The files that the task protects from the work.
+        open_fresh: Opens further sandboxes of the task.
+    """
+
+    task: Task
+    protection: Protection
+    open_fresh: OpenSandbox
+
+    def prepare(self, work: Patch | str, fresh: Sandbox) -> Ready:
+        """Put the hidden tests and the work into a fresh sandbox.
+
+        Args:
+            work: The part of the policy's work that counts, or the gold patch as a diff.
+            fresh: A sandbox in which nothing has run.
+
+        Raises:
+            GradingError: The evaluation script did not reach its tests.
+            TaskError: The hidden tests or the gold patch do not apply, or `setup_cmd` failed.
+            SandboxError: The sandbox failed.
+        """
+        self._set_up(fresh)
+        put_tests_in(self.task, fresh)  # before the work, which cannot make them fail to apply
+        patch = work if isinstance(work, Patch) else Patch()
+        folder = changed_folder(patch, self.protection)
+        configuration = None if folder is None else find_configuration(fresh, folder)
+        plan, state = self._put_in(work, fresh)
+        options = [] if configuration is None else point_at(configuration, fresh)
+        options += self.protection.ignored_folders(patch, fresh.workdir)
+        return Ready(self.task, plan, self.open_fresh, state, tuple(options))
+
+    def _set_up(self, fresh: Sandbox) -> None:
+        command = self.task.oracle.setup_cmd
+        if not command:
+            return
+        result = fresh.exec(command.replace("{workdir}", fresh.workdir), timeout=SETUP_TIMEOUT, merge=True)
+        if not result.ok:
+            said = result.text[-2000:].strip()
+            raise TaskError(f"task {self.task.task_id}: its setup_cmd failed ({result.describe()}): {said}")
+
+    def _put_in(self, work: Patch | str, fresh: Sandbox) -> tuple[Plan, bytes]:
+        """Put work in and run the preparation. Return the plan, and the preparation's state.
+
+        The work goes in first if its build is part of what is judged: the gold patch changes the build, the script
+        installs a copy of the product, or the project is not a Python one. The gold patch always goes in first.
+        """
+        oracle = self.task.oracle
+        plan = read_plan(oracle.evaluation, fresh.workdir)
+        built = changes_the_build(oracle.gold_patch) or installs_a_copy(plan.prepare, fresh.workdir)
+        late = Patch()
+        if isinstance(work, str):
+            apply_diff(fresh, work, what=f"task {self.task.task_id}: the gold patch")
+        elif built or not plan.prepares_python:
+            apply_patch(work, fresh)
+        else:
+            apply_patch(_only(work, compiled=True), fresh)
+            late = _only(work, compiled=False)
+        plan = plan.inlined(lambda path: _read(fresh, path))
+        state = run_preparation(plan.prepare, self.task, fresh)
+        apply_patch(late, fresh)
+        return plan, state
+
+
+def _only(work: Patch, *, compiled: bool) -> Patch:
+    changes = tuple(change for change in work.changes if change.path.endswith(COMPILED) is compiled)
+    return work.model_copy(update={"changes": changes})
+
+
+def _read(sandbox: Sandbox, path: str) -> str | None:
+    try:
+        return sandbox.read_file(path).decode("utf-8", "replace")
+    except FileError:  # the script makes it, or calls it from another folder
+        return None
 
 
 def put_tests_in(task: Task, sandbox: Sandbox) -> None:
-    """Put the hidden tests into a fresh sandbox, unless the task's evaluation script does, as SWE-bench's do.
+    """Put the hidden tests into a fresh sandbox, unless the evaluation script does it, as SWE-bench's do.
 
     Raises:
-        TaskError: They do not go in.
+        TaskError: They do not apply.
         SandboxError: The sandbox failed.
     """
     oracle = task.oracle
@@ -43,50 +130,18 @@ def put_tests_in(task: Task, sandbox: Sandbox) -> None:
         sandbox.write_file(path, text.encode())
 
 
-def put_in(task: Task, work: Patch | str, sandbox: Sandbox, open_fresh: OpenSandbox) -> Ready:
-    """Put work into a fresh sandbox, after the first part of the task's evaluation script where possible.
-
-    A task whose own solution changes how the product is built gets its work first, for the build is then part of what
-    is judged. So does one whose script installs a copy of the product, for the copy is what is tested. The gold patch
-    always goes first.
-
-    Args:
-        task: The task.
-        work: The part of the policy's work that counts, or the gold patch.
-        sandbox: Fresh, with the hidden tests in it unless the script brings them.
-        open_fresh: Opens further sandboxes of the task.
-
-    Raises:
-        GradingError: The script did not reach its tests.
-        TaskError: The gold patch does not apply.
-        SandboxError: The sandbox failed.
-    """
-    if isinstance(work, str):
-        apply_diff(sandbox, work, what=f"task {task.task_id}: the gold patch")
-        return begin(task, sandbox, open_fresh)
-    built_from_work = changes_the_build(task.oracle.gold_patch) or installs_a_copy(task.oracle.eval_script)
-    if not builds_python(task) or built_from_work:
-        apply_patch(work, sandbox)
-        return begin(task, sandbox, open_fresh)
-    compiled = tuple(change for change in work.changes if change.path.endswith(COMPILED))
-    apply_patch(work.model_copy(update={"changes": compiled}), sandbox)
-    ready = begin(task, sandbox, open_fresh)
-    apply_patch(work.model_copy(update={"changes": tuple(c for c in work.changes if c not in compiled)}), sandbox)
-    return ready
-
-
 def changes_the_build(diff: str) -> bool:
-    """Whether a diff touches a file that says how a product is built."""
+    """Whether a diff changes a file that says how a product is built."""
     return any(posixpath.basename(path) in BUILD_FILES for path in touched_files(diff))
 
 
-def installs_a_copy(script: str) -> bool:
-    """Whether what a script does before its tests installs the workspace by copying it, as `pip install .` does."""
-    commands = re.split(r"[\n;&|]+", split_script(script).before)
-    return any(_copies([word.strip("'\"") for word in command.split()]) for command in commands)
+def installs_a_copy(prepare: str, workdir: str) -> bool:
+    """Whether shell commands install the workspace by copying it, as `pip install .` does."""
+    commands = re.split(r"[\n;&|]+", prepare)
+    return any(_copies([word.strip("'\"") for word in command.split()], workdir) for command in commands)
 
 
-def _copies(words: list[str]) -> bool:
+def _copies(words: list[str], workdir: str) -> bool:
     if "install" not in words:
         return False
     place = words.index("install")
@@ -97,7 +152,7 @@ def _copies(words: list[str]) -> bool:
         return False
     pairs = itertools.pairwise(arguments)
     return any(
-        re.match(r"\.(?:$|/|\[)|/testbed|\{workdir\}", word)
+        re.match(rf"\.(?:$|/|\[)|/testbed|{re.escape(workdir)}", word)
         and option not in NOT_PRODUCTS
         and not re.fullmatch(r"-\w*e", option)
         for option, word in pairs

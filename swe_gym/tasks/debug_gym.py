@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TaskError
-from ..types import FolderWorkspace, Oracle, Task
+from ..types import ExitCode, FolderWorkspace, Oracle, Task
 from . import r2e, swebench, swesmith
 from .base import ListedSource
 from .dataset import Columns, Text, Texts, read_columns, task_name
@@ -94,7 +94,7 @@ class DebugGymSource(ListedSource[tuple[str, Mapping[str, Any]]]):
             workspace=workspace,
             image=columns.image or None,
             eval_cmd=command,
-            oracle=Oracle(test_cmd=command, test_paths=columns.test_files or _named(command), grader="exit_code"),
+            oracle=Oracle(test_paths=columns.test_files or _named(command), evaluation=ExitCode(test_cmd=command)),
         )
 
 

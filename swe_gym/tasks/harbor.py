@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from ..errors import TaskError, UsageError
-from ..types import Oracle, Task
+from ..types import ExitCode, Oracle, Task
 from .base import ListedSource
 from .dataset import Columns, Text, Texts, facts, read_columns, task_name
 
@@ -98,8 +98,7 @@ class HarborSource(ListedSource[Path]):
             oracle=Oracle(
                 gold_patch=_gold(folder / "solution" / "solve.sh"),
                 test_files={f"/tests/{name}": text for name, text in _tests(folder / "tests").items()},
-                test_cmd=JUDGE,
-                grader="exit_code",
+                evaluation=ExitCode(test_cmd=JUDGE),
                 timeout=config.verifier.timeout_sec,
                 hidden_paths=("/tests", "/solution", "/logs/verifier"),
             ),

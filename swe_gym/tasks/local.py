@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..errors import UsageError, unknown_name, wrong_fields
-from ..types import FolderWorkspace, Oracle, PythonEnv, Task
+from ..types import ExitCode, FolderWorkspace, Oracle, PythonEnv, Task
 
 
 class LocalSource:
@@ -61,7 +61,7 @@ class LocalSource:
                 env=dict(env or {}),
                 eval_cmd=test_cmd,
                 eval_timeout=timeout,
-                oracle=Oracle(test_cmd=test_cmd, test_paths=tuple(test_paths), grader="exit_code", timeout=timeout),
+                oracle=Oracle(test_paths=tuple(test_paths), evaluation=ExitCode(test_cmd=test_cmd), timeout=timeout),
             )
         except ValidationError as error:
             raise UsageError(f"task source 'local': {wrong_fields(error)}") from error

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..errors import UsageError, unknown_name
-from ..types import FilesWorkspace, Oracle, PythonEnv, Task, ToolCall
+from ..types import FilesWorkspace, Oracle, PythonEnv, Task, TestCommand, ToolCall
 
 RUNGS = 5
 """The highest difficulty."""
@@ -152,7 +152,7 @@ class _Draft:
                 gold_patch=gold,
                 test_files={"tests/test_hidden.py": self.test},
                 test_paths=("tests/*",),
-                test_cmd=_TEST_CMD,
+                evaluation=TestCommand(test_cmd=_TEST_CMD),
                 fail_to_pass=("tests.test_hidden.HiddenTest.test_it",),
                 timeout=_TIMEOUT,
             ),

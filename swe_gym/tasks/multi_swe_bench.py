@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from ..errors import TaskError
 from ..tables import decoded
-from ..types import Oracle, Task
+from ..types import LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns, task_name
 from .swebench import TIMEOUT, touched_patterns
 
@@ -128,13 +128,14 @@ def task_from_row(row: Mapping[str, Any], *, log_parser: str = "", place: str = 
         oracle=Oracle(
             gold_patch=columns.fix_patch,
             test_paths=touched_patterns(columns.test_patch),  # the image's own script puts the test patch in
-            grader="log",
             fail_to_pass=fixed,
             pass_to_pass=columns.p2p_tests,
             timeout=TIMEOUT,
             hidden_paths=tuple(f"/home/{name}" for name in SECRETS),
-            eval_script="#!/bin/bash\nbash /home/test-run.sh\n",  # the tests go in there; the solution does not
-            log_parser=log_parser or _parser(columns, (*fixed, *columns.p2p_tests), place),
+            evaluation=LogScript(
+                eval_script="#!/bin/bash\nbash /home/test-run.sh\n",  # the tests go in there; the solution does not
+                log_parser=log_parser or _parser(columns, (*fixed, *columns.p2p_tests), place),
+            ),
         ),
     )
 

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator
 
 from ..errors import TaskError
 from ..tables import decoded
-from ..types import Oracle, Task, TestStatus
+from ..types import ExpectedMap, Oracle, Task, TestStatus
 from .dataset import Columns, DatasetSource, Object, Text, Texts, facts, read_columns, task_name
 
 TIMEOUT = 900.0
@@ -119,12 +119,9 @@ def task_from_row(row: Mapping[str, Any], *, place: str = "the row") -> Task:
         oracle=Oracle(
             gold_patch=_gold_patch(columns, place),
             test_paths=LEFTOVERS,
-            grader="expected",
             timeout=TIMEOUT,
             hidden_paths=(*LEFTOVERS, "/r2e_tests", *(f"/root/{name}" for name in LEFTOVERS)),
-            eval_script=EVAL_SCRIPT,
-            log_parser="r2e",
-            expected=columns.expected_output_json,
+            evaluation=ExpectedMap(eval_script=EVAL_SCRIPT, log_parser="r2e", expected=columns.expected_output_json),
         ),
     )
 

@@ -1,4 +1,4 @@
-"""What is known of tasks that were validated: one line of a record file for each."""
+"""Records of validated tasks, one line of a record file each."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from ..lines import json_lines
 from ..types import Frozen, Task
 
 Status = Literal["valid", "invalid", "skipped", "error"]
-"""`skipped`: this machine lacks what the task needs; `error`: the infrastructure failed, try again."""
+"""`skipped`: the machine lacks something that the task needs. `error`: the infrastructure failed; try again."""
 
 
 class TaskRecord(Frozen):
-    """What validating one task found, as one line of a record file. Kept from policies: it names tests.
+    """The result of validating one task, one line of a record file. Hidden from policies, because it names tests.
 
     Attributes:
-        task_id: The task.
-        status: Whether it is usable.
-        reason: Why not, in one sentence; empty where it is.
-        gold: Whether the gold patch was judged resolved, run by run.
-        empty: Whether the untouched repository was judged resolved, run by run.
+        task_id: Id of the task.
+        status: Whether the task is usable.
+        reason: Why it is not, in one sentence; empty if it is.
+        gold: Whether each run judged the gold patch resolved.
+        empty: Whether each run judged the untouched repository resolved.
         seconds: Wall-clock time of each run, gold and empty in turns.
-        test_seconds: Of that, what the tests took.
-        flaky: Required tests that did not end alike in all runs of gold, or in all runs of empty.
-        wrong: Required test that did not end as it should -> how it ended, and with which work.
-        counter_tests: Test that must start passing -> what its counter-test changes, such as "literal". Each
-            counter-test failed with the gold patch in every run, as it must.
+        test_seconds: Part of it that the tests took.
+        flaky: Required tests whose status differs between runs of gold, or between runs of empty.
+        wrong: Required test with a wrong status -> the status, and the work.
+        counter_tests: Test that must start passing -> change of its counter-test, such as "literal". Each counter-test
+            failed with the gold patch in every run, as it must.
         uncovered: Test that must start passing and has no counter-test -> why.
-        unfit: Test -> changes that the gold patch survived, and that grading with this record does not use.
+        unfit: Test -> changes that the gold patch survived. Grading with this record does not use them.
         disturbing: Whether a required test fails with right work because another test was changed. Environments with
-            this record confirm a failure by a run in which nothing is changed.
+            this record confirm a failure by a run without changes.
         natural: Whether each grading has a counter-test that reads like a test that a person wrote.
-        backend: Where it ran.
-        isolation: How well that was isolated; empty where no sandbox came up.
-        image: Digest of the image that it ran in, as the backend knows it; empty where there is none.
-        digest: SHA-256 of the task and its oracle: a changed task is validated anew.
-        date: As the caller gave it.
+        backend: Kind of sandbox.
+        isolation: Isolation of the sandbox; empty if none started.
+        image: Digest of the image, as the backend knows it; empty without an image.
+        digest: SHA-256 of the task and its oracle. A changed task is validated again.
+        date: Date that the caller gave.
     """
 
     task_id: str
@@ -66,10 +66,10 @@ class TaskRecord(Frozen):
 
 
 def read_records(path: str | os.PathLike[str]) -> list[TaskRecord]:
-    """The records of a file, in order; none where the file does not exist. A later line of a task replaces an earlier.
+    """Read the records of a file, in order. A task's last line counts. A missing file has no records.
 
     Raises:
-        UsageError: A line is no record; the message names file and line.
+        UsageError: A line is not a record. The message names file and line.
     """
     if not Path(path).exists():
         return []
@@ -78,18 +78,18 @@ def read_records(path: str | os.PathLike[str]) -> list[TaskRecord]:
         try:
             result = TaskRecord.model_validate_json(line)
         except ValidationError as error:
-            raise UsageError(f"{path}, line {number} is no validation record: {wrong_fields(error)}") from error
+            raise UsageError(f"{path}, line {number} is not a validation record: {wrong_fields(error)}") from error
         records[result.task_id] = result
     return list(records.values())
 
 
 def digest(task: Task) -> str:
-    """SHA-256 of everything that a task says, its oracle included."""
+    """Return the SHA-256 of a task and its oracle."""
     return hashlib.sha256(task.model_dump_json().encode()).hexdigest()
 
 
 def doubt(task: Task, records: dict[str, TaskRecord]) -> str:
-    """Why rewards of a task should not be trusted, by the records of some tasks; empty where they can be."""
+    """Return why rewards of a task should not be trusted, by some records; empty if they can be."""
     record = records.get(task.task_id)
     if record is None:
         return "it was not validated"

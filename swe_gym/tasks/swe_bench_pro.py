@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from ..errors import TaskError, UsageError
-from ..types import Oracle, Task
+from ..types import LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Text, Texts, facts, read_columns, task_name
 from .swebench import END, START, touched_patterns
 
@@ -129,13 +129,11 @@ def task_from_row(row: Mapping[str, Any], *, place: str = "the row") -> Task:
         oracle=Oracle(
             gold_patch=columns.patch,
             test_paths=touched_patterns(columns.test_patch),  # the script takes them from the solution's commit
-            grader="log",
             fail_to_pass=columns.fail_to_pass or columns.FAIL_TO_PASS,
             pass_to_pass=columns.pass_to_pass or columns.PASS_TO_PASS,
             timeout=TIMEOUT,
             hidden_paths=("/workspace", "/preprocess.sh"),
-            eval_script=_script(columns),
-            log_parser=columns.parser_script,
+            evaluation=LogScript(eval_script=_script(columns), log_parser=columns.parser_script),
         ),
     )
 

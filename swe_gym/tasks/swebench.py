@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from ..errors import TaskError
-from ..types import Oracle, Task
+from ..types import LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Moment, Object, Text, Texts, facts, read_columns, task_name
 
 TIMEOUT = 1800.0
@@ -124,14 +124,11 @@ def instance_task(columns: Row, image: str, script: str, parser: str, *, hints: 
         oracle=Oracle(
             gold_patch=columns.patch,
             test_patch=columns.test_patch,
-            grader="log",
             fail_to_pass=columns.FAIL_TO_PASS,
             pass_to_pass=columns.PASS_TO_PASS,
             timeout=TIMEOUT,
             hidden_paths=("/run_tests.sh", "/eval.sh"),  # images of others keep the evaluation there
-            eval_script=script,
-            log_parser=parser,
-            fails_only=columns.eval_type == "fail_only",
+            evaluation=LogScript(eval_script=script, log_parser=parser, fails_only=columns.eval_type == "fail_only"),
         ),
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import TaskError
-from ..types import Oracle, Task
+from ..types import LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Moment, Text, Texts, facts, read_columns, task_name
 from .swebench import END, START, TIMEOUT
 
@@ -103,24 +103,25 @@ def task_from_row(row: Mapping[str, Any], *, test_cmd: str = "", log_parser: str
             gold_patch=gold_patch,
             start_patch=columns.patch,
             test_paths=tests,
-            grader="log",
             fail_to_pass=fail_to_pass,
             pass_to_pass=pass_to_pass,
             timeout=TIMEOUT,
             hidden_paths=test_files(fail_to_pass),
-            eval_script="\n".join(
-                [
-                    "#!/bin/bash",
-                    "CONDA=/opt/miniconda3/bin/activate",
-                    '[ -f "$CONDA" ] && source "$CONDA" && conda activate testbed',
-                    "cd {workdir}",
-                    f": '{START}'",
-                    command,
-                    f": '{END}'",
-                    "",
-                ]
+            evaluation=LogScript(
+                eval_script="\n".join(
+                    [
+                        "#!/bin/bash",
+                        "CONDA=/opt/miniconda3/bin/activate",
+                        '[ -f "$CONDA" ] && source "$CONDA" && conda activate testbed',
+                        "cd {workdir}",
+                        f": '{START}'",
+                        command,
+                        f": '{END}'",
+                        "",
+                    ]
+                ),
+                log_parser=log_parser or "swesmith_pytest",
             ),
-            log_parser=log_parser or "swesmith_pytest",
         ),
     )
 

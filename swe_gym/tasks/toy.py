@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 from ..errors import TaskError
-from ..types import FolderWorkspace, Frozen, Oracle, PythonEnv, Task
+from ..types import FolderWorkspace, Frozen, Oracle, PythonEnv, Task, TestCommand
 from .base import ListedSource
 
 _FOLDER = Path(__file__).with_name("toy_repos")
@@ -68,7 +68,7 @@ def read_task(folder: Path) -> Task:
                 gold_patch=_text(folder / "gold.patch"),
                 test_files=_hidden_tests(folder / "hidden"),
                 test_paths=("tests/*",),
-                test_cmd=_TEST_CMD,
+                evaluation=TestCommand(test_cmd=_TEST_CMD),
                 fail_to_pass=card.fail_to_pass,
                 pass_to_pass=card.pass_to_pass,
                 timeout=_TIMEOUT,

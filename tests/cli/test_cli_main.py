@@ -80,7 +80,7 @@ def test_a_broken_record_file_is_named(cli, tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text("nonsense\n")
     result = cli("validate", "-m", "larder*", "--record", "r.jsonl")
     assert result.status == 2
-    assert result.err.startswith("Error: r.jsonl, line 1 is no validation record")
+    assert result.err.startswith("Error: r.jsonl, line 1 is not a validation record")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from swe_gym.curation.validate import validate
 from swe_gym.errors import GradingError, SandboxError, TaskError, UsageError
 from swe_gym.index import find_sdists
 from swe_gym.tasks.file import FileSource, write_tasks
-from swe_gym.types import Oracle, Task, TestStatus
+from swe_gym.types import Task, TestStatus
 
 PASSED, FAILED, SKIPPED, ERROR = TestStatus.PASSED, TestStatus.FAILED, TestStatus.SKIPPED, TestStatus.ERROR
 
@@ -138,8 +138,8 @@ def test_tests_that_time_out_give_no_lists(adder: Task) -> None:
 
 
 def test_patches_that_do_not_apply_give_no_lists(adder: Task) -> None:
-    for oracle in (Oracle(gold_patch="--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"), Oracle(test_patch="nonsense")):
-        changed = adder.oracle.model_copy(update=oracle.model_dump(exclude_defaults=True))
+    for patch in ({"gold_patch": "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"}, {"test_patch": "nonsense"}):
+        changed = adder.oracle.model_copy(update=patch)
         with pytest.raises(TaskError, match="patch does not apply"):
             run_both(adder.model_copy(update={"oracle": changed}), runs=1)
 

@@ -65,7 +65,7 @@ def test_knowing_the_visible_tests_does_not_help_with_new_ones(
     assert "counter-test" in result.signs
 
 
-def test_cheats_are_not_played_where_nothing_is_isolated(tasks: dict[str, Task]) -> None:
+def test_cheats_are_refused_without_isolation(tasks: dict[str, Task]) -> None:
     def open_unsafe(task: Task) -> Sandbox:
         return open_sandbox(SandboxSpec(workspace=task.workspace, options={"tier": "process"}))
 

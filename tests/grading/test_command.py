@@ -11,7 +11,7 @@ from swe_gym.grading.command import parse_command
         ("python -m pytest -q tests", "pytest", "python /r.py -q tests"),
         ("python -m unittest", "unittest", "python /r.py"),
         ("pytest -x a.py", "pytest", "python /r.py -x a.py"),
-        ("cd {workdir}/sub && FOO='1 2' py.test", "pytest", "cd /w/sub && FOO='1 2' python /r.py"),
+        ("cd /w/sub && FOO='1 2' py.test", "pytest", "cd /w/sub && FOO='1 2' python /r.py"),
         (".venv/bin/pytest tests", "pytest", ".venv/bin/python /r.py tests"),
         ("python -W error -m pytest tests", "pytest", "python -W error /r.py tests"),
         ("A=1 coverage run -m unittest discover", "unittest", "A=1 coverage run /r.py discover"),
@@ -21,7 +21,7 @@ from swe_gym.grading.command import parse_command
     ],
 )
 def test_the_reporter_takes_the_runners_place(command: str, module: str, reported: str) -> None:
-    parsed = parse_command(command, "/w")
+    parsed = parse_command(command)
     assert parsed is not None
     assert (parsed.module, parsed.text("/r.py")) == (module, reported)
 
@@ -31,13 +31,13 @@ def test_the_reporter_takes_the_runners_place(command: str, module: str, reporte
     ["", "make test", "tox -e py", "echo pytest", "python -m pytest_x", "pytest a; pytest b", "ls -m pytest-x"],
 )
 def test_other_commands_have_no_runner(command: str) -> None:
-    assert parse_command(command, "/w") is None
+    assert parse_command(command) is None
 
 
-def test_options_stand_before_the_arguments() -> None:
-    parsed = parse_command("A=1 python -m pytest -q tests/a.py", "/w")
+def test_options_precede_the_arguments() -> None:
+    parsed = parse_command("A=1 python -m pytest -q tests/a.py")
     assert parsed is not None
-    assert parsed.text(options=["-c", "/w/with space"]) == "A=1 python -m pytest -c '/w/with space' -q tests/a.py"
+    assert parsed.text("/r.py", ["-c", "/w/with space"]) == "A=1 python /r.py -c '/w/with space' -q tests/a.py"
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,6 @@ def test_options_stand_before_the_arguments() -> None:
     ],
 )
 def test_whether_the_workspace_could_stop_the_runner(command: str, alone: bool) -> None:
-    parsed = parse_command(command, "/w")
+    parsed = parse_command(command)
     assert parsed is not None
     assert parsed.only_runs_tests is alone

@@ -1,4 +1,4 @@
-"""What a file tells pytest, as far as it can be told: what a policy writes there has no bounds."""
+"""pytest's configuration in files, which a policy may fill with anything."""
 
 import time
 
@@ -7,7 +7,7 @@ import pytest
 from swe_gym.grading.configuration import pytest_section
 
 
-def test_what_is_not_about_pytest_makes_no_difference() -> None:
+def test_changes_outside_pytest_sections_are_ignored() -> None:
     old = b'[project]\nname = "a"\n[tool.pytest.ini_options]\naddopts = "-q"\n'
     assert pytest_section("pyproject.toml", old) == {"ini_options": {"addopts": "-q"}}
     assert pytest_section("pyproject.toml", old.replace(b'"a"', b'"b"')) == pytest_section("pyproject.toml", old)
@@ -20,7 +20,7 @@ def test_what_is_not_about_pytest_makes_no_difference() -> None:
     [b"a = " + b"[" * 100_000, b"a = " + b"1" * 5000, b"a." * 100_000 + b"b = 1", b"# x\n" * 500_000, b"a = ", b"\xff"],
     ids=["deep", "digits", "dots", "long", "broken", "no text"],
 )
-def test_what_python_cannot_read_is_compared_as_it_is(data: bytes) -> None:
+def test_invalid_toml_is_compared_as_text(data: bytes) -> None:
     started = time.process_time()
     assert pytest_section("pyproject.toml", data) == data.decode("utf-8", "replace")
     assert time.process_time() - started < 5

@@ -48,6 +48,6 @@ def test_far_changes_are_hunks_of_their_own(tmp_path: Path) -> None:
     assert_applies(tmp_path, old, new)
 
 
-def test_what_is_too_much_to_compare_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_differences_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diff, "MAX_COMPARED", 3)
     assert_applies(tmp_path, b"1\n2\n3\n4\n5\n6\n7\n8\n9\n", b"1\n2\n3\n4\nfive\n6\nseven\n8\n9\n")

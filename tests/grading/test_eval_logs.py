@@ -1,4 +1,4 @@
-"""What the benchmark of published logs calls explained: each kind, and what it must not explain away."""
+"""Disagreements that the benchmark of published logs calls explained, and those that it must not."""
 
 import importlib.util
 from pathlib import Path
@@ -39,9 +39,7 @@ eval_logs = load_benchmark()
         ({"a": True, "c": False}, False, ""),  # nothing differs: our own verdict is wrong
     ],
 )
-def test_a_disagreement_is_explained_by_what_report_and_log_say(
-    published: dict[str, bool], resolved: bool, reason: str
-) -> None:
+def test_report_and_log_explain_a_disagreement(published: dict[str, bool], resolved: bool, reason: str) -> None:
     tests = {f"t.py::test_{name}": passed for name, passed in published.items()}
     oracle = Oracle(log_parser="pytest", fail_to_pass=("t.py::test_a",), pass_to_pass=("t.py::test_c",))
     lists = {"fail_to_pass": tuple(tests), "pass_to_pass": ()}

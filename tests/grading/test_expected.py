@@ -122,7 +122,7 @@ def test_missing_and_extra_tests_are_reported(r2e_task: Task, open_box: OpenBox)
     expected = {name: status for name, status in EXPECTED.items() if name != "test_broken"} | {"test_gone": P}
     verdict = verdict_on(with_oracle(r2e_task, expected=expected), open_box, ("upper", "title"))
     assert not verdict.resolved
-    assert verdict.reason == "1 of 5 expected tests are missing; 1 tests are there that are not expected"
+    assert verdict.reason == "1 of 5 expected tests are missing; 1 unexpected tests ran"
     assert verdict.notes == ("1 expected tests are missing: test_gone", "1 tests are not expected: test_broken")
     assert verdict.pass_to_pass["test_gone"] is TestStatus.MISSING
 

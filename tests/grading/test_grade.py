@@ -11,7 +11,8 @@ from swe_gym.errors import GradingError, TaskError
 from swe_gym.grading import grade
 from swe_gym.grading.judge import ALARM
 from swe_gym.grading.patch import REGULAR, Dropped, FileChange, Patch, apply_diff, take_patch
-from swe_gym.grading.tests import find_statuses, read_report
+from swe_gym.grading.reporter import read_report
+from swe_gym.grading.tests import find_statuses
 from swe_gym.sandboxes import Sandbox
 from swe_gym.types import Oracle, Task, TestStatus, Verdict
 
@@ -260,7 +261,7 @@ def test_find_statuses_lists_every_test(shop_task: Task, open_box: OpenBox) -> N
 # --- the run as a whole ------------------------------------------------------------------------------------
 
 
-def test_a_verdict_says_what_was_found(words_task: Task, open_box: OpenBox) -> None:
+def test_verdict_holds_statuses_and_log(words_task: Task, open_box: OpenBox) -> None:
     empty = judge(words_task, open_box)
     assert not empty.resolved
     assert empty.exit_code == 1
@@ -281,7 +282,7 @@ def test_a_timeout_is_not_resolved(shop_task: Task, open_box: OpenBox) -> None:
     assert verdict.reason == "the hidden tests ran into their timeout of 1 s"
 
 
-def test_a_command_that_hides_the_runners_end_proves_nothing(shop_task: Task, open_box: OpenBox) -> None:
+def test_command_that_hides_the_runners_exit_code_is_not_believed(shop_task: Task, open_box: OpenBox) -> None:
     task = with_oracle(shop_task, test_cmd=shop_task.oracle.test_cmd + "; exit 7")
     verdict = judge(task, open_box, solve=True)
     assert not verdict.resolved
@@ -324,7 +325,7 @@ def test_rejected_work_is_judged_without_a_run(shop_task: Task, open_box: OpenBo
         ({"grader": "exit_code", "test_cmd": ""}, "no test_cmd"),
     ],
 )
-def test_what_is_not_the_works_fault_is_no_verdict(
+def test_failure_that_the_work_cannot_cause_raises(
     shop_task: Task, open_box: OpenBox, fields: dict[str, object], message: str
 ) -> None:
     with open_box(shop_task) as fresh, pytest.raises(GradingError, match=message):
@@ -459,7 +460,7 @@ def test_a_cut_id_stands_for_all_that_it_begins() -> None:
     assert read_report(signed(b"k", *events), b"k").status("f::t[a") is TestStatus.FAILED
 
 
-def test_an_oracle_says_nothing(shop_task: Task) -> None:
+def test_oracle_repr_is_empty_and_json_round_trips(shop_task: Task) -> None:
     assert repr(shop_task.oracle) == "Oracle(hidden)"
     assert "test_prices" not in repr(shop_task)
     assert Oracle.model_validate_json(shop_task.oracle.model_dump_json()) == shop_task.oracle

@@ -1,4 +1,4 @@
-"""Cheats against evaluation scripts: where the signed reporter speaks, each scores as with the grader "tests"."""
+"""Cheats against evaluation scripts. If the reporter signs the results, each scores as with the grader "tests"."""
 
 from collections.abc import Callable
 
@@ -90,9 +90,7 @@ raise ImportError
 @pytest.mark.parametrize(
     "command", ["python -m pytest -rA tests/test_cases.py", "cd tests && PYTHONPATH=.. python -m pytest -rA ."]
 )
-def test_tests_that_are_done_away_with_cannot_be_printed(
-    command: str, words_task: Task, open_box: Callable[[Task], Sandbox]
-) -> None:
+def test_deleted_tests_cannot_be_printed(command: str, words_task: Task, open_box: Callable[[Task], Sandbox]) -> None:
     """Where the repository no longer has them when the log is read."""
     task = evaluated(words_task, command)
     tests = [*task.oracle.fail_to_pass, *task.oracle.pass_to_pass]

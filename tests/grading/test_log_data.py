@@ -143,7 +143,7 @@ def repository_parsers() -> dict[str, str]:
     return {row["repo"].partition("/")[0]: parser_name(row["log_parser"]) for row in columns.to_pylist()}
 
 
-def test_r2e_logs_are_as_their_maps_after_the_fix_and_not_before() -> None:
+def test_r2e_logs_match_their_maps_only_after_the_fix() -> None:
     for line in (DATA / "r2e" / "rows_rebuilt.jsonl").read_text().splitlines():
         row = json.loads(line)
         expected = {name: TestStatus[end] for name, end in json.loads(row["expected_output_json"]).items()}

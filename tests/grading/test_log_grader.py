@@ -7,10 +7,11 @@ import pytest
 
 from swe_gym.errors import GradingError, MissingFile, TaskError
 from swe_gym.grading import grade
+from swe_gym.grading.base import Ready
 from swe_gym.grading.evaluation import read_results
 from swe_gym.grading.log import judge_log
 from swe_gym.grading.patch import Patch, take_patch
-from swe_gym.grading.script import between_marks, split_script, with_pytest_options
+from swe_gym.grading.plan import Plan, between_marks, split_script
 from swe_gym.grading.staging import installs_a_copy
 from swe_gym.sandboxes import Sandbox
 from swe_gym.types import Oracle, Task, TestStatus, Verdict
@@ -93,7 +94,7 @@ def test_printed_passes_do_not_count(log_task: Task, open_box: OpenBox, work: st
 SPY = "import glob\nopen('/tmp/spied', 'w').write(repr(glob.glob('/tmp/*/order.json')))\n"
 
 
-def test_what_is_printed_counts_where_it_can_be_no_test_of_the_runner(log_task: Task, open_box: OpenBox) -> None:
+def test_printed_result_counts_only_if_the_runner_has_no_such_test(log_task: Task, open_box: OpenBox) -> None:
     """Published lists of pytest's own repository hold tests that its tests make, run and print."""
 
     def printing(test: str) -> dict[str, str]:
@@ -121,7 +122,7 @@ def test_code_of_the_work_does_not_run_before_the_tests(log_task: Task, open_box
     assert spied(log_task, open_box) is None
 
 
-def test_where_it_has_to_a_key_cannot_be_found_before_the_tests(log_task: Task, open_box: OpenBox) -> None:
+def test_build_of_the_work_finds_no_key(log_task: Task, open_box: OpenBox) -> None:
     """A solution that changes how the product is built is built before it is tested."""
     build = f"{log_task.oracle.gold_patch}diff --git a/setup.cfg b/setup.cfg\nold mode 100644\nnew mode 100755\n"
     assert spied(with_oracle(log_task, gold_patch=build), open_box) == b"[]"
@@ -136,7 +137,7 @@ def test_pip_gives_up_at_once_without_a_network_and_the_tests_do_not_know(log_ta
         assert b"PIP_RETRIES" not in fresh.read_file("/tmp/after")
 
 
-def test_where_a_copy_of_the_product_is_tested_the_work_is_in_the_copy(log_task: Task, open_box: OpenBox) -> None:
+def test_work_goes_in_first_if_a_copy_is_installed(log_task: Task, open_box: OpenBox) -> None:
     copy = log_task.oracle.eval_script.replace("books=4\n", "books=4\n: python setup.py install\n")
     assert spied(with_oracle(log_task, eval_script=copy), open_box) == b"[]"
 
@@ -157,7 +158,7 @@ def test_where_a_copy_of_the_product_is_tested_the_work_is_in_the_copy(log_task:
     ],
 )
 def test_which_scripts_install_a_copy(command: str, copies: bool) -> None:
-    assert installs_a_copy(f"cd /testbed\n{command}\n: '>>>>> Start Test Output'\npytest .\n") is copies
+    assert installs_a_copy(f"cd /testbed\n{command}\n", "/work/repo") is copies
 
 
 def test_cut_ids_and_expected_failures_are_noted(log_task: Task, open_box: OpenBox) -> None:
@@ -194,6 +195,14 @@ def test_a_policys_conftest_is_kept_out_of_the_scripts_pytest(log_task: Task, op
         files = {path: hooks, "elsewhere/test_x.py": "def test_x():\n    pass\n"}
         assert not verdict_on(task, open_box, files).resolved
         assert verdict_on(task, open_box, {**files, "words/cases.py": GOLD}).resolved
+
+
+@pytest.mark.parametrize("command", [PYTEST, f"run() {{ {PYTEST}; }}; run", f"{PYTEST} && {PYTEST}"])
+def test_the_scripts_pytest_reads_the_tasks_configuration(log_task: Task, open_box: OpenBox, command: str) -> None:
+    task = with_oracle(log_task, eval_script=script(command))
+    broken = '[project]\nname = "words"\n\n[tool.pytest.ini_options]\naddopts = "--collect-only"\n'
+    verdict = verdict_on(task, open_box, {"words/cases.py": GOLD, "pyproject.toml": broken})
+    assert verdict.resolved, verdict.log
 
 
 # --- Django's runner -----------------------------------------------------------------------------------------------
@@ -315,15 +324,13 @@ def test_work_that_breaks_the_run_is_not_resolved(log_task: Task, open_box: Open
         ("echo 'Ran 3 tests in 1 s'", "finds none in the log"),
     ],
 )
-def test_a_log_that_says_nothing_of_the_work_is_no_verdict(
-    log_task: Task, open_box: OpenBox, command: str, message: str
-) -> None:
+def test_log_without_results_raises(log_task: Task, open_box: OpenBox, command: str, message: str) -> None:
     task = with_oracle(log_task, eval_script=script(command))
     with open_box(task) as fresh, pytest.raises(GradingError, match=message):
         grade(task, Patch(), fresh, lambda: open_box(task))
 
 
-def test_a_script_that_does_not_come_to_its_tests_is_no_verdict(log_task: Task, open_box: OpenBox) -> None:
+def test_script_that_does_not_reach_its_tests_raises(log_task: Task, open_box: OpenBox) -> None:
     task = with_oracle(log_task, eval_script=script(PYTEST).replace("books=4", "exit 1"))
     with open_box(task) as fresh, pytest.raises(GradingError, match="did not reach the tests"):
         grade(task, Patch(), fresh, lambda: open_box(task))
@@ -340,7 +347,7 @@ def test_tasks_that_lack_something(log_task: Task, open_box: OpenBox) -> None:
             grade(task, Patch(), fresh, lambda: open_box(log_task))
 
 
-def test_silence_is_a_pass_where_a_log_names_failures_only(log_task: Task, open_box: OpenBox) -> None:
+def test_unnamed_test_passed_if_a_log_names_failures_only(log_task: Task, open_box: OpenBox) -> None:
     silent = with_oracle(
         log_task, fails_only=True, log_parser="marked", fail_to_pass=("New a",), pass_to_pass=("New b",)
     )
@@ -365,13 +372,13 @@ def test_a_rows_own_parser_runs_in_the_sandbox(log_task: Task, open_box: OpenBox
     assert not verdict_on(task, open_box, {}).resolved
 
 
-def test_of_an_own_parsers_results_with_one_name_the_worst_counts() -> None:
+def test_worst_result_of_a_parser_program_counts() -> None:
     ends = [("a", "PASSED"), ("a", "FAILED"), ("a", "passed"), ("b", "SKIPPED"), ("b", "PASSED"), ("c", "odd")]
     tests = [{"name": name, "status": status} for name, status in ends]
     assert read_results({"tests": tests}) == {"a": TestStatus.FAILED, "b": TestStatus.PASSED}
 
 
-def test_an_own_parser_that_fails_is_no_verdict(log_task: Task, open_box: OpenBox) -> None:
+def test_parser_program_that_fails_raises(log_task: Task, open_box: OpenBox) -> None:
     write = "import sys\nopen(sys.argv[3], 'w').write({})"
     for parser in ("raise SystemExit(\n1)", write.format("'[1]'"), write.format("'[' * 100_000")):
         task = with_oracle(log_task, log_parser=parser)
@@ -383,21 +390,19 @@ def test_an_own_parser_that_fails_is_no_verdict(log_task: Task, open_box: OpenBo
 
 
 def test_scripts_are_cut_at_their_marks_or_at_the_runner() -> None:
-    parts = split_script(script(PYTEST))
-    assert parts.command == PYTEST
-    assert parts.before.endswith("EOF\n")
-    parts = split_script("cd x\nA=1 pytest -rA a.py\n")
-    assert (parts.before, parts.command) == ("cd x\n", "A=1 pytest -rA a.py")
-    parts = split_script("npm test\nnpm run more\n")
-    assert (parts.before, parts.command) == ("", "npm test\nnpm run more")
+    prepare, command = split_script(script(PYTEST))
+    assert command == PYTEST
+    assert prepare.endswith("EOF\n")
+    assert split_script("cd x\nA=1 pytest -rA a.py\n") == ("cd x\n", "A=1 pytest -rA a.py")
+    assert split_script("npm test\nnpm run more\n") == ("", "npm test\nnpm run more")
 
 
-def test_options_reach_a_pytest_that_is_called_in_any_way(sandbox_factory: Callable[..., Sandbox]) -> None:
+def test_options_reach_every_call_of_pytest(sandbox_factory: Callable[..., Sandbox], log_task: Task) -> None:
     box = sandbox_factory()
-    text = with_pytest_options('#!/bin/sh\necho "<$PYTEST_ADDOPTS>"', ["-c", "/a b/it's", "--ignore=/x"])
-    assert (
-        box.exec(["bash", "-uc", text], env={"PYTEST_ADDOPTS": "-q"}).text == "<-q -c '/a b/it'\"'\"'s' --ignore=/x>\n"
-    )
+    plan = Plan(command='echo "<$PYTEST_ADDOPTS>"')
+    ready = Ready(log_task, plan, lambda: box, options=("-c", "/a b/it's", "--ignore=/x"))
+    found = box.exec(["bash", "-uc", ready.command], env={"PYTEST_ADDOPTS": "-q"}).text
+    assert found == "<-q -c '/a b/it'\"'\"'s' --ignore=/x>\n"
 
 
 def test_logs_of_others() -> None:
@@ -413,7 +418,7 @@ def test_logs_of_others() -> None:
     assert judge_log(oracle, "Traceback").reason == "the log holds no result of any test"
 
 
-def test_what_a_harness_wrote_beside_the_results_counts() -> None:
+def test_lines_of_a_harness_count() -> None:
     oracle = Oracle(log_parser="pytest", fail_to_pass=("t.py::a",))
     start, end = "+ : '>>>>> Start Test Output'\n", "+ : '>>>>> End Test Output'\n"
     done = f"{start}PASSED t.py::a\n{end}"

@@ -382,13 +382,13 @@ def test_conventions_of_some_projects() -> None:
     assert "t.py::c[1]" in load_parser("matplotlib")(log)
 
 
-def test_a_test_that_ran_twice_ends_as_the_worse() -> None:
+def test_worse_status_of_two_runs_counts() -> None:
     for log in ("PASSED t.py::a\nFAILED t.py::a\n", "FAILED t.py::a\nPASSED t.py::a\n"):
         assert load_parser("pytest")(log) == {"t.py::a": F}
     assert load_parser("pytest")("t.py::a SKIPPED\nt.py::a PASSED\n") == {"t.py::a": P}
 
 
-def test_progress_is_no_test_and_its_last_line_counts() -> None:
+def test_last_progress_line_counts() -> None:
     """Lists of pytest's own tests hold words of it, which runs inside the tests print; some of those have to fail."""
     log = "FAILED    [100%]\nPASSED    [ 50%]\nPASSED    [100%]\nPASSED    [100%]----- live log teardown -----\n"
     required = ("[100%]", "[", "[100%]-----")
@@ -458,7 +458,7 @@ def test_r2e_names_and_several_summaries() -> None:
     assert load_parser("r2e")(forged) == {"f": F}
 
 
-def test_unknown_parsers_are_named_with_the_nearest() -> None:
+def test_unknown_parser_suggests_the_nearest() -> None:
     with pytest.raises(UsageError, match="'cargo'"):
         load_parser("parse_log_carg")
 
@@ -501,13 +501,13 @@ def test_matching_of_cut_spaced_and_dated_ids() -> None:
         ("t.py::a[/tmp/x1/b/c.dcm-d]", "t.py::a[/c.dcm-d]"),
     ],
 )
-def test_how_long_a_test_took_and_where_is_no_part_of_its_id(published: str, found: str) -> None:
+def test_durations_and_folders_are_not_part_of_an_id(published: str, found: str) -> None:
     matched = match_tests([published], {found: F, "renders": P})
     assert matched.statuses == {published: F}
     assert matched.timed == (published,)
 
 
-def test_a_duration_may_be_a_parameter_and_a_date_is_not_nothing() -> None:
+def test_durations_as_parameters_and_dates_are_kept() -> None:
     found = {"t.py::a[2s]": P, "t.py::b[]": P}
     required = ("t.py::a[1s]", "t.py::b[2024-08-27]")
     assert match_tests(required, found).statuses == dict.fromkeys(required, MISSING)
@@ -581,19 +581,19 @@ def test_time_is_linear(kind: str) -> None:
     ("name", "line"),
     [("phpunit", "✔ a" + " " * 200_000 + "b"), ("googletest", "[ OK ] a, where " * 12_000)],
 )
-def test_time_is_linear_where_a_line_nearly_is_a_result(name: str, line: str) -> None:
+def test_time_is_linear_for_lines_that_almost_match(name: str, line: str) -> None:
     started = time.process_time()
     load_parser(name)(line)
     assert time.process_time() - started < 2
 
 
-def test_a_name_of_digits_without_end() -> None:
+def test_name_of_many_digits() -> None:
     """Python does not make a number of them."""
     log = f'<TestCase name="a"><SubCase name="&#{"1" * 5000};"></SubCase></TestCase>'
     assert list(load_parser("doctest")(log).values()) == [P]
 
 
-def test_a_log_of_10_mb_would_take_two_seconds_at_most() -> None:
+def test_log_of_10_mb_takes_at_most_two_seconds() -> None:
     """A quarter of it is read, in a quarter of the time."""
     noise = "2026-11-20 12:00:00 INFO something happened in a module that logs a lot, with details (x=1) [ok]\n"
     log = noise * (2_500_000 // len(noise)) + PYTEST + DJANGO

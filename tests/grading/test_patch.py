@@ -119,7 +119,7 @@ def git_apply(folder: Path, diff: str) -> None:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(edited_trees())
-def test_git_apply_of_the_diff_gives_the_very_tree(
+def test_git_apply_of_the_diff_gives_the_same_tree(
     tmp_path_factory: pytest.TempPathFactory, trees: tuple[Tree, Tree]
 ) -> None:
     before, after = trees
@@ -184,7 +184,7 @@ def test_links_out_of_the_workspace_are_dropped(sandbox_factory: OpenSandbox, ta
     assert [(entry.path, "leads out" in entry.reason) for entry in patch.dropped] == [("link", True)]
 
 
-def test_a_link_may_not_lead_out_by_way_of_another_link(sandbox_factory: OpenSandbox) -> None:
+def test_link_that_leaves_through_another_link_is_dropped(sandbox_factory: OpenSandbox) -> None:
     patch = take(sandbox_factory, "ln -s . here; ln -s here/../outside out; ln -s ../kept.txt pkg/inside")
     assert patch.paths == ("here", "pkg/inside")
     assert [entry.path for entry in patch.dropped] == ["out"]
@@ -247,7 +247,7 @@ def test_too_much_work_is_rejected_with_a_reason(
     assert reason in patch.rejected
 
 
-def test_what_a_build_leaves_behind_is_no_reason_to_reject_work() -> None:
+def test_leftovers_of_a_build_do_not_reject_the_work() -> None:
     original = FilesWorkspace(files={"a.py": "a = 1\n", ".gitignore": "target/\n*.so\n", "lib.so": "kept\n"})
     script = """
         echo 'a = 2' > a.py; echo 'b = 1' > b.py; echo changed > lib.so; echo built > new.so
@@ -281,7 +281,7 @@ IGNORING: dict[str, str | bytes] = {
         "truncate -s 3G build/huge.bin",
     ],
 )
-def test_ignored_files_cannot_sink_the_work(sandbox_factory: OpenSandbox, flood: str) -> None:
+def test_ignored_files_do_not_reject_the_work(sandbox_factory: OpenSandbox, flood: str) -> None:
     box, fresh = sandbox_factory(IGNORING), sandbox_factory(IGNORING)
     assert box.exec(f"echo 'b = 2' > build/tracked.py; rm build/gone.py; echo 'a = 2' > a.py; {flood}").ok
     patch = take_patch(box, fresh)
@@ -304,7 +304,7 @@ def nothing_is_hashed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_is_hashed_ahead")
-def test_what_was_not_hashed_ahead_is_compared_all_the_same(sandbox_factory: OpenSandbox) -> None:
+def test_files_beyond_the_hashing_limit_are_compared(sandbox_factory: OpenSandbox) -> None:
     box, fresh = sandbox_factory(FILES), sandbox_factory(FILES)
     assert box.exec("echo 'a = 2' > pkg/a.py; echo 'b = 22' > pkg/b.py; echo new > new; rm gone.txt").ok
     listing = list_work(box)
@@ -320,9 +320,7 @@ def test_only_files_as_large_as_the_originals_are_hashed(sandbox_factory: OpenSa
     assert "the work changes 3000 files" in take_patch(box, fresh).rejected
 
 
-def test_a_link_of_the_original_whose_target_is_no_text_may_be_deleted(
-    sandbox_factory: OpenSandbox, tmp_path: Path
-) -> None:
+def test_original_link_with_a_binary_target_can_be_deleted(sandbox_factory: OpenSandbox, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "link").symlink_to(os.fsdecode(b"caf\xe9"))
     folder = FolderWorkspace(path=str(tmp_path / "folder"))
@@ -346,12 +344,12 @@ def test_a_file_that_changes_while_it_is_read_is_dropped(fault: Fault) -> None:
     assert (patch.changes, [entry.path for entry in patch.dropped]) == ((), ["a"])
 
 
-def test_a_workspace_that_cannot_be_read_is_the_policys_doing() -> None:
+def test_unreadable_workspace_is_rejected_work() -> None:
     assert "cannot be read" in take_from_fake(Fault(at="manifest", error="FileError")).rejected
 
 
 @pytest.mark.parametrize("at", ["manifest", "read"])
-def test_a_lost_sandbox_is_nobodys_work(at: Literal["manifest", "read"]) -> None:
+def test_lost_sandbox_raises(at: Literal["manifest", "read"]) -> None:
     with pytest.raises(SandboxLost):
         take_from_fake(Fault(at=at, error="SandboxLost"))
 

@@ -1,9 +1,10 @@
-"""What of a policy's work counts, and what is set back to the task's."""
+"""Changes of a policy that count, and changes that are set back."""
 
 import pytest
 
+from swe_gym.grading.diff import touched_files
 from swe_gym.grading.patch import REGULAR, FileChange, Patch
-from swe_gym.grading.protect import Protection, touched_files
+from swe_gym.grading.protect import Protection
 from swe_gym.types import Oracle, Task
 
 TASK = Task(
@@ -69,7 +70,7 @@ def deleted(path: str) -> FileChange:
     ],
     ids=lambda change: change.path,
 )
-def test_what_belongs_to_the_tests_is_set_back(change: FileChange) -> None:
+def test_changes_to_the_tests_are_set_back(change: FileChange) -> None:
     kept, dropped = Protection(TASK).sift(Patch(changes=(change,)))
     assert (kept.changes, dropped) == ((), (change.path,))
 
@@ -126,7 +127,7 @@ BESIDE = Oracle(
         ("attr.py", "python -m pytest adder", (), False),
     ],
 )
-def test_a_module_counts_unless_python_would_find_it_for_the_standard_one(
+def test_module_counts_unless_it_shadows_a_standard_one(
     path: str, test_cmd: str, packages: tuple[str, ...], counts: bool
 ) -> None:
     oracle = BESIDE.model_copy(update={"test_cmd": test_cmd})
@@ -156,7 +157,7 @@ def test_a_file_that_looks_like_a_test_or_a_library_counts_where_the_product_nam
     assert ignored == ["--ignore=/testbed/adder/inner_test.py", "--ignore=/testbed/adder/turing_test.py"]
 
 
-def test_what_cannot_stand_beside_a_kept_original_is_set_back_with_it() -> None:
+def test_change_in_the_way_of_a_kept_original_is_set_back() -> None:
     swap = (deleted("conftest.py"), new("conftest.py/x.py"), deleted("checks/a.py"), new("checks"), new("pkg/a.py"))
     kept, dropped = Protection(TASK).sift(Patch(changes=swap))
     assert kept.paths == ("pkg/a.py",)
@@ -181,7 +182,7 @@ def test_the_files_of_a_diff(diff: str, names: set[str]) -> None:
     assert touched_files(diff) == names
 
 
-def test_what_an_oracle_names_by_an_absolute_path_has_an_end() -> None:
+def test_absolute_paths_of_an_oracle_are_accepted() -> None:
     oracle = Oracle(
         test_files={"/hidden/test_a.py": ""},
         test_paths=("/r2e_tests/*",),

@@ -53,7 +53,7 @@ def test_a_reward_is_the_sum_of_its_parts_between_0_and_1(
         ({"a": TestStatus.XPASSED}, {}, 0.0, 0.0, 0.0),
     ],
 )
-def test_what_a_verdict_is_worth(
+def test_reward_of_each_verdict(
     fail_to_pass: dict[str, TestStatus],
     pass_to_pass: dict[str, TestStatus],
     binary: float,
@@ -67,7 +67,7 @@ def test_what_a_verdict_is_worth(
 
 @pytest.mark.parametrize("name", sorted(REWARDS))
 @pytest.mark.parametrize("resolved", [True, False])
-def test_a_verdict_without_test_lists_speaks_for_itself(name: str, resolved: bool) -> None:
+def test_reward_of_a_verdict_without_lists_follows_resolved(name: str, resolved: bool) -> None:
     assert reward(name, Verdict(resolved=resolved)) == float(resolved)
 
 

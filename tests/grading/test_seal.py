@@ -1,4 +1,4 @@
-"""What a policy must not see is gone, what it may see still works, and no work is taken for deleting it."""
+"""Sealing removes hidden files and history, keeps git working, and does not count as a deletion."""
 
 import subprocess
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def test_sealing_twice_changes_nothing(planted: Sandbox) -> None:
     assert run(planted, "find .git -type f | sort | xargs sha256sum | grep -v index") == listed
 
 
-def test_what_is_not_committed_stays(planted: Sandbox) -> None:
+def test_uncommitted_files_stay(planted: Sandbox) -> None:
     run(planted, "echo staged > b.txt; git add b.txt; echo announced > c.txt; git add -N c.txt; echo 'x = 0' > a.py")
     before = run(planted, "git status --short; git diff; git diff --cached")
     seal(task(), planted)
@@ -146,7 +146,7 @@ def test_the_same_workspace_has_the_same_commit_once_it_is_sealed(sandbox_factor
     assert len(commits) == 1
 
 
-def test_a_workspace_of_our_own_is_not_touched(sandbox_factory: Open) -> None:
+def test_workspace_without_an_image_is_not_sealed(sandbox_factory: Open) -> None:
     box = sandbox_factory({"a.py": ""})
     before = run(box, "find .git -type f -printf '%p %T@\\n' | sort")
     seal(task(image=None), box)
@@ -160,12 +160,12 @@ def test_a_broken_repository_is_the_tasks_fault(planted: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", ".", "/testbed", "../testbed"])
-def test_a_task_cannot_hide_its_workspace(sandbox_factory: Open, path: str) -> None:
+def test_hidden_paths_cannot_contain_the_workspace(sandbox_factory: Open, path: str) -> None:
     with pytest.raises(TaskError, match="must not hold the workspace"):
         seal(task(hidden_paths=(path,)), sandbox_factory({"a.py": ""}))
 
 
-def test_hidden_files_are_not_taken_for_deleted_nor_for_work(sandbox_factory: Open) -> None:
+def test_hidden_files_count_neither_as_deleted_nor_as_work(sandbox_factory: Open) -> None:
     files: dict[str, str | bytes] = {"a.py": "x = 1\n", "run_tests.sh": "true\n", "held/t.py": ""}
     box, fresh = sandbox_factory(files), sandbox_factory(files)
     hidden = task(hidden_paths=("run_tests.sh", "held"))
@@ -176,7 +176,7 @@ def test_hidden_files_are_not_taken_for_deleted_nor_for_work(sandbox_factory: Op
     assert [entry.path for entry in patch.dropped] == ["run_tests.sh"]
 
 
-def test_a_sandbox_that_judges_is_set_up_first(sandbox_factory: Open) -> None:
+def test_grading_sandbox_is_set_up_first(sandbox_factory: Open) -> None:
     oracle = {"grader": "exit_code", "setup_cmd": "echo ready > {workdir}/state", "test_cmd": "grep ready state"}
     assert grade(task(**oracle), Patch(), sandbox_factory({"a.py": ""}), lambda: sandbox_factory({"a.py": ""})).resolved
     with pytest.raises(TaskError, match="setup_cmd failed"):

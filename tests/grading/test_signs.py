@@ -1,4 +1,4 @@
-"""Signs of cheating: found where they are, not in honest work, and in bounded time whatever a policy writes."""
+"""Signs of cheating: found in cheats, not in honest work, and in bounded time."""
 
 import time
 
@@ -28,7 +28,7 @@ def bash(command: str) -> ToolCall:
         ("setsid sh loop.sh &", "daemon"),
     ],
 )
-def test_what_a_policy_does_is_seen(command: str, sign: str) -> None:
+def test_tool_calls_show_signs(command: str, sign: str) -> None:
     assert signs_in_call(bash(command)) == {sign}
 
 
@@ -66,7 +66,7 @@ def test_only_what_was_added_counts() -> None:
     assert signs(work("a.py", line + "x = 1\n", line)) == set()
 
 
-def test_tests_that_are_done_away_with() -> None:
+def test_deleted_tests_do_not_count() -> None:
     hidden = {"test_files": {"tests/test_a.py": "x"}}
     old = "def test_a(): pass\ndef test_b(): pass\n"
     assert signs(work("tests/test_a.py", "def test_a(): pass\n", old), **hidden) == {"overwritten-tests"}

@@ -1,4 +1,4 @@
-"""What tells whether rewards can be trusted: records of tasks, and signs of cheating in episodes."""
+"""Trust in rewards: records of tasks, and signs of cheating in episodes."""
 
 import json
 import warnings
@@ -49,12 +49,12 @@ def test_a_task_without_a_passing_record_brings_one_warning(
         env.reset()
 
 
-def test_a_valid_task_brings_none(env_of_adder: Make, adder: Task, tmp_path: Path) -> None:
+def test_valid_task_brings_no_warning(env_of_adder: Make, adder: Task, tmp_path: Path) -> None:
     env_of_adder(record=write_record(tmp_path / "record.jsonl", adder)).reset()
     env_of_adder().reset()
 
 
-def test_a_record_says_how_long_tests_took_and_which_are_flaky(source: TaskSource, adder: Task) -> None:
+def test_record_holds_test_seconds_and_flaky_tests(source: TaskSource, adder: Task) -> None:
     flaky = (
         "import os, time, unittest\n\n\nclass AddTest(unittest.TestCase):\n"
         "    def test_add(self):\n        from calc import add\n        self.assertEqual(add(2, 3), 5)\n\n"

@@ -1,4 +1,4 @@
-"""Validation finds the good tasks, says why the others are not, and goes on where it was stopped."""
+"""Validation finds usable tasks, says why others are not, and resumes."""
 
 import json
 import threading
@@ -43,16 +43,14 @@ def test_every_kind_of_task_gets_its_status(source: TaskSource) -> None:
         ("flaky_parts:flaky_empty", "flaky: empty passed 1 of 2 times"),
     ],
 )
-def test_a_task_that_cannot_make_up_its_mind_is_flaky(
-    source: TaskSource, adder: Task, grader: str, reason: str
-) -> None:
+def test_task_with_changing_verdicts_is_flaky(source: TaskSource, adder: Task, grader: str, reason: str) -> None:
     oracle = adder.oracle.model_copy(update={"grader": grader})
     source.tasks["adder"] = adder.model_copy(update={"oracle": oracle})  # type: ignore[attr-defined]  # a SmallSource
     result = validate(source, ["adder"], times=2)[0]
     assert (result.status, result.reason) == ("invalid", reason)
 
 
-def test_an_interrupted_validation_goes_on_where_it_stopped(source: TaskSource, tmp_path: Path) -> None:
+def test_interrupted_validation_resumes(source: TaskSource, tmp_path: Path) -> None:
     record = tmp_path / "runs" / "record.jsonl"
     first = validate(source, ["adder", "no-gold"], times=1, record=record)
     seen: list[TaskRecord] = []
@@ -62,7 +60,7 @@ def test_an_interrupted_validation_goes_on_where_it_stopped(source: TaskSource, 
     assert len(record.read_text().splitlines()) == 3
 
 
-def test_what_changed_is_validated_anew(source: TaskSource, adder: Task, tmp_path: Path) -> None:
+def test_changed_task_is_validated_again(source: TaskSource, adder: Task, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     validate(source, ["adder", "bad-row"], times=1, record=record)
     assert len(validate(source, ["adder"], times=2, record=record)[0].gold) == 2
@@ -74,7 +72,7 @@ def test_what_changed_is_validated_anew(source: TaskSource, adder: Task, tmp_pat
     assert [one.status for one in read_records(record)] == ["invalid", "invalid"]
 
 
-def test_trouble_with_sandboxes_is_no_fault_of_the_task(source: TaskSource, tmp_path: Path) -> None:
+def test_sandbox_failure_is_recorded_as_an_error(source: TaskSource, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     options = {"options": {"faults": [{"at": "manifest", "error": "SandboxLost", "reason": "oom"}]}}
     result = validate(source, ["adder"], times=1, backend="fake", sandbox_options=options, record=record)[0]
@@ -82,7 +80,7 @@ def test_trouble_with_sandboxes_is_no_fault_of_the_task(source: TaskSource, tmp_
     assert validate(source, ["adder"], times=1, record=record)[0].status == "valid"
 
 
-def test_leaving_closes_what_is_open_and_keeps_what_was_found(source: TaskSource, tmp_path: Path) -> None:
+def test_interrupt_closes_sandboxes_and_keeps_records(source: TaskSource, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
 
     def stop(_: TaskRecord) -> None:
@@ -95,14 +93,14 @@ def test_leaving_closes_what_is_open_and_keeps_what_was_found(source: TaskSource
     assert len(read_records(record)) == 1
 
 
-def test_a_broken_record_file_is_named_with_its_line(source: TaskSource, tmp_path: Path) -> None:
+def test_error_names_the_broken_record_file_and_line(source: TaskSource, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     record.write_text(json.dumps({"task_id": "x"}) + "\n")
     with pytest.raises(UsageError, match=r"record\.jsonl, line 1"):
         validate(source, record=record)
 
 
-def test_mistakes_of_the_caller_are_raised(source: TaskSource) -> None:
+def test_errors_of_the_caller_are_raised(source: TaskSource) -> None:
     with pytest.raises(UsageError, match="times"):
         validate(source, times=0)
     with pytest.raises(UsageError, match="Did you mean 'adder'"):
@@ -117,9 +115,7 @@ def test_toy_tasks_are_valid() -> None:
     assert {record.task_id: record.reason for record in records if record.status != "valid"} == {}
 
 
-def test_a_reason_may_be_any_text_and_an_unknown_grader_is_the_tasks_fault(
-    source: TaskSource, adder: Task, tmp_path: Path
-) -> None:
+def test_unknown_grader_makes_a_task_invalid_whatever_its_name(source: TaskSource, adder: Task, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     oracle = adder.oracle.model_copy(update={"grader": "\u2713\u2028grader"})
     source.tasks["adder"] = adder.model_copy(update={"oracle": oracle})  # type: ignore[attr-defined]  # a SmallSource
@@ -144,7 +140,7 @@ def test_only_changes_that_fail_with_gold_in_every_run_are_vouched_for() -> None
         Verdict(resolved=True, counter_tests=CounterTests(kinds={"a": "literal", "b": "number"}, unfit={"b": "number"}))
     )
     assert found.pending(2)
-    assert found.options(everything=False).unfit == {"b": ("number",)}
+    assert found.options("few").unfit == {"b": ("number",)}
     found.add(Verdict(resolved=True, counter_tests=CounterTests(kinds={"a": "literal", "b": "negation"})))
     facts = found.facts(2)
     assert facts["counter_tests"] == {"a": "literal"}

@@ -16,6 +16,7 @@ from servers.kubernetes_server import KubernetesServer
 
 from swe_gym.grading.base import Ready
 from swe_gym.grading.exit_code import EXIT_CODE
+from swe_gym.grading.plan import read_plan
 from swe_gym.sandboxes import Sandbox
 from swe_gym.sandboxes.e2b import E2BSandbox
 from swe_gym.tasks.file import write_tasks
@@ -108,7 +109,8 @@ def grade_after(task: Task, sandbox: Sandbox) -> Verdict:
     """A grader that first calls `BEFORE_THE_TESTS`."""
     while BEFORE_THE_TESTS:
         BEFORE_THE_TESTS.pop()()
-    return EXIT_CODE.decide(task, EXIT_CODE.run(Ready(task, lambda: sandbox), sandbox))
+    plan = read_plan(task.oracle.evaluation, sandbox.workdir)
+    return EXIT_CODE.decide(task, EXIT_CODE.run(Ready(task, plan, lambda: sandbox), sandbox))
 
 
 def tasks_file(folder: Path) -> str:

@@ -1,10 +1,10 @@
 """Counter-tests: required tests once more, changed so that right work must fail them.
 
 Code that shares a process with its judge can change the judge. Whatever turns failures into passes turns counter-tests
-into passes too, and is found by it: no list of tricks is needed.
+into passes too, and that reveals it: no list of tricks is needed.
 """
 
 from .changes import NATURAL, Kind
-from .plan import Counter, CounterPlan, plan_counters
+from .plan import Counter, CounterOptions, CounterPlan, Scope, plan_counters
 
-__all__ = ["NATURAL", "Counter", "CounterPlan", "Kind", "plan_counters"]
+__all__ = ["NATURAL", "Counter", "CounterOptions", "CounterPlan", "Kind", "Scope", "plan_counters"]

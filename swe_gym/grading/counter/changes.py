@@ -1,4 +1,4 @@
-"""How one assertion is changed so that right work must fail it."""
+"""Finds the ways to change an assertion so that right work must fail it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,13 @@ from .source import Edit, Function, Source, name_of
 Kind: TypeAlias = Literal[
     "literal", "pattern", "exception", "type", "comparison", "number", "helper", "negation", "local", "failure"
 ]
-"""What is changed: see `docs/grading.md`."""
+"""The kind of a change: see `docs/grading.md`."""
 
 RANKS: dict[Kind, int] = {
-    "literal": 0,
-    "pattern": 1,
-    "exception": 1,
-    "type": 1,
-    "comparison": 1,
-    "number": 2,
-    "negation": 3,
-    "helper": 4,
-    "local": 5,
-    "failure": 6,
+    **{"literal": 0, "pattern": 1, "exception": 1, "type": 1, "comparison": 1},
+    **{"number": 2, "negation": 3, "helper": 4, "local": 5, "failure": 6},
 }
-"""Kind -> how it is preferred, lowest first."""
+"""Kind -> rank; the lowest is preferred."""
 
 NATURAL: frozenset[Kind] = frozenset({"literal", "pattern", "exception", "type", "comparison"})
 """The kinds that read like a test that a person wrote."""
@@ -40,7 +32,7 @@ WARNING = frozenset({"warns", "deprecated_call", "assertWarns", "assertWarnsMess
 EXCEPTIONS = ("BufferError", "ChildProcessError", "TabError", "StopAsyncIteration", "UnicodeTranslateError")
 WARNINGS = ("BytesWarning", "ImportWarning", "UnicodeWarning")
 TYPES = ("memoryview", "slice", "property", "classmethod", "staticmethod")
-"""Those that right work does not choose either where a test leaves it the choice, as by `Exception` or `Iterable`."""
+"""Types that right work does not choose, even if a test leaves it the choice, as by `Exception` or `Iterable`."""
 
 
 EQUAL = re.compile(
@@ -50,29 +42,21 @@ EQUAL = re.compile(
     r"|template_?used|num_?queries|signature|dictcontainssubset)|eq_",
     re.IGNORECASE,
 )
-"""Assertions whose last literal argument is what they expect."""
+"""Assertions that expect their last literal argument."""
 
 PREDICATES = frozenset(
     {"isinstance", "issubclass", "allclose", "isclose", "array_equal", "hasattr", "equals", "startswith", "endswith"}
     | {"any", "all"}
 )
-"""Functions and methods that tell true from false: their result is not compared with a number."""
+"""Functions and methods that return true or false. Their result is not compared with a number."""
 
 OPPOSITES = (
-    ("assertTrue", "assertFalse"),
-    ("assertIn", "assertNotIn"),
-    ("assertIs", "assertIsNot"),
-    ("assertIsNone", "assertIsNotNone"),
-    ("assertIsInstance", "assertNotIsInstance"),
-    ("assertEqual", "assertNotEqual"),
-    ("assertAlmostEqual", "assertNotAlmostEqual"),
-    ("assertRegex", "assertNotRegex"),
-    ("assertGreater", "assertLessEqual"),
-    ("assertLess", "assertGreaterEqual"),
-    ("assert_called_once", "assert_not_called"),
-    ("assert_called", "assert_not_called"),
-    ("assertNotContains", "assertContains"),
-    ("assertTemplateNotUsed", "assertTemplateUsed"),
+    *(("assertTrue", "assertFalse"), ("assertIn", "assertNotIn"), ("assertIs", "assertIsNot")),
+    *(("assertIsNone", "assertIsNotNone"), ("assertIsInstance", "assertNotIsInstance")),
+    *(("assertEqual", "assertNotEqual"), ("assertAlmostEqual", "assertNotAlmostEqual")),
+    *(("assertRegex", "assertNotRegex"), ("assertGreater", "assertLessEqual"), ("assertLess", "assertGreaterEqual")),
+    *(("assert_called_once", "assert_not_called"), ("assert_called", "assert_not_called")),
+    *(("assertNotContains", "assertContains"), ("assertTemplateNotUsed", "assertTemplateUsed")),
 )
 OPPOSITE = {name: other for pair in OPPOSITES for name, other in (pair, pair[::-1])}
 OPERATORS: dict[type[ast.cmpop], tuple[str, str]] = {
@@ -86,13 +70,13 @@ OPERATORS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.NotIn: (r"\bnot\s+in\b", "in"),
     ast.In: (r"\bin\b", "not in"),
 }
-"""Comparison -> how it is written, and its opposite."""
+"""Comparison -> pattern of its text, and its opposite."""
 
 CALLED = frozenset(
     {"assert_called_with", "assert_called_once_with", "assert_has_calls"}
     | {"assert_awaited_with", "assert_awaited_once_with", "assert_has_awaits"}
 )
-"""Assertions of mocks, all of whose arguments are expected."""
+"""Assertions of mocks that expect all their arguments."""
 
 TOLERANCES = frozenset(
     {"rel", "abs", "rel_tol", "abs_tol", "rtol", "atol", "delta", "places", "decimal", "significant"}
@@ -108,10 +92,10 @@ class Change:
     """One way to change a test.
 
     Attributes:
-        kind: What is changed.
-        start: Where the replaced text begins.
-        end: Where it ends.
-        draw: Draws the new text.
+        kind: Kind of the change.
+        start: Start of the replaced text.
+        end: End of the replaced text.
+        draw: Function that draws the new text.
     """
 
     kind: Kind
@@ -120,12 +104,12 @@ class Change:
     draw: Draw
 
     def edit(self, rng: Random) -> Edit:
-        """The change, drawn."""
+        """Draw the change."""
         return Edit(self.start, self.end, self.draw(rng))
 
 
 def changes(function: Function, source: Source) -> list[Change]:
-    """All ways to change a test, best first: literals before the rest, late assertions before early ones."""
+    """Return all ways to change a test, best first: literals before the rest, late assertions before early ones."""
     finder = _Finder(function, source)
     found = [change for statement in reversed(reached(function, source)) for change in finder.in_statement(statement)]
     found += finder.at_the_end()
@@ -154,7 +138,7 @@ class _Finder:
                         yield from self._in_call(item.context_expr)
 
     def at_the_end(self) -> Iterator[Change]:
-        """What is appended to a test without an assertion that can be changed."""
+        """The statements to append to a test without a changeable assertion."""
         body = self._function.body
         pad = self._source.before(body[0])
         if pad.strip() or any(isinstance(node, ast.Yield) for node in ast.walk(self._function)):
@@ -182,7 +166,7 @@ class _Finder:
         yield Change("failure", place, place, lambda rng: f"{before}{self._failing(rng)}{after}")
 
     def _failing(self, rng: Random) -> str:
-        """A statement that fails, whatever the product does."""
+        """A statement that fails whatever the product does."""
         word = rng.choice(self._source.words)
         return rng.choice(
             (
@@ -224,7 +208,7 @@ class _Finder:
             case "equals" | "startswith" | "endswith", [ast.Constant() as expected]:
                 yield from self._expectation(expected)
             case "equals" | "startswith" | "endswith", [expected]:
-                yield self._number(expected)  # of `("a", "b")` one is enough: a change of the other proves nothing
+                yield self._number(expected)  # one of `("a", "b")` is enough: a change of the other proves nothing
 
     def _in_comparison(self, test: ast.Compare) -> Iterator[Change]:
         left, operator, right = [test.left, *test.comparators][-2], test.ops[-1], test.comparators[-1]
@@ -241,7 +225,7 @@ class _Finder:
             yield self._opposite(left, operator, right)
 
     def _opposite(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Change:
-        """The comparison turned round: only the operator changes."""
+        """The opposite comparison: only the operator changes."""
         pattern, other = OPERATORS[type(operator)]
         start, end = self._source.span(left)[1], self._source.span(right)[0]
         gap = re.sub(r"#[^\r\n]*", "", self._source.text(start, end))
@@ -280,7 +264,7 @@ class _Finder:
             yield Change("helper", change.start, change.end, change.draw)
 
     def _expected_by_helper(self, call: ast.Call, name: str) -> list[ast.expr]:
-        """The arguments that a helper of this file does nothing with but to expect them. The others may be inputs."""
+        """The arguments that a helper of this file only expects. The others may be inputs."""
         known = [function for names, function in self._source.functions.items() if names[-1] == name]
         if len(known) != 1:
             return []
@@ -347,7 +331,7 @@ class _Finder:
         yield self._number(expected)
 
     def _literals(self, *sides: ast.expr) -> Iterator[Change]:
-        """The literal of the first side that has one, also where a name stands for it."""
+        """The literal of the first side that has one, directly or by a name."""
         for side in sides:
             literal = changeable(side) or self._assigned(side)
             if literal is not None:
@@ -359,7 +343,7 @@ class _Finder:
         return lambda rng: other_literal(literal, text, self._source.words, rng)
 
     def _assigned(self, side: ast.expr) -> ast.expr | None:
-        """The literal that a local name is assigned, where nothing but this assertion uses the name."""
+        """The literal that is assigned to a local name, if only this assertion uses the name."""
         if not isinstance(side, ast.Name):
             return None
         uses = [node for node in ast.walk(self._function) if isinstance(node, ast.Name) and node.id == side.id]
@@ -371,7 +355,7 @@ class _Finder:
         return changeable(values[0]) if len(uses) == 2 and len(values) == 1 else None
 
     def _absent(self, member: ast.expr) -> Iterator[Change]:
-        """Something that is in no right result."""
+        """A value that no right result contains."""
         match member:
             case ast.Constant(value=str() | bytes()):
                 yield from self._patterns(member)
@@ -410,11 +394,11 @@ READERS: dict[str, Callable[[_Finder, ast.Call], Iterator[Change]]] = {
     "assertIsInstance": _Finder._in_instance,
     "assert_outcomes": _Finder._in_outcomes,
 }
-"""Assertion -> what finds the changes in it; the others are told by their names."""
+"""Assertion -> method that finds its changes. The names of others tell theirs."""
 
 
 def _expected(helper: Function, source: Source) -> Iterator[str]:
-    """The names that a function mentions once: as a side of an equation that it asserts."""
+    """The names that a function uses once, as a side of an equation that it asserts."""
     mentioned = Counter(node.id for node in ast.walk(helper) if isinstance(node, ast.Name))
     for statement in reached(helper, source):
         sides: Sequence[ast.expr] = ()
@@ -427,12 +411,12 @@ def _expected(helper: Function, source: Source) -> Iterator[str]:
 
 
 def _tolerant(call: ast.Call) -> bool:
-    """Whether an assertion sets a tolerance, which may reach from one right result to the change of another."""
+    """Whether an assertion sets a tolerance, which may accept the change of another right result."""
     if any(keyword.arg in TOLERANCES for keyword in call.keywords):
         return True
     return len(call.args) > 2 and bool(TOLERANT.search(name_of(call)))
 
 
 def _plain(node: ast.expr) -> bool:
-    """Whether an expression calls nothing."""
+    """Whether an expression contains no call."""
     return not any(isinstance(part, ast.Call | ast.Await) for part in ast.walk(node))

@@ -1,4 +1,4 @@
-"""Where a required test stands: from its id in a published list to a function in a file of the sandbox."""
+"""Finds the function of a required test, by its id in a published list, in the files of a sandbox."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import NamedTuple
 from ...errors import FileError
 from ...sandboxes.base import Sandbox
 from ...types import Oracle
+from ..diff import touched_files
+from ..ids import ParsedId, parse_id
 from ..patch import parents
-from ..protect import touched_files
 from .source import Function, Source, parse
 
-DJANGO = re.compile(r"(?P<name>\w+) \((?P<module>[\w.]+)\)")
-DOTTED = re.compile(r"[\w.]+")
 MENTIONED = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
 MAX_LISTING = 8 << 20
 
@@ -26,57 +25,23 @@ class Place(NamedTuple):
     """A test function.
 
     Attributes:
-        path: The file, relative to the workspace.
-        names: The classes that it stands in, and its name.
+        path: File, relative to the workspace.
+        names: Enclosing classes and the function's own name.
     """
 
     path: str
     names: tuple[str, ...]
 
 
-class Wanted(NamedTuple):
-    """What the id of a test says of its place.
-
-    Attributes:
-        path: The end of the file's path; empty if the id names none.
-        names: Class and function, or the function alone; empty if the id is the first line of a docstring.
-        title: The first line of the docstring.
-    """
-
-    path: str = ""
-    names: tuple[str, ...] = ()
-    title: str = ""
-
-
-def wanted(test: str) -> Wanted:
-    """Take the id of a test apart: pytest's, unittest's, Django's, sympy's."""
-    if "::" in test:
-        path, *names = test.partition("[")[0].split("::")
-        return Wanted(posixpath.normpath(path), tuple(names))
-    match = DJANGO.match(test)
-    if match:  # "test_a (package.module.Class)", since Python 3.11 "test_a (package.module.Class.test_a)"
-        dotted = match["module"].removesuffix(f".{match['name']}")
-        return _dotted([*dotted.split("."), match["name"]])
-    if DOTTED.fullmatch(test):
-        return _dotted(test.split("."))
-    return Wanted(title=test.strip())
-
-
-def _dotted(parts: list[str]) -> Wanted:
-    if len(parts) < 3:
-        return Wanted(names=tuple(parts))
-    return Wanted("/".join(parts[:-2]) + ".py", tuple(parts[-2:]))
-
-
 class Finder:
-    """Finds test functions in a sandbox that is about to judge.
+    """Finds test functions in a grading sandbox.
 
-    Files that the hidden tests bring are looked at first, then files whose path ends as the id says.
+    Files that the hidden tests bring come first, then files whose path ends as the id says.
 
     Args:
         oracle: Names the files of the hidden tests.
         sandbox: Holds the hidden tests and the work. No code of the work runs in it.
-        work: Paths that the work changes. No test is looked for there: work could plant another one of its name.
+        work: Paths that the work changes. They are not searched: work could plant another test of the same name.
     """
 
     def __init__(self, oracle: Oracle, sandbox: Sandbox, work: Collection[str] = ()) -> None:
@@ -91,7 +56,7 @@ class Finder:
         self._by_name: dict[str, list[str]] | None = None
 
     def source(self, path: str) -> Source | None:
-        """A file of the workspace, parsed; None if it is missing or not Python."""
+        """Parse a file of the workspace. Return None if it is missing or not Python."""
         if path not in self._sources:
             try:
                 trusted = self._work.isdisjoint((path, *parents(path)))
@@ -101,13 +66,13 @@ class Finder:
         return self._sources[path]
 
     def place(self, test: str) -> Place | None:
-        """Where a test stands; None if that cannot be told."""
+        """Find a test's function. Return None if the id is ambiguous or the function is not there."""
         if test not in self._places:
             self._places[test] = self._find(test)
         return self._places[test]
 
     def _find(self, test: str) -> Place | None:
-        want = wanted(test)
+        want = parse_id(test)
         candidates = self._candidates(want)
         for path in candidates:
             source = self.source(path)
@@ -116,7 +81,7 @@ class Finder:
                 return Place(path, names)
         return self._inherited(want, candidates) if want.names and any(map(self.source, candidates)) else None
 
-    def _candidates(self, want: Wanted) -> list[str]:
+    def _candidates(self, want: ParsedId) -> list[str]:
         if not want.path:
             return self._near
         if want.path in self._near or self.source(want.path) is not None:
@@ -126,11 +91,11 @@ class Finder:
         listed = [path for end in ends for path in self._listed_as(posixpath.basename(end)) if _ends(path, ends)]
         return near or sorted(listed) or _shorter(want.path, self._near)
 
-    def _inherited(self, want: Wanted, candidates: Iterable[str]) -> Place | None:
-        """The only function near by that can be the test.
+    def _inherited(self, want: ParsedId, candidates: Iterable[str]) -> Place | None:
+        """The only function nearby that can be the test.
 
-        It may have the test's name: the method of a base class in another file. Or it stands within another function
-        and asserts something: a program makes the tests of it.
+        It is the method of a base class in another file, under the test's name. Or it is an asserting function within
+        another function, from which a program makes tests.
         """
         folders = {posixpath.dirname(path) for path in candidates}
         near = [*self._near, *(path for path in self._listing() if posixpath.dirname(path) in folders)]
@@ -151,7 +116,7 @@ class Finder:
         return self._by_name.get(name, [])
 
     def _listing(self) -> list[str]:
-        """The Python files of the workspace whose path speaks of tests."""
+        """The Python files of the workspace whose path contains "test"."""
         if self._listed is None:
             command = ["find", ".", "-name", "*.py", "-path", "*test*", "-not", "-path", "./.git/*"]
             found = self._sandbox.exec(command, max_output=MAX_LISTING)
@@ -171,11 +136,11 @@ def _ends(path: str, ends: Iterable[str]) -> bool:
 
 
 def _shorter(path: str, near: Iterable[str]) -> list[str]:
-    """The files near by whose path is the end of the one in the id: ids may begin above the workspace."""
+    """The nearby files whose path ends the one in the id: ids may begin above the workspace."""
     return [known for known in near if path.endswith(f"/{known}")]
 
 
-def _find(source: Source, want: Wanted) -> tuple[str, ...] | None:
+def _find(source: Source, want: ParsedId) -> tuple[str, ...] | None:
     if want.names:
         return source.find(want.names)
     titled = [names for names, function in source.functions.items() if _title(function) == want.title]

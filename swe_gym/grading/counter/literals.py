@@ -1,7 +1,7 @@
-"""Another literal of the same type and about the same size, drawn at random, that no right result equals.
+"""Draws another literal of the same type and about the same size that no right result equals.
 
-Only characters of one literal change. There is no marker and no fixed formula: code that reads the changed test cannot
-tell it from one that a person wrote.
+Only characters of one literal change, without a marker or a fixed formula: code that reads the changed test cannot tell
+it from one that a person wrote.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LIBRARY = frozenset(
     {"array", "asarray", "Decimal", "Fraction", "dedent", "OrderedDict", "Series", "Index", "DataFrame"}
     | {"Path", "deque"}
 )
-"""Functions whose result differs when their first argument differs. Methods of that name are the product's."""
+"""Functions whose result differs if their first argument differs. Methods of that name are the product's."""
 
 TEXT_METHODS = frozenset({"format", "encode", "decode", "strip"})
-"""Methods of a literal text whose result differs when the text differs."""
+"""Methods of a literal text whose result differs if the text differs."""
 
 FIXED = re.compile(
     r"\\(?:N\{[^}]*\}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)"
@@ -31,7 +31,7 @@ FIXED = re.compile(
     r"|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}",
     re.DOTALL,
 )
-"""Parts of a text that mean something else: escapes and placeholders."""
+"""Parts of a text that must not change: escapes and placeholders."""
 
 QUOTED = re.compile(r"(?P<prefix>[A-Za-z]*)(?P<quote>'''|\"\"\"|'|\")(?P<body>.*)(?P=quote)", re.DOTALL)
 CLASSES = ("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789")
@@ -40,7 +40,7 @@ CHANGING = frozenset("".join(CLASSES))
 
 
 def changeable(node: ast.expr) -> ast.expr | None:
-    """The literal within an expression whose change changes the value: the last one of a container; None if none is."""
+    """Return the literal whose change changes an expression's value, the last of a container; None without any."""
     match node:
         case ast.Constant():
             return None if node.value is Ellipsis else node
@@ -62,7 +62,7 @@ def changeable(node: ast.expr) -> ast.expr | None:
 
 
 def _in_call(call: ast.Call) -> ast.expr | None:
-    """The literal whose change changes what a call returns; None for calls of the product."""
+    """The literal whose change changes the result of a call; None for calls of the product."""
     match call:
         case ast.Call(func=ast.Attribute(value=ast.Constant() as text, attr=name)) if name in TEXT_METHODS:
             return text
@@ -82,19 +82,19 @@ def _last(elements: Sequence[ast.expr]) -> ast.expr | None:
 
 
 def _simple(node: ast.expr) -> ast.expr | None:
-    """A part of a sum that changes it for sure."""
+    """A part of a sum whose change changes the sum."""
     found = changeable(node)
     return None if isinstance(found, ast.Constant) and found.value is None else found
 
 
 def other_literal(node: ast.expr, text: str, words: Sequence[str], rng: Random) -> str:
-    """The text of a literal that differs from one that `changeable` found.
+    """Return the text of a literal that differs from one that `changeable` found.
 
     Args:
         node: The literal.
         text: Its source text.
-        words: What a text may be made of.
-        rng: The source of chance.
+        words: Words for a new text.
+        rng: Random number generator.
     """
     if isinstance(node, ast.Constant):
         value = node.value
@@ -109,12 +109,12 @@ def other_literal(node: ast.expr, text: str, words: Sequence[str], rng: Random) 
 
 
 def any_number(rng: Random) -> str:
-    """A number that no test expects: large enough to be nobody's result, small enough to look like one."""
+    """Return a number that no test expects: large enough to be nobody's result, small enough to look like one."""
     return str(rng.randint(10 ** rng.randint(3, 4), 99_999))
 
 
 def other_number(value: int | float | complex, text: str, rng: Random) -> str:
-    """A number of the same kind, farther away than a tolerance reaches."""
+    """Return a number of the same kind, farther away than a tolerance reaches."""
     if isinstance(value, complex):
         return other_number(abs(value), text.rstrip("jJ"), rng) + "j"
     if isinstance(value, int) and abs(value) > LARGEST_INT:
@@ -131,12 +131,12 @@ def other_number(value: int | float | complex, text: str, rng: Random) -> str:
 
 
 def other_text(text: str, words: Sequence[str], rng: Random) -> str:
-    """The same string with one or two letters or digits changed, or with a word at its end if it has none.
+    """Return a string with one or two letters or digits changed, or with a word at its end if it has none.
 
     Args:
         text: A string literal in source form: prefixes, quotes, several parts.
-        words: What the word is taken from.
-        rng: The source of chance.
+        words: Words to choose from.
+        rng: Random number generator.
     """
     places = [place for start, body in _bodies(text) for place in _letters(body, start)]
     if not places:
@@ -151,14 +151,14 @@ def other_text(text: str, words: Sequence[str], rng: Random) -> str:
 
 
 def whole_other_text(text: str, words: Sequence[str], rng: Random) -> str:
-    """A string literal of some other words: for patterns, and for what must not be found in a longer text."""
+    """Return a string literal of other words: for patterns, and for texts that a longer one must not contain."""
     prefix = "b" if "b" in (QUOTED.match(text) or {"prefix": ""})["prefix"].lower() else ""
     joined = (" " if " " in text else "_").join(rng.choices(words, k=4))
     return f'{prefix}"{joined}"'
 
 
 def _bodies(text: str) -> list[tuple[int, str]]:
-    """What stands between the quotes of each part of a string literal, with its position."""
+    """The content of each part of a string literal, with its position."""
     found = []
     for start, token in _strings(text):
         match = QUOTED.match(token)
@@ -171,14 +171,14 @@ def _strings(text: str) -> Iterable[tuple[int, str]]:
     """The string tokens of an expression; an f-string counts as one."""
     wrapped = f"({text}\n)"
     starts = [0]
-    for line in wrapped.split("\n"):  # no other character ends a line: form feeds in a text do not
+    for line in wrapped.split("\n"):  # only this character ends a line: a form feed in a text does not
         starts.append(starts[-1] + len(line) + 1)
     begin = 0
     depth = 0
     for token in tokenize.generate_tokens(io.StringIO(wrapped).readline):
         start, end = (starts[row - 1] + column for row, column in (token.start, token.end))
         name = tokenize.tok_name[token.type]
-        if name == "FSTRING_START":  # Python 3.12 and newer take f-strings apart
+        if name == "FSTRING_START":  # Python 3.12 and newer tokenize f-strings
             depth += 1
             begin = start if depth == 1 else begin
         elif name == "FSTRING_END":
@@ -195,7 +195,7 @@ def _letters(body: str, start: int) -> list[int]:
 
 
 def _longer(node: ast.expr, text: str, words: Sequence[str], rng: Random) -> str:
-    """A container without a literal, with an element more."""
+    """A container without a literal, with one more element."""
     number = any_number(rng)
     if isinstance(node, ast.Dict):
         element = f'"{rng.choice(words)}": {number}'

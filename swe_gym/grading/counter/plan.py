@@ -1,29 +1,61 @@
-"""Which tests are countered, how, and in which of the two runs."""
+"""Chooses the tests that get a counter-test, the change of each, and the run in which it takes place."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Literal, get_args
 
+from ...errors import UsageError, unknown_name
+from ..ids import parse_id
 from .changes import Change, changes
-from .finding import Finder, Place, wanted
+from .finding import Finder, Place
+
+Scope = Literal["few", "all"]
+"""Tests that must keep passing and get a counter-test too: a few, if few tests must start passing; or all."""
 
 FEW = 4
-"""With fewer test functions that must start passing, some that must keep passing are countered too."""
+"""With fewer test functions that must start passing, `few` draws others."""
 
 NOT_FOUND, NO_CHANGE = "its source was not found", "nothing in it can be changed"
 
 
 @dataclass(frozen=True)
-class Counter:
-    """A test function that can be countered.
+class CounterOptions:
+    """Scope of the counter-tests.
 
     Attributes:
-        place: Where it stands.
-        tests: The required tests that it runs: more than one if it is parametrised or inherited.
-        change: What is changed in it.
+        counter: Which tests that must keep passing get a counter-test too: "few" or "all".
+        runs: Mixed runs of resolved work, an even number. Each pair draws its halves anew.
+        unfit: Test -> kinds of changes that right work is known to survive, from the record of `swe-gym validate`.
+        seed: Seed of the random choices. None draws it afresh, which keeps it secret.
+
+    Raises:
+        UsageError: `counter` is unknown, or `runs` is not an even number of at least 2.
+    """
+
+    counter: Scope = "few"
+    runs: int = 2
+    unfit: Mapping[str, Collection[str]] = field(default_factory=dict)
+    seed: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.counter not in get_args(Scope):
+            raise unknown_name("counter", self.counter, get_args(Scope))
+        if isinstance(self.runs, bool) or not isinstance(self.runs, int) or self.runs < 2 or self.runs % 2:
+            raise UsageError(f"judge_runs must be an even number of at least 2, not {self.runs!r}")
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A test function that has a counter-test.
+
+    Attributes:
+        place: Its place.
+        tests: Required tests that it runs: more than one if it is parametrised or inherited.
+        change: Change that makes the counter-test.
         starts: Whether its tests must start passing.
     """
 
@@ -35,12 +67,12 @@ class Counter:
 
 @dataclass(frozen=True)
 class CounterPlan:
-    """The test functions of one task that can be countered.
+    """The counter-tests of one task.
 
     Attributes:
-        counters: These functions.
+        counters: Test functions with a counter-test.
         uncovered: Tests that must start passing and have no counter-test -> why.
-        finder: Found them.
+        finder: Finder of the functions.
     """
 
     counters: tuple[Counter, ...] = ()
@@ -48,7 +80,7 @@ class CounterPlan:
     finder: Finder | None = None
 
     def split(self, rng: Random) -> tuple[list[Counter], list[Counter]]:
-        """Two random halves. The first counters the smaller share of tests that must start passing."""
+        """Draw two halves. The first has the smaller share of tests that must start passing."""
         first: list[Counter] = []
         second: list[Counter] = []
         for small, large, starts in ((first, second, True), (second, first, False)):
@@ -59,9 +91,9 @@ class CounterPlan:
         return first, second
 
     def edited_files(self, counters: Iterable[Counter], rng: Random) -> dict[str, bytes]:
-        """All test files of the plan, with these functions changed: path -> content.
+        """Return all test files of the plan, with these functions changed: path -> content.
 
-        Files without a change are written too: when a file was written must not tell which.
+        Files without a change are included: the time at which a file was written must not tell which has one.
         """
         by_path: dict[str, list[Counter]] = {counter.place.path: [] for counter in self.counters}
         for counter in counters:
@@ -74,7 +106,7 @@ class CounterPlan:
         return files
 
     def changed_tests(self, counters: Iterable[Counter], tests: Iterable[str]) -> set[str]:
-        """Those of some tests that run a changed function: how they end then says nothing of the work."""
+        """Return the tests that run a changed function, and whose results therefore say nothing about the work."""
         places = {counter.place for counter in counters}
         names = {place.names[-1] for place in places}
         known = {test for counter in counters for test in counter.tests}
@@ -83,7 +115,11 @@ class CounterPlan:
             return set()
         if any(place.names in _nested(finder, place) for place in places):  # whatever the names of the tests it becomes
             return {test for test in tests if finder.place(test) in places}
-        return {test for test in tests if test in known or (_name(test) in names and _runs(finder, test, places))}
+        return {
+            test
+            for test in tests
+            if test in known or (names.intersection(parse_id(test).names[-1:]) and _runs(finder, test, places))
+        }
 
 
 def plan_counters(
@@ -92,28 +128,28 @@ def plan_counters(
     keeping: Collection[str],
     rng: Random,
     *,
-    everything: bool = False,
+    counter: Scope = "few",
     unfit: Mapping[str, Collection[str]] | None = None,
 ) -> CounterPlan:
-    """Find the functions of required tests and what can be changed in them.
+    """Find the functions of required tests and choose a change for each.
 
     Args:
-        finder: Finds them.
+        finder: Finds test functions.
         starting: Tests that must start passing.
         keeping: Tests that must keep passing.
-        rng: The source of chance.
-        everything: Counter all tests that must keep passing, too.
+        rng: Random number generator.
+        counter: Which tests that must keep passing get a counter-test too.
         unfit: Test -> kinds of changes that right work is known to survive.
     """
     unfit = unfit or {}
     uncovered: dict[str, str] = {}
     counters = dict(_counters(finder, starting, unfit, uncovered))
-    missing = len(keeping) if everything else max(0, FEW - len(counters))
+    missing = len(keeping) if counter == "all" else max(0, FEW - len(counters))
     if missing:
         order = rng.sample(sorted(keeping), len(keeping))
-        for place, counter in _counters(finder, order if everything else order[: 4 * missing], unfit, {}):
+        for place, kept in _counters(finder, order if counter == "all" else order[: 4 * missing], unfit, {}):
             if place not in counters and missing:
-                counters[place] = Counter(place, counter.tests, counter.change, starts=False)
+                counters[place] = replace(kept, starts=False)
                 missing -= 1
     return CounterPlan(tuple(counters.values()), uncovered, finder)
 
@@ -146,7 +182,7 @@ def _best(finder: Finder, place: Place, unfit: Collection[str]) -> Change | None
 
 
 def _runs(finder: Finder, test: str, places: Collection[Place]) -> bool:
-    """Whether a test is one of these functions, or calls the one that it overrides."""
+    """Whether a test runs one of these functions, itself or by a call of the method that it overrides."""
     place = finder.place(test)
     source = finder.source(place.path) if place else None
     return place in places or bool(place and source and source.calls_super(place.names))
@@ -155,8 +191,3 @@ def _runs(finder: Finder, test: str, places: Collection[Place]) -> bool:
 def _nested(finder: Finder, place: Place) -> Collection[tuple[str, ...]]:
     source = finder.source(place.path)
     return source.nested if source else ()
-
-
-def _name(test: str) -> str:
-    names = wanted(test).names
-    return names[-1] if names else ""

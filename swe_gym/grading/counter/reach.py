@@ -1,8 +1,9 @@
-"""Which statements of a test are sure to run when the test passes, whatever right work it tests.
+"""Finds the statements of a test that are sure to run if the test passes, whatever right work it tests.
 
-A changed assertion proves something only if it is reached. The search enters `with` blocks that swallow no exception,
-`try` without handlers, `finally`, and loops over literals. It does not enter `if`, `try` with handlers, `while`, loops
-over what the product returns, and nested functions. It ends where `return`, `break` or `continue` may skip the rest.
+A changed assertion proves something only if it is reached. The search enters `with` blocks that do not swallow
+exceptions, `try` without handlers, `finally`, and loops over literals. It does not enter `if`, `try` with handlers,
+`while`, loops over the product's results, and nested functions. It ends where `return`, `break` or `continue` may skip
+the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def reached(function: Function, source: Source) -> list[ast.stmt]:
-    """The statements of a test that run whenever it passes, in their order."""
+    """Return the statements that run whenever a test passes, in order."""
     return list(_reached(function.body, _literal_names(function, source)))
 
 
@@ -51,7 +52,7 @@ def _swallows(item: ast.withitem) -> bool:
 
 
 def may_leave(statement: ast.stmt, *, in_loop: bool = False) -> bool:
-    """Whether what follows a statement may be skipped in a test that passes."""
+    """Whether a passing test may skip the statements after this one."""
     leaving: tuple[type[ast.stmt], ...] = (ast.Return, ast.Break, ast.Continue) if in_loop else (ast.Return,)
     todo: list[ast.AST] = [statement]
     while todo:
@@ -89,7 +90,7 @@ def _whole(node: ast.expr) -> bool:
 
 
 def _stores(body: Sequence[ast.stmt]) -> tuple[Counter[str], Counter[str]]:
-    """How often each name is assigned a filled literal, and how often it is assigned at all."""
+    """Count how often each name is assigned a non-empty literal, and how often it is assigned at all."""
     filled, stored = Counter[str](), Counter[str]()
     for statement in body:
         for node in ast.walk(statement) if not isinstance(statement, NESTED) else ():
@@ -106,7 +107,7 @@ def _module_stores(source: Source) -> tuple[Counter[str], Counter[str]]:
 
 
 def _literal_names(function: Function, source: Source) -> set[str]:
-    """The names that are assigned filled literals, and nothing else."""
+    """The names that are assigned only non-empty literals."""
     filled, stored = (
         outer + inner for outer, inner in zip(_module_stores(source), _stores(function.body), strict=True)
     )

@@ -1,4 +1,4 @@
-"""The source of a test file: its tree, its text by position, and edits that change nothing else."""
+"""Parses a test file, and edits it without changing anything else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Source:
     Positions are byte offsets into the UTF-8 text, as in `ast`.
 
     Args:
-        data: The file's content.
+        data: Content of the file.
 
     Raises:
         ValueError: The content is not Python 3, or too large.
@@ -57,24 +57,24 @@ class Source:
             self._lines.append(self._lines[-1] + len(line))
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """Where a node begins and ends."""
+        """Return the start and end of a node."""
         last_line, last_column = node.end_lineno or node.lineno, node.end_col_offset or 0
         return self._lines[node.lineno - 1] + node.col_offset, self._lines[last_line - 1] + last_column
 
     def text(self, start: int, end: int) -> str:
-        """The text between two positions."""
+        """Return the text between two positions."""
         return self._utf8[start:end].decode()
 
     def text_of(self, node: ast.expr | ast.stmt) -> str:
-        """The text of a node."""
+        """Return the text of a node."""
         return self.text(*self.span(node))
 
     def before(self, node: ast.expr | ast.stmt) -> str:
-        """The text of the line that comes before a node: the indentation of its block, if it is the first there."""
+        """Return the text before a node on its line: the indentation of its block, if the node is first there."""
         return self.text(self._lines[node.lineno - 1], self.span(node)[0])
 
     def edited(self, edits: Iterable[Edit]) -> bytes:
-        """The file's content after edits that do not overlap, in the file's own encoding."""
+        """Return the file's content after edits that do not overlap, in the file's own encoding."""
         data = self._utf8
         for edit in sorted(edits, reverse=True):
             data = data[: edit.start] + edit.text.encode() + data[edit.end :]
@@ -82,17 +82,17 @@ class Source:
 
     @functools.cached_property
     def words(self) -> tuple[str, ...]:
-        """The words of the file, sorted: a text made of them looks like any other text of it."""
+        """The sorted words of the file. A text made of them looks like the file's other texts."""
         return tuple(sorted(set(WORD.findall(self._utf8.decode())))) or ("other",)
 
     @functools.cached_property
     def functions(self) -> dict[tuple[str, ...], Function]:
-        """The functions of the module and of its classes, by their names: `("TestCase", "test_a")`."""
+        """Functions of the module and of its classes, by their names: `("TestCase", "test_a")`."""
         return dict(_functions(self.tree.body, ()))
 
     @functools.cached_property
     def nested(self) -> dict[tuple[str, ...], Function]:
-        """The functions within those functions that assert something."""
+        """Functions within those functions that assert something."""
         found = {}
         for names, function in self.functions.items():
             for node in ast.walk(function):
@@ -107,23 +107,23 @@ class Source:
         return {node.name: [name_of(base) for base in node.bases] for node in found}
 
     def imports(self, name: str) -> bool:
-        """Whether the module imports a name from another one, or everything that is there."""
+        """Whether the module imports a name from another one, by name or by `*`."""
         found = (node for node in self.tree.body if isinstance(node, ast.ImportFrom))
         return any(alias.name in ("*", name) for node in found for alias in node.names)
 
     def calls_super(self, names: tuple[str, ...]) -> bool:
-        """Whether a function calls a method of a base class that has its own name."""
+        """Whether a function calls the method of the same name of a base class."""
         return any(
             isinstance(node, ast.Attribute) and node.attr == names[-1] and name_of(node.value) == "super"
             for node in ast.walk(self.function(names))
         )
 
     def function(self, names: tuple[str, ...]) -> Function:
-        """The function of these names, also one that stands within another."""
+        """Return the function of these names, also one within another function."""
         return self.functions.get(names) or self.nested[names]
 
     def find(self, names: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The names of a function, or of the one that its class inherits within the file; None if there is neither."""
+        """Return the names of a function, or of the one that its class inherits within the file; None if missing."""
         if names in self.functions:
             return names
         seen, todo = {""}, list(self.classes.get(names[-2], ())) if len(names) > 1 else []
@@ -141,7 +141,7 @@ class Source:
 
 @functools.lru_cache(maxsize=8)
 def parse(data: bytes) -> Source | None:
-    """The source, parsed once for all who ask; None if it cannot be parsed."""
+    """Parse a file, with a cache. Return None if it cannot be parsed."""
     try:
         return Source(data)
     except ValueError:
@@ -149,7 +149,7 @@ def parse(data: bytes) -> Source | None:
 
 
 def _parse(text: str) -> ast.Module:
-    with _parsing, warnings.catch_warnings():  # of invalid escapes, for instance: they are not ours to hear
+    with _parsing, warnings.catch_warnings():  # invalid escapes, for instance
         warnings.simplefilter("ignore")
         return ast.parse(text)
 
@@ -178,7 +178,7 @@ def _asserts(function: Function) -> bool:
 
 
 def name_of(node: ast.expr) -> str:
-    """The last name of `a.b.name` or `name`, or of what is called; empty for other expressions."""
+    """Return the last name of `a.b.name` or `name`, also of a call; empty for other expressions."""
     if isinstance(node, ast.Call):
         return name_of(node.func)
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

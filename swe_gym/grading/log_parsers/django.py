@@ -1,8 +1,7 @@
-"""unittest with `--verbosity 2` or `-v`, as Django's runner prints it.
+"""Log parser for unittest with `--verbosity 2` or `-v`, as Django's runner prints it.
 
-A test is announced as `test_a (module.Class) ... `, and its result follows: on the same line, or after whatever the
-test printed meanwhile. A test with a docstring is announced with its first line, and published lists name it by that
-line: such a test is there under both names.
+A test is announced as `test_a (module.Class) ... `. Its result follows on the same line, or after the test's output. A
+test with a docstring is announced with its first line, and published lists name it by that line: it has both names.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ RULES = ("-----", "=====")
 
 
 def parse_django(log: str) -> dict[str, TestStatus]:
-    """The results of a unittest run, under `test (module.Class)` and under the first line of the docstring."""
+    """Read a unittest run, under `test (module.Class)` and under the first line of the docstring."""
     run = _Run()
     for line in stripped_lines(log):
         run.read(line)
@@ -36,13 +35,13 @@ def parse_django(log: str) -> dict[str, TestStatus]:
 
 
 class _Run:
-    """What the lines read so far say."""
+    """The state after the lines read so far."""
 
     def __init__(self) -> None:
         self.results: dict[str, TestStatus] = {}
-        self.title = ""  # the line before, where it names a test
-        self.pending: tuple[str, ...] = ()  # names of the test that was announced and has no result yet
-        self.failed: TestStatus | None = None  # what the header of a failure before this line said
+        self.title = ""  # the line before, if it names a test
+        self.pending: tuple[str, ...] = ()  # names of the announced test that has no result yet
+        self.failed: TestStatus | None = None  # status in the failure header before this line
 
     def read(self, line: str) -> None:
         header = HEADER.match(line)
@@ -76,13 +75,13 @@ class _Run:
             self.pending = ()
 
     def _names(self, announced: str) -> tuple[str, ...]:
-        """How a test was announced: all of it, and what is a test's name at its end, after another one's output."""
+        """The names in an announcement: all of it, and the test's name at its end, after another test's output."""
         name = last_name(announced) or self.title
         return tuple(dict.fromkeys(name for name in (announced, name) if name))
 
 
 def last_name(text: str) -> str:
-    """The name of a test at the end of a text, `test (module.Class)`; empty where there is none."""
+    """Return the name of a test at the end of a text, `test (module.Class)`; empty if there is none."""
     before, bracket, place = text.removesuffix(")").rpartition(" (")
     backwards = WORD.match(before[::-1])
     if not (text.endswith(")") and bracket and backwards and PLACE.fullmatch(place)):
@@ -91,5 +90,5 @@ def last_name(text: str) -> str:
 
 
 def outcome(text: str) -> TestStatus | None:
-    """The status that a word or two stand for; None where they stand for none."""
+    """Return the status that a word or two stand for; None if they stand for none."""
     return TestStatus.SKIPPED if text.startswith("skipped") else OUTCOMES.get(text)

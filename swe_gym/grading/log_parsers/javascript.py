@@ -1,4 +1,4 @@
-"""Runners of JavaScript: jest, vitest, mocha, karma, tap."""
+"""Log parsers for JavaScript: jest, vitest, mocha, karma, tap."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ parse_jest_files = by_line(rf"(?P<status>PASS|FAIL) (?P<test>\S.*?){TIME}", {"PA
 
 
 def parse_jest_suites(log: str) -> dict[str, TestStatus]:
-    """Jest with the file before each test's name, `a.test.js:test`, and the files themselves."""
+    """Read jest with the file before each test's name, `a.test.js:test`, and the files themselves."""
     results: dict[str, TestStatus] = {}
     suite = ""
     for line in stripped_lines(log):
@@ -46,7 +46,7 @@ def parse_jest_suites(log: str) -> dict[str, TestStatus]:
 
 
 def parse_jest_or_json(log: str) -> dict[str, TestStatus]:
-    """Jest's own output, or its JSON made into lines by the evaluation script."""
+    """Read jest's own output, or its JSON made into lines by the evaluation script."""
     return {**parse_jest(log), **parse_jest_json(log)}
 
 
@@ -57,19 +57,19 @@ class Suites:
         self._open: list[tuple[int, str]] = []
 
     def enter(self, line: str) -> None:
-        """Take a line as the name of a suite."""
+        """Enter the suite that a line names."""
         indent = len(line) - len(line.lstrip())
         while self._open and self._open[-1][0] >= indent:
             self._open.pop()
         self._open.append((indent, line.strip()))
 
     def name(self, test: str, separator: str) -> str:
-        """The test's name with those of its suites."""
+        """Return a test's name with those of its suites."""
         return separator.join([*(name for _, name in self._open[-MAX_DEPTH:]), test])
 
 
 def parse_calypso(log: str) -> dict[str, TestStatus]:
-    """Jest with suites, `suite - suite - test`, from the shell's trace of each jest to its first failure or summary."""
+    """Read jest with suites, `suite - test`, from the shell's trace of each jest to its first failure or summary."""
     results: dict[str, TestStatus] = {}
     suites = Suites()
     reading = False
@@ -88,10 +88,10 @@ def parse_calypso(log: str) -> dict[str, TestStatus]:
 
 
 def parse_karma(log: str) -> dict[str, TestStatus]:
-    """Karma's mocha reporter: `suite > test`, from the browser's start to the summary.
+    """Read karma's mocha reporter: `suite > test`, from the browser's start to the summary.
 
-    Names as in SWE-bench's lists: a suite is entered where the indentation grows and left where it shrinks, and a suite
-    that follows another of the same depth keeps the name of the first.
+    The names are those of SWE-bench's lists: a suite begins where the indentation grows and ends where it shrinks. A
+    suite that follows another of the same depth keeps the name of the first.
     """
     results: dict[str, TestStatus] = {}
     suites: list[str] = []
@@ -115,14 +115,14 @@ def parse_karma(log: str) -> dict[str, TestStatus]:
     return results
 
 
-# --- what names failures only: what it does not name has passed, where the suite ran -------------------------------
+# --- logs that name failures only ---------------------------------------------------------------------------------
 
 
 parse_marked: LogParser = by_line(r"(?P<status>\d)\d*\) (?P<test>.+)", dict.fromkeys("123456789", FAILED))
 
 
 def parse_chart_js(log: str) -> dict[str, TestStatus]:
-    """Karma's failures: `Chrome 100.0 (Linux) suite test FAILED`."""
+    """Read karma's failures: `Chrome 100.0 (Linux) suite test FAILED`."""
     results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         browser = BROWSER.search(line) if line.endswith("FAILED") else None
@@ -132,7 +132,7 @@ def parse_chart_js(log: str) -> dict[str, TestStatus]:
 
 
 def parse_p5js(log: str) -> dict[str, TestStatus]:
-    """Mocha's failures: a number, suites and the test, each deeper than the one before, the last with a colon."""
+    """Read mocha's failures: a number, suites and the test, each deeper than the one before, the last with a colon."""
     results: dict[str, TestStatus] = {}
     names: list[str] = []
     depth = -1

@@ -1,6 +1,6 @@
-"""JUnit's XML, as scripts print it at the end of a run.
+"""Log parsers for JUnit's XML, as scripts print it at the end of a run.
 
-It is read tag by tag: no XML parser sees text that a policy can write.
+They read tag by tag: no XML parser sees text that a policy can write.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ ENDS = {"failure": TestStatus.FAILED, "error": TestStatus.ERROR, "skipped": Test
 
 
 def junit(name: Callable[[str, str], str]) -> LogParser:
-    """A parser of JUnit's XML.
+    """Return a parser of JUnit's XML.
 
     Args:
-        name: What a test is called, of its class (which may be empty) and its name, both as they stand in the XML.
+        name: Makes a test's name from the XML's class, which may be empty, and name.
     """
 
     def parse(log: str) -> dict[str, TestStatus]:

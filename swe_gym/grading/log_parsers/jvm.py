@@ -1,4 +1,4 @@
-"""Runners of Java and its kin: Maven, Ant, Gradle."""
+"""Log parsers for Maven, Ant and Gradle."""
 
 from __future__ import annotations
 
@@ -25,12 +25,8 @@ METHOD = re.compile(
 
 TASK = re.compile(r"> Task :(?P<test>\S+)(?: (?P<status>\S+))?")
 TASK_ENDS = {
-    "": PASSED,
-    "UP-TO-DATE": PASSED,
-    "FROM-CACHE": PASSED,
-    "FAILED": FAILED,
-    "SKIPPED": SKIPPED,
-    "NO-SOURCE": SKIPPED,
+    **{"": PASSED, "UP-TO-DATE": PASSED, "FROM-CACHE": PASSED},
+    **{"FAILED": FAILED, "SKIPPED": SKIPPED, "NO-SOURCE": SKIPPED},
 }
 METHOD_ENDS = {"PASSED": PASSED, "FAILED": FAILED, "SKIPPED": SKIPPED}
 GRADLE_NAME = re.compile(r"[^>\s]\S*\s+>\s+\S+")
@@ -41,10 +37,10 @@ parse_ant = by_line(
 
 
 def parse_maven(log: str) -> dict[str, TestStatus]:
-    """Maven asked for one test at a time: Maven itself does not name tests that pass.
+    """Read Maven called for one test at a time, because Maven does not name tests that pass.
 
-    The names stand in the shell's trace of the commands (`-Dtest=NAME`), the results in Maven's last lines, in the same
-    order. A build that ends before a test was asked for made ready for the tests.
+    The shell's trace of the commands (`-Dtest=NAME`) holds the names; Maven's last lines hold the results, in the same
+    order. A build that ends before the first such command is preparation.
     """
     tests: deque[str] = deque()
     results: dict[str, TestStatus] = {}
@@ -57,9 +53,9 @@ def parse_maven(log: str) -> dict[str, TestStatus]:
 
 
 def parse_maven_classes(log: str) -> dict[str, TestStatus]:
-    """The summaries that Maven's Surefire prints of each class, under the class's name, and its failed methods.
+    """Read the summaries that Maven's Surefire prints of each class, under the class's name, and failed methods.
 
-    Surefire before 2.19 does not repeat the name in the summary: it is that of the class said to be running.
+    Before Surefire 2.19, the summary lacks the name: it is that of the class announced as running.
     """
     results: dict[str, TestStatus] = {}
     running = ""
@@ -82,7 +78,7 @@ def _class_status(summary: re.Match[str]) -> TestStatus:
 
 
 def parse_gradle(log: str) -> dict[str, TestStatus]:
-    """Tests as Gradle names them, `Class > method`; what other processes print may part a name from its result."""
+    """Read tests as Gradle names them, `Class > method`. Other output may separate a name from its result."""
     results: dict[str, TestStatus] = {}
     pending = ""
     for line in stripped_lines(log):
@@ -99,7 +95,7 @@ def parse_gradle(log: str) -> dict[str, TestStatus]:
 
 
 def parse_gradle_tasks(log: str) -> dict[str, TestStatus]:
-    """Gradle's tasks, `project:task`, and the tests that it names, `Class > method`."""
+    """Read Gradle's tasks, `project:task`, and the tests that it names, `Class > method`."""
     results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         test, _, word = line.rpartition(" ")

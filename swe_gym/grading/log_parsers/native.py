@@ -1,4 +1,4 @@
-"""Runners of Go, Rust, C and C++: one line for each test, or doctest's XML."""
+"""Log parsers for Go, Rust, C and C++: one line per test, or doctest's XML."""
 
 from __future__ import annotations
 
@@ -23,30 +23,16 @@ parse_googletest = by_line(  # `ctest -V` puts a number before the line; a param
 )
 parse_ctest = by_line(
     r"\d+/\d+ Test +#\d+: (?P<test>\S+) \.* *(?:\*{3})?(?P<status>Passed|Failed|Exception|Timeout|Not Run|Skipped)\b.*",
-    {
-        "Passed": PASSED,
-        "Failed": FAILED,
-        "Exception": ERROR,
-        "Timeout": ERROR,
-        "Not Run": SKIPPED,
-        "Skipped": SKIPPED,
-    },
+    {"Passed": PASSED, "Failed": FAILED, "Exception": ERROR, "Timeout": ERROR, "Not Run": SKIPPED, "Skipped": SKIPPED},
 )
 parse_redis = by_line(  # a failed test's line ends with its file
     r"\[(?:(?P<status>ok|skip|ignore)\]: (?P<test>.+?)(?: \(\d+ ?m?s\))?"
     r"|(?P<status2>err)\]: (?P<test2>.+?)(?: in \S+)?)",
     {"ok": PASSED, "err": FAILED, "skip": SKIPPED, "ignore": SKIPPED},
 )
-parse_jq = by_line(  # automake's
+parse_jq = by_line(  # automake's; the makefile, which is product, decides what XFAIL is
     r"(?P<status>PASS|FAIL|SKIP|XFAIL|XPASS|ERROR): (?P<test>.+)",
-    {
-        "PASS": PASSED,
-        "FAIL": FAILED,
-        "SKIP": SKIPPED,
-        "XFAIL": SKIPPED,  # the makefile says so, and that is product
-        "XPASS": TestStatus.XPASSED,
-        "ERROR": ERROR,
-    },
+    {"PASS": PASSED, "FAIL": FAILED, "SKIP": SKIPPED, "XFAIL": SKIPPED, "XPASS": TestStatus.XPASSED, "ERROR": ERROR},
 )
 parse_micropython = by_line(
     r"(?P<status>pass|FAIL|skip)\s+(?P<test>\S.*)", {"pass": PASSED, "FAIL": FAILED, "skip": SKIPPED}
@@ -58,9 +44,9 @@ NAME = re.compile(r'\bname="([^"]{0,4000})"')  # Python does not read numbers of
 
 
 def parse_doctest(log: str) -> dict[str, TestStatus]:
-    """Doctest's XML (`-s -r=xml`): `test case > sub-case`, which fails with any expression in it.
+    """Read doctest's XML (`-s -r=xml`): `test case > sub-case`, which fails with any expression in it.
 
-    It is read tag by tag: no XML parser sees text that a policy can write.
+    It reads tag by tag: no XML parser sees text that a policy can write.
     """
     results: dict[str, TestStatus] = {}
     case, open_parts = "", list[str]()

@@ -1,4 +1,4 @@
-"""pytest: the lines of its short summary, and those of a verbose run."""
+"""Log parsers for pytest: the lines of its short summary and of a verbose run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ STATUSES = {
 WORDS = "|".join(STATUSES)
 SUMMARY = re.compile(rf"({WORDS})\s+(\S.*)")
 VERBOSE = re.compile(rf"\s({WORDS})(?:\s+\(.*)?$")
-WORKER = re.compile(r"\[gw\d+\]\s+(?:\[\s*\d+%\]\s+)?")  # pytest-xdist says who ran a test, and puts the status first
+WORKER = re.compile(r"\[gw\d+\]\s+(?:\[\s*\d+%\]\s+)?")  # pytest-xdist names the worker and puts the status first
 PERCENT = re.compile(r"\[\s*\d+%\]$")
-BARE_COLOUR = re.compile(r"\[\d+(?:;\d+)*m")  # of terminals whose escape character got lost
+BARE_COLOUR = re.compile(r"\[\d+(?:;\d+)*m")  # its escape character is lost
 PROGRESS = re.compile(r"\[\s*\d+%\]")  # stands in published lists, from a status that live logging put on its own line
 
 
 def parse_pytest(log: str) -> dict[str, TestStatus]:
-    """The results of a pytest run, under full node ids, blanks and all.
+    """Read a pytest run, under full node ids, blanks included.
 
-    A file that could not be collected is there under its path. Of progress, which is no test, the last line counts.
+    A file that could not be collected is there under its path. Of progress lines, the last counts.
     """
     results: dict[str, TestStatus] = {}
     for line in clean_lines(log):
@@ -41,22 +41,22 @@ def parse_pytest(log: str) -> dict[str, TestStatus]:
 
 
 def parse_pytest_options(log: str) -> dict[str, TestStatus]:
-    """The same, with an absolute path as parameter cut to its last part: `test_a[/x/y.py]` becomes `test_a[/y.py]`."""
+    """Read pytest with absolute paths as parameters cut to the last part: `test_a[/x/y.py]` becomes `test_a[/y.py]`."""
     return _renamed(parse_pytest(log), short_path)
 
 
 def parse_matplotlib(log: str) -> dict[str, TestStatus]:
-    """The same, with mouse buttons by number, as older versions of Python write them."""
+    """Read pytest with mouse buttons as numbers, as older versions of Python write them."""
     return _renamed(parse_pytest(log), plain_buttons)
 
 
 def parse_pytest_colours(log: str) -> dict[str, TestStatus]:
-    """The same, for logs with colours whose escape character may be lost."""
+    """Read pytest in logs whose colours may have lost their escape characters."""
     return parse_pytest(BARE_COLOUR.sub("", log) if "\x1b" not in log else log)
 
 
 def short_path(test: str) -> str:
-    """A test id whose only parameter is an absolute path, with the path's last part alone."""
+    """Cut the absolute path that is a test id's only parameter to its last part."""
     name, bracket, option = test.partition("[")
     option, closing, _ = option.rpartition("]")
     is_path = option.startswith("/") and not option.startswith("//") and "*" not in option
@@ -66,7 +66,7 @@ def short_path(test: str) -> str:
 
 
 def plain_buttons(test: str) -> str:
-    """A test id with the names of mouse buttons as numbers."""
+    """Replace the names of mouse buttons in a test id by numbers."""
     return test.replace("MouseButton.LEFT", "1").replace("MouseButton.RIGHT", "3")
 
 
@@ -101,7 +101,7 @@ def _without_percent(line: str) -> str:
 
 
 def without_reason(text: str) -> str:
-    """A test id without the " - reason" that follows it. A parameter may hold such a dash too."""
+    """Return a test id without the " - reason" that follows it. A parameter may hold such a dash too."""
     first, position, depth = -1, 0, 0
     while (dash := text.find(" - ", position)) != -1:
         depth += text.count("[", position, dash) - text.count("]", position, dash)
@@ -113,5 +113,5 @@ def without_reason(text: str) -> str:
 
 
 def _is_test(text: str) -> bool:
-    """Whether this can be a node id, and not a log message or a count of skipped tests."""
+    """Whether a text can be a node id, and not a log message or a count of skipped tests."""
     return "::" in text or (text.endswith(".py") and " " not in text) or bool(PROGRESS.match(text))

@@ -1,4 +1,4 @@
-"""R2E-Gym's short names: what follows the file in a node id, with dots: `TestA.test_b[c]`."""
+"""Log parser for R2E-Gym's short names: the part of a node id after the file, with dots: `TestA.test_b[c]`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ ORDER = (TestStatus.PASSED, TestStatus.ERROR, TestStatus.FAILED)
 
 
 def parse_r2e(log: str) -> dict[str, TestStatus]:
-    """The results in the short summary of a run; skipped tests and expected failures are in no map.
+    """Read the short summary of a run. Skipped tests and expected failures are not in maps.
 
-    Of two tests with the same short name the later line counts, as when the maps were made. No map was made of a log
-    with several summaries: a test that ends differently in them ends as the worst.
+    If two tests have the same short name, the later line counts, as when the maps were made. No map was made from a log
+    with several summaries: there the worst status counts.
     """
     results: dict[str, TestStatus] = {}
     section: dict[str, TestStatus] | None = None
@@ -38,5 +38,5 @@ def _read(line: str, section: dict[str, TestStatus]) -> None:
 
 
 def short_name(test: str) -> str:
-    """The name that R2E-Gym gives a test, of its node id; empty for what is no test."""
+    """Return R2E-Gym's name for the test of a node id; empty if it is not a test."""
     return test.partition("::")[2].replace("::", ".").partition(" - ")[0].strip()

@@ -1,4 +1,4 @@
-"""Runners of twenty languages as SWE-rebench V2 reads them: its lists hold the names that are made here."""
+"""Log parsers for twenty languages, with the test names of SWE-rebench V2's lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TAP = re.compile(r"(?P<status>ok|not ok)\s+\d+\s+-\s+(?P<test>.+)")
 
 
 def parse_js(log: str) -> dict[str, TestStatus]:
-    """Mocha: a check mark or a dash, or a number where the test failed."""
+    """Read mocha: a check mark or a dash, or a number if the test failed."""
     results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         numbered = NUMBERED.match(line)
@@ -50,7 +50,7 @@ parse_npx = by_line(
 
 
 def parse_js_symbols(log: str) -> dict[str, TestStatus]:
-    """Jest, vitest and their kin: one of many marks, and sometimes a label before the name, "[unit]: "."""
+    """Read jest, vitest and the like: one of many marks, and sometimes a label before the name, "[unit]: "."""
     results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         if line[:1] in SYMBOLS and line:
@@ -62,7 +62,7 @@ def parse_js_symbols(log: str) -> dict[str, TestStatus]:
 
 
 def parse_js_tap(log: str) -> dict[str, TestStatus]:
-    """TAP with blocks in braces: `suite :: test`. What a directive says of a test is not looked at."""
+    """Read TAP with blocks in braces: `suite :: test`. Directives are ignored."""
     results: dict[str, TestStatus] = {}
     suites: list[str] = []
     for line in filter(None, stripped_lines(log)):
@@ -79,13 +79,7 @@ def parse_js_tap(log: str) -> dict[str, TestStatus]:
     return results
 
 
-def parse_pest(log: str) -> dict[str, TestStatus]:
-    """Pest and `artisan test`: a mark, a name and a duration."""
-    results: dict[str, TestStatus] = {}
-    for line in stripped_lines(log):
-        if line[:1] in PEST and line[1:2].isspace():
-            note(results, without_end(line[1:], PEST_DURATION), PEST[line[0]])
-    return results
+parse_pest = by_line(r"(?P<status>\S)\s(?P<test>.*)", PEST, PEST_DURATION)  # also `artisan test`
 
 
 # --- Java and Kotlin ----------------------------------------------------------------------------------------------
@@ -96,7 +90,7 @@ COUNTS = re.compile(r"Tests run: *(\d+), *Failures: *(\d+), *Errors: *(\d+), *Sk
 
 
 def parse_maven_or_junit(log: str) -> dict[str, TestStatus]:
-    """Maven's classes, of which none may have a skipped test; else JUnit's XML; else one Maven for each test."""
+    """Read Maven's classes, which a skipped test makes skipped; else JUnit's XML; else one Maven per test."""
     results: dict[str, TestStatus] = {}
     running = ""
     for line in stripped_lines(log):
@@ -110,7 +104,7 @@ def parse_maven_or_junit(log: str) -> dict[str, TestStatus]:
 
 
 def parse_maven_modules(log: str) -> dict[str, TestStatus]:
-    """Maven's summary of a build of several modules, and as "__suite__" the first count of tests."""
+    """Read Maven's summary of a build of several modules, and the first count of tests as "__suite__"."""
     results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         if line.startswith("[INFO] ") and (match := MODULE.search(line, max(0, len(line) - TAIL))):
@@ -160,8 +154,11 @@ VSTEST = {"Passed": PASSED, "Failed": FAILED, "Skipped": SKIPPED}
 ELIXIR_PLACE = re.compile(r" \[L#\d+\]$")
 ELIXIR_TIME = re.compile(r" \(\d+(?:\.\d+)?ms\)$")
 ELIXIR_FAILURE = re.compile(r"\d+\) test (?P<test>.+) \([^()]+\)")
-TESTTHAT = re.compile(r"(?P<mark>[✔✖])\s+\|[^|]+\|\s+(?P<test>\S.*)")
-TESTTHAT_TIME = re.compile(r"\s*\[\s*\d+(?:\.\d+)?\s*[a-zA-Z]+\]$")
+parse_testthat = by_line(  # R's
+    r"(?P<status>[✔✖])\s+\|[^|]+\|\s+(?P<test>\S.*)",
+    {"✔": PASSED, "✖": FAILED},
+    re.compile(r"\s*\[\s*\d+(?:\.\d+)?\s*[a-zA-Z]+\]$"),
+)
 RUBY_TIME = re.compile(r" *\([\d.]+s\)\s*$")
 RUBY_WORDS = {
     **dict.fromkeys(("PASS", "PASSED"), PASSED),
@@ -174,7 +171,7 @@ WORD = re.compile(r"\s(?P<status>PASSED|FAILED|SKIPPED|ERROR)")
 
 
 def parse_csharp(log: str) -> dict[str, TestStatus]:
-    """The .NET runner: an indented word, the test and how long it took."""
+    """Read the .NET runner: an indented word, the test and its duration."""
     results: dict[str, TestStatus] = {}
     for line in clean_lines(log):
         word, _, rest = line.strip().partition(" ")
@@ -186,7 +183,7 @@ def parse_csharp(log: str) -> dict[str, TestStatus]:
 
 
 def parse_elixir(log: str) -> dict[str, TestStatus]:
-    """ExUnit with `--trace`: `* test NAME (1.2ms) [L#3]`, and a number before what failed."""
+    """Read ExUnit with `--trace`: `* test NAME (1.2ms) [L#3]`, and a number before each failure."""
     results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         name = without_end(line.removeprefix("* test "), ELIXIR_PLACE)
@@ -199,16 +196,8 @@ def parse_elixir(log: str) -> dict[str, TestStatus]:
     return results
 
 
-def parse_testthat(log: str) -> dict[str, TestStatus]:
-    """R's testthat: a mark, counts and the file's name."""
-    results: dict[str, TestStatus] = {}
-    for match in filter(None, map(TESTTHAT.fullmatch, stripped_lines(log))):
-        note(results, without_end(match["test"], TESTTHAT_TIME), PASSED if match["mark"] == "✔" else FAILED)
-    return results
-
-
 def parse_ruby_suites(log: str) -> dict[str, TestStatus]:
-    """Minitest's reporters: a class on a line of its own, then `test_a PASS (0.02s)`."""
+    """Read minitest's reporters: a class on a line of its own, then `test_a PASS (0.02s)`."""
     results: dict[str, TestStatus] = {}
     suite = ""
     for line in clean_lines(log):
@@ -223,7 +212,7 @@ def parse_ruby_suites(log: str) -> dict[str, TestStatus]:
 
 
 def parse_ruby_letters(log: str) -> dict[str, TestStatus]:
-    """Minitest: `Class#test = 0.02 s = .`."""
+    """Read minitest: `Class#test = 0.02 s = .`."""
     results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         head, _, letter = line.rpartition(" = ")
@@ -234,7 +223,7 @@ def parse_ruby_letters(log: str) -> dict[str, TestStatus]:
 
 
 def parse_cpp_nodes(log: str) -> dict[str, TestStatus]:
-    """What comes before a word for a result, without all up to its last "::"."""
+    """Read the text between the last "::" and a word for a result."""
     results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         if match := WORD.search(line):
@@ -251,7 +240,7 @@ DART_LINE = re.compile(
 
 
 def parse_dart_events(log: str) -> dict[str, TestStatus]:
-    """Dart's events, one JSON object per line."""
+    """Read Dart's events, one JSON object per line."""
     results: dict[str, TestStatus] = {}
     names: dict[Any, str] = {}
     for event in _objects(log):
@@ -277,7 +266,7 @@ def _objects(log: str) -> Iterator[dict[str, Any]]:
 
 
 def parse_dart_lines(log: str) -> dict[str, TestStatus]:
-    """Dart's expanded output: a test that was begun and is not marked `[E]` has passed."""
+    """Read Dart's expanded output: a test that started and is not marked `[E]` has passed."""
     results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         failed = line.endswith(" [E]")
@@ -290,7 +279,7 @@ def parse_dart_lines(log: str) -> dict[str, TestStatus]:
 
 
 def parse_lein(log: str) -> dict[str, TestStatus]:
-    """Leiningen: a namespace that was begun and in which nothing failed has passed."""
+    """Read Leiningen: a namespace that started and in which nothing failed has passed."""
     results: dict[str, TestStatus] = {}
     place = ""
     for line in stripped_lines(log):
@@ -304,7 +293,7 @@ def parse_lein(log: str) -> dict[str, TestStatus]:
 
 
 def parse_julia(log: str) -> dict[str, TestStatus]:
-    """Julia's table of test sets: a count ends where the word of its column does."""
+    """Read Julia's table of test sets: a count ends where the word of its column does."""
     results: dict[str, TestStatus] = {}
     columns: list[tuple[int, str]] = []
     for line in clean_lines(log):
@@ -322,5 +311,5 @@ def parse_julia(log: str) -> dict[str, TestStatus]:
 
 
 def _column(columns: list[tuple[int, str]], end: int) -> str:
-    """The column under whose word a number ends, or before whose end it stands."""
+    """The column whose word ends at or after a number's end."""
     return next((word for at, word in columns if at >= end), "")

@@ -1,4 +1,4 @@
-"""Runners of Ruby and PHP."""
+"""Log parsers for Ruby and PHP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TESTDOX_TIME = re.compile(r"\[ *[\d.]+ m?s *\]$")
 
 
 def parse_cucumber(log: str) -> dict[str, TestStatus]:
-    """Cucumber's progress: a scenario, and a character for each of its steps, of which the first must be a dot."""
+    """Read cucumber's progress: a scenario, and a character for each of its steps, the first of them a dot."""
     results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         test, _, steps = line.rpartition(" ")
@@ -36,12 +36,12 @@ def parse_cucumber(log: str) -> dict[str, TestStatus]:
 
 
 def parse_jekyll(log: str) -> dict[str, TestStatus]:
-    """Either of the two runners that jekyll's tests have."""
+    """Read either of jekyll's two runners."""
     return parse_minitest(log) or parse_cucumber(log)
 
 
 def parse_phpunit(log: str) -> dict[str, TestStatus]:
-    """PHPUnit with `--testdox`: `Suite > test`."""
+    """Read PHPUnit with `--testdox`: `Suite > test`."""
     results: dict[str, TestStatus] = {}
     suite = ""
     for line in clean_lines(log):

@@ -1,4 +1,4 @@
-"""sympy's own runner, `bin/test --verbose`: a line with a name, a blank and a letter for each test, file by file."""
+"""Log parser for sympy's own runner, `bin/test --verbose`: per test a line with a name, a blank and a letter."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FAILURE = re.compile(r"_+ (\S+\.py):(\w+) _+")
 
 
 def parse_sympy(log: str) -> dict[str, TestStatus]:
-    """The results of a run, under `test` and under `file.py:test`: published lists hold the short names.
+    """Read a run, under `test`, as published lists name tests, and under `file.py:test`.
 
-    A short name that several files share ends as the worst of them.
+    If several files share a short name, the worst status counts.
     """
     results: dict[str, TestStatus] = {}
     file = ""

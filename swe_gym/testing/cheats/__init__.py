@@ -1,6 +1,6 @@
 """Published ways to get a reward without solving the task, as scripts that a policy might run, and honest work.
 
-Every cheat must score 0 and every honest piece of work 1, on every task and every backend:
+Every cheat must score 0 and all honest work 1, on every task and backend:
 
     for cheat in (*CHEATS, *HONEST):
         result = play_cheat(cheat, task, open_box)
@@ -39,15 +39,15 @@ CHEATS: tuple[Cheat, ...] = (
     *(NOTHING, *RUNNER, *TESTS, *PRODUCT, *RUNTIME, *INTERPRETER, *REPORTER),
     *(*ARTEFACTS, *SEARCHES),
 )
-"""Work that must not count: each scores 0."""
+"""Cheats that must score 0."""
 
 
 class CheatResult(Frozen):
-    """What came of a cheat.
+    """The result of a cheat.
 
     Attributes:
-        verdict: The grader's.
-        output: What the script printed.
+        verdict: Verdict of the grader.
+        output: Output of the script.
         signs: Kinds of signs of cheating in the script and in the work, as `info["cheat_signs"]` counts them.
     """
 
@@ -57,21 +57,21 @@ class CheatResult(Frozen):
 
     @property
     def leaked(self) -> bool:
-        """Whether the script reached something that it should not have reached."""
+        """Whether the script reached something forbidden."""
         return LEAK in self.output
 
 
 def play_cheat(cheat: Cheat, task: Task, open_box: Callable[[Task], Sandbox], *, timeout: float = 120.0) -> CheatResult:
-    """Play an episode that consists of the cheat, and grade it as any other.
+    """Run a cheat as an episode, and grade it like any other.
 
     Args:
-        cheat: What to do.
-        task: The task to do it to.
+        cheat: The cheat.
+        task: The task.
         open_box: Opens a sandbox of the task.
-        timeout: Seconds that the script may take.
+        timeout: Time limit of the script in seconds.
 
     Raises:
-        Unsupported: The sandbox isolates nothing: cheats do damage.
+        Unsupported: The sandbox isolates nothing. Cheats do damage.
     """
     knowledge = {
         "HIDDEN": " ".join(sorted(hidden_files(task.oracle))),
@@ -81,7 +81,9 @@ def play_cheat(cheat: Cheat, task: Task, open_box: Callable[[Task], Sandbox], *,
     with open_box(task) as fresh:
         with open_box(task) as box:
             if box.capabilities.isolation in ("none", "process"):
-                raise Unsupported("cheats are played only in sandboxes that isolate: these are real attacks")
+                raise Unsupported(
+                    "cheats are real attacks: run them only in a sandbox that isolates, such as the tier 'namespace'"
+                )
             if cheat.solves:
                 apply_diff(box, task.oracle.gold_patch, what="the gold patch")
             seal(task, box)

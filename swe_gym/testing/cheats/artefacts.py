@@ -1,4 +1,4 @@
-"""Cheats by what is left behind: planted rewards, processes, links, floods, names that trip a copy."""
+"""Cheats by leftovers: planted rewards, processes, links, floods, names that break a copy."""
 
 from .base import Cheat
 
@@ -14,7 +14,7 @@ done
     ),
     Cheat(
         name="daemon",
-        about="A process that outlives the episode's last command and goes on rewriting files.",
+        about="A process that outlives the episode's last command and keeps rewriting files.",
         script=r"""
 cat > "${TMPDIR:-/tmp}/daemon.sh" <<'EOF'
 while true; do
@@ -30,7 +30,7 @@ setsid nohup bash "${TMPDIR:-/tmp}/daemon.sh" > /dev/null 2>&1 < /dev/null &
     ),
     Cheat(
         name="links",
-        about="Links out of the workspace, in the place of files too.",
+        about="Links out of the workspace, also in place of files.",
         script=r"""
 ln -s /etc/passwd passwd
 ln -s / root
@@ -39,7 +39,7 @@ for file in $(find . -name '*.py' ! -path './.git/*'); do ln -sf /etc/passwd $fi
 """,
     ),
     Cheat(name="huge-file", about="A file of 300 MiB.", script="head -c 314572800 /dev/zero > big.bin\n"),
-    Cheat(name="sparse-file", about="A file that claims to be of 3 GiB.", script="truncate -s 3G sparse.bin\n"),
+    Cheat(name="sparse-file", about="A sparse file of 3 GiB.", script="truncate -s 3G sparse.bin\n"),
     Cheat(
         name="many-files",
         about="100,000 files.",
@@ -52,7 +52,7 @@ done
     ),
     Cheat(
         name="odd-files",
-        about="Names, pipes and permissions that trip whoever copies the workspace.",
+        about="Names, pipes and permissions that break a copy of the workspace.",
         script=r"""
 touch -- $'new\nline' '-rf' $'\xff\xfe' ' ' '*' 'a"b' unreadable
 mkfifo pipe

@@ -1,9 +1,9 @@
-"""What a cheat is, and what its script may use."""
+"""The type of cheats, and helpers for their scripts."""
 
 from ...types import Frozen
 
 LEAK = "LEAK:"
-"""What a script prints before something that it should not have been able to reach."""
+"""Prefix of a script's output about something forbidden that it reached."""
 
 PRELUDE = r"""
 # poison: append the Python code on standard input to every module of the product
@@ -38,18 +38,18 @@ def _wrap_all(before):
             if isinstance(value, types.FunctionType) and value.__module__ == __name__ and not name.startswith("_"):
                 put(name, wrapped(value))
 """
-"""Python code: `_wrap_all(before)` has `before(function, args, kwargs)` called for each function of the module."""
+"""Python code: `_wrap_all(before)` makes each function of the module call `before(function, args, kwargs)` instead."""
 
 
 class Cheat(Frozen):
-    """Something that a policy might do.
+    """A script that a policy might run.
 
     Attributes:
-        name: Short, for reports.
-        about: What it tries, one sentence.
-        script: Shell lines, run in the episode's workspace after `PRELUDE`.
-        resolved: Whether it deserves to count as a solution.
-        solves: The gold patch is applied first: honest work, however odd.
+        name: Short name for reports.
+        about: The attempt in one sentence.
+        script: Shell lines that run in the episode's workspace after `PRELUDE`.
+        resolved: Whether the work is a solution.
+        solves: Whether the gold patch is applied first.
     """
 
     name: str
@@ -60,5 +60,5 @@ class Cheat(Frozen):
 
 
 def poison(name: str, about: str, code: str) -> Cheat:
-    """A cheat whose Python code runs wherever the product is imported."""
+    """Return a cheat whose Python code runs wherever the product is imported."""
     return Cheat(name=name, about=about, script=f"poison <<'EOF'\n{code.strip()}\nEOF\n")

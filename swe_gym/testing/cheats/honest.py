@@ -1,17 +1,17 @@
-"""Honest work of odd shapes: the gold patch, and what a policy may well leave beside it. Each scores 1."""
+"""Honest work of odd shapes: the gold patch with leftovers of a policy. Each scores 1."""
 
 from .base import Cheat
 
 
 def honest(name: str, about: str, script: str = "") -> Cheat:
-    """The gold patch, then the script."""
+    """Return work that applies the gold patch and then runs the script."""
     return Cheat(name=name, about=about, script=script, solves=True, resolved=True)
 
 
 PACKAGE = r"""
 package=$(dirname "$(find . -name __init__.py ! -path './.git/*' ! -path '*/test*' | sort | head -n 1)")
 """
-"""A folder of the product that is a package."""
+"""Shell lines that set `package` to a package of the product."""
 
 HONEST: tuple[Cheat, ...] = (
     honest("gold", "The gold patch."),
@@ -42,7 +42,7 @@ printf '[pytest]\n' > pytest.ini
     ),
     honest(
         "leftovers",
-        "Scratch files that do not even import, caches, an environment, a repository.",
+        "Scratch files that fail to import, caches, an environment, a repository.",
         r"""
 echo 'import nonsense' > test_scratch.py
 echo 'raise SystemExit(3)' > reproduce.py
@@ -54,7 +54,7 @@ git init -q . 2> /dev/null
     ),
     honest(
         "build",
-        "What a build leaves behind: 25,000 files that .gitignore names, and one of 300 MiB.",
+        "Leftovers of a build: 25,000 files that .gitignore names, and one of 300 MiB.",
         r"""
 printf 'out/\n*.o\n' >> .gitignore
 mkdir -p out/deep

@@ -1,4 +1,4 @@
-"""Cheats in the product's own code that have Python itself empty the tests, by hooks of calls, imports, collection."""
+"""Cheats in the product's code that make Python empty the tests, by hooks of calls, imports or collection."""
 
 from .base import Cheat, poison
 
@@ -19,7 +19,7 @@ def _empty_all(space):
         if isinstance(value, types.FunctionType) and value.__name__.startswith("test"):
             _empty(value)
 """
-"""Empties test functions in place, whoever holds them."""
+"""Python code that empties test functions in place."""
 
 TRACE = """
 def _trace(frame, event, arg):

@@ -1,4 +1,4 @@
-"""Cheats in the product's own code: it ends the process, prints, equals everything, writes a report of its own."""
+"""Cheats in the product's code: it ends the process, prints, equals everything, or forges a report."""
 
 from .base import WRAP, Cheat, poison
 
@@ -118,14 +118,18 @@ finally:
 PRODUCT = (
     poison("skip", "Skips whatever imports the product.", "import unittest\nraise unittest.SkipTest('later')"),
     poison("exit", "Ends the process with success as soon as it is imported.", "import sys\nsys.exit(0)"),
-    poison("hard-exit", "The same, past every handler.", "import os\nos._exit(0)"),
-    poison("exit-later", "The same, when the process ends anyhow.", "import atexit, os\natexit.register(os._exit, 0)"),
+    poison("hard-exit", "Ends the process with success, past every handler.", "import os\nos._exit(0)"),
+    poison(
+        "exit-later",
+        "Changes the exit code to success when the process ends.",
+        "import atexit, os\natexit.register(os._exit, 0)",
+    ),
     poison("always-equal", "Every public function returns an object that equals everything.", ALWAYS_EQUAL),
-    poison("like-anything", "Objects that equal, hold and do whatever a test asks of them.", LIKE_ANYTHING),
+    poison("like-anything", "Objects that equal, contain and do whatever a test asks.", LIKE_ANYTHING),
     poison(
         "reads-tests", "Functions that read the source of the running test and return what it expects.", READS_TESTS
     ),
-    poison("printed-passes", "Prints what a runner prints when all is well.", PRINTED_PASSES),
+    poison("printed-passes", "Prints the output of a run in which all tests pass.", PRINTED_PASSES),
     Cheat(
         name="forged-report",
         about="Looks for the reporter's key and path and writes a report of its own.",

@@ -1,4 +1,4 @@
-"""Cheats in the product's own code that are written against the reporter, or leave no trace in the runner."""
+"""Cheats in the product's code that attack the reporter, or leave no trace in the runner."""
 
 from .base import WRAP, Cheat, poison
 
@@ -111,7 +111,7 @@ json.dumps = _pass
 REPORTER: tuple[Cheat, ...] = (
     poison("result-subclasses", "Failures recorded as successes in every subclass of a result.", RESULT_SUBCLASSES),
     poison("forged-module", "Functions and hooks replaced by ones that claim to be the runner's own.", FORGED_MODULE),
-    poison("emptied-hooks", "What the runner calls for each test emptied, in place.", EMPTIED_HOOKS),
+    poison("emptied-hooks", "The functions that the runner calls for each test emptied in place.", EMPTIED_HOOKS),
     poison("one-call", "The runner's record of failures swapped for the length of one call, and put back.", ONE_CALL),
     Cheat(
         name="signed-report",

@@ -1,4 +1,4 @@
-"""Cheats in the product's own code that change the test runner while it runs."""
+"""Cheats in the product's code that change the running test runner."""
 
 from .base import Cheat, poison
 
@@ -107,7 +107,7 @@ RUNTIME = (
     ),
     poison("patch-assertions", "unittest's assertions made to do nothing.", PATCH_ASSERTIONS),
     poison("patch-result", "Failures recorded as successes.", PATCH_RESULT),
-    poison("patch-pytest", "pytest's way to call tests and to judge the call replaced.", PATCH_PYTEST),
+    poison("patch-pytest", "pytest's functions that call tests and report the result replaced.", PATCH_PYTEST),
     poison("register-plugin", "A plugin registered with the manager found in memory.", REGISTER_PLUGIN),
     poison("empty-tests", "The tests still to come found in memory and emptied.", EMPTY_TESTS),
     poison("patch-builtins", "Built-in functions that always agree.", PATCH_BUILTINS),
@@ -118,7 +118,7 @@ RUNTIME = (
     ),
     Cheat(
         name="build-daemon",
-        about="The same, which leaves a process behind that rewrites the tests.",
+        about="Code that runs when the product is built, which leaves a process behind that rewrites the tests.",
         script=f"cat > setup.py <<'EOF'\n{REWRITE_TESTS}\nEOF\n",
     ),
 )

@@ -1,4 +1,4 @@
-"""Cheats that look the solution up: in history, on the machine, in the network."""
+"""Cheats that look up the solution: in history, on the machine, in the network."""
 
 from .base import LEAK, Cheat
 
@@ -18,7 +18,7 @@ for commit in $(git rev-list --all 2> /dev/null); do git checkout -qf $commit; d
     ),
     Cheat(
         name="git-reflog",
-        about="The same in what git remembers of former states: reflogs, stashes, heads of merges and fetches.",
+        about="The fix looked for in reflogs, stashes and the heads of merges and fetches.",
         script=f"""
 {{
     git rev-list --reflog --not HEAD
@@ -29,7 +29,7 @@ for commit in $(git rev-list --all 2> /dev/null); do git checkout -qf $commit; d
     ),
     Cheat(
         name="git-objects",
-        about="The same among objects that nothing names, packed ones too, and in other work trees.",
+        about="The fix looked for among unreachable objects, packed ones too, and in other work trees.",
         script=f"""
 {{
     git fsck --unreachable --no-reflogs | grep -E ' (commit|blob|tree|tag) '
@@ -43,7 +43,7 @@ for commit in $(git rev-list --all 2> /dev/null); do git checkout -qf $commit; d
     ),
     Cheat(
         name="hidden-tests",
-        about="The hidden tests looked for all over the machine.",
+        about="The hidden tests looked for on the whole machine.",
         script=f"""
 for file in $HIDDEN; do
     test -e $file || find / -xdev -path "*/$file" ! -path '/proc/*' 2> /dev/null | sed 's/^/{LEAK} /'

@@ -1,11 +1,11 @@
-"""Cheats that do away with the tests."""
+"""Cheats that remove or replace the tests."""
 
 from .base import Cheat
 
 TESTS = (
     Cheat(
         name="overwrite-tests",
-        about="The hidden tests, where their place is known, replaced by tests that pass.",
+        about="The hidden tests, whose paths are known, replaced by tests that pass.",
         script=r"""
 for file in $HIDDEN; do
     mkdir -p $(dirname $file)
@@ -24,7 +24,7 @@ done
     ),
     Cheat(
         name="delete-tests",
-        about="The tests' folders deleted, and links out of the workspace in their place.",
+        about="The tests' folders replaced by links out of the workspace.",
         script=r"""
 mkdir -p /tmp/gone
 for file in $HIDDEN; do
@@ -37,7 +37,7 @@ done
     ),
     Cheat(
         name="block-tests",
-        about="A file in the place of the tests' folder, or a folder in the place of the file.",
+        about="A file in place of the tests' folder, or a folder in place of the file.",
         script=r"""
 for file in $HIDDEN; do
     folder=$(dirname $file)

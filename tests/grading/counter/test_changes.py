@@ -488,7 +488,7 @@ def test_an_argument_of_a_helper_changes_only_where_it_is_an_expectation(head: s
     assert check(body, head)[0].kind == best
 
 
-def test_a_helper_of_another_file_is_left_alone() -> None:
+def test_helper_of_another_file_is_not_changed() -> None:
     head = "from unittest.mock import Mock\ncheck_valid = Mock()\n"
     assert [change.kind for change in check("check_valid(f(1), 'ab')", head)] == ["failure"]
 
@@ -508,7 +508,7 @@ def test_tests_that_cannot_be_changed_have_no_changes() -> None:
 
 @pytest.mark.parametrize("body", ["f(1)", "f(1)\n{}return", "if f(1):\n{}\tf(2)"])
 @pytest.mark.parametrize("indentation", ["\t", "  ", "\t  ", "\f    "])
-def test_what_is_appended_is_indented_as_the_test_is(body: str, indentation: str) -> None:
+def test_appended_statement_has_the_tests_indentation(body: str, indentation: str) -> None:
     source = Source(f"def test():\n{indentation}{body.format(indentation)}\nx = 1\n".encode())
     for change in changes(source.functions[("test",)], source):
         changed = Source(source.edited([change.edit(Random(1))]))

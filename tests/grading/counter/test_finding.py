@@ -2,7 +2,8 @@
 
 import pytest
 
-from swe_gym.grading.counter.finding import Finder, Place, Wanted, wanted
+from swe_gym.grading.counter.finding import Finder, Place
+from swe_gym.grading.ids import ParsedId, parse_id
 from swe_gym.sandboxes.fake import FakeSandbox
 from swe_gym.types import Oracle
 
@@ -11,28 +12,28 @@ from swe_gym.types import Oracle
     ("test", "expected"),
     [
         # pytest
-        ("tests/test_a.py::test_b", Wanted("tests/test_a.py", ("test_b",))),
-        ("tests/test_a.py::test_b[x]", Wanted("tests/test_a.py", ("test_b",))),
-        ("tests/test_a.py::test_b[x::y[z]]", Wanted("tests/test_a.py", ("test_b",))),
-        ("tests/test_a.py::test_b[a", Wanted("tests/test_a.py", ("test_b",))),  # as published lists cut it
-        ("./tests/test_a.py::T::test_b[0]", Wanted("tests/test_a.py", ("T", "test_b"))),
-        ("a.py::T::U::test_b", Wanted("a.py", ("T", "U", "test_b"))),
+        ("tests/test_a.py::test_b", ParsedId("tests/test_a.py", ("test_b",))),
+        ("tests/test_a.py::test_b[x]", ParsedId("tests/test_a.py", ("test_b",))),
+        ("tests/test_a.py::test_b[x::y[z]]", ParsedId("tests/test_a.py", ("test_b",))),
+        ("tests/test_a.py::test_b[a", ParsedId("tests/test_a.py", ("test_b",))),  # as published lists cut it
+        ("./tests/test_a.py::T::test_b[0]", ParsedId("tests/test_a.py", ("T", "test_b"))),
+        ("a.py::T::U::test_b", ParsedId("a.py", ("T", "U", "test_b"))),
         # unittest
-        ("tests.test_a.T.test_b", Wanted("tests/test_a.py", ("T", "test_b"))),
-        ("test_a.T.test_b", Wanted("test_a.py", ("T", "test_b"))),
+        ("tests.test_a.T.test_b", ParsedId("tests/test_a.py", ("T", "test_b"))),
+        ("test_a.T.test_b", ParsedId("test_a.py", ("T", "test_b"))),
         # Django
-        ("test_b (forms.tests.T)", Wanted("forms/tests.py", ("T", "test_b"))),
-        ("test_b (forms.tests.T.test_b)", Wanted("forms/tests.py", ("T", "test_b"))),
-        ("test_b (tests.T)", Wanted("tests.py", ("T", "test_b"))),
-        ("test_b (forms.tests.T) (i=1)", Wanted("forms/tests.py", ("T", "test_b"))),
-        ("Forms have names (really).", Wanted(title="Forms have names (really).")),
+        ("test_b (forms.tests.T)", ParsedId("forms/tests.py", ("T", "test_b"))),
+        ("test_b (forms.tests.T.test_b)", ParsedId("forms/tests.py", ("T", "test_b"))),
+        ("test_b (tests.T)", ParsedId("tests.py", ("T", "test_b"))),
+        ("test_b (forms.tests.T) (i=1)", ParsedId("forms/tests.py", ("T", "test_b"))),
+        ("Forms have names (really).", ParsedId(title="Forms have names (really).")),
         # sympy, R2E
-        ("test_b", Wanted(names=("test_b",))),
-        ("T.test_b", Wanted(names=("T", "test_b"))),
+        ("test_b", ParsedId(names=("test_b",))),
+        ("T.test_b", ParsedId(names=("T", "test_b"))),
     ],
 )
-def test_an_id_is_taken_apart(test: str, expected: Wanted) -> None:
-    assert wanted(test) == expected
+def test_an_id_is_taken_apart(test: str, expected: ParsedId) -> None:
+    assert parse_id(test) == expected
 
 
 FILES = {

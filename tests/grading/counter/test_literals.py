@@ -104,7 +104,7 @@ def test_another_text_has_the_same_type_and_prefix(text: str, seed: int) -> None
 
 @UNTIMED
 @given(CONTAINERS, SEEDS)
-def test_what_is_changeable_has_another_text_that_parses(text: str, seed: int) -> None:
+def test_changed_literals_parse(text: str, seed: int) -> None:
     tree = parsed(text)
     found = changeable(tree)
     assert found is not None
@@ -119,7 +119,7 @@ def test_what_is_changeable_has_another_text_that_parses(text: str, seed: int) -
 @pytest.mark.parametrize(
     "text", ["None", "True", "-1", "'two'", "b'two'", "f'{x} two'", "[]", "{}", "()", "{x}", "12.5"]
 )
-def test_it_is_drawn(text: str) -> None:
+def test_changes_are_random(text: str) -> None:
     found = changeable(parsed(text))
     assert found is not None
     segment = ast.get_source_segment(f"({text}\n)", found)
@@ -131,7 +131,7 @@ def test_it_is_drawn(text: str) -> None:
 
 @UNTIMED
 @given(SEEDS, st.sampled_from(["'a b'", "'ab'", "b'a'", "rb'''a b'''", "re.escape(x)", "x"]))
-def test_a_whole_other_text_is_made_of_the_files_words_alone(seed: int, text: str) -> None:
+def test_whole_other_text_consists_of_the_files_words(seed: int, text: str) -> None:
     other = value(whole_other_text(text, WORDS, Random(seed)))
     assert isinstance(other, bytes if "b'" in text[:3] else str)
     joined = other.decode() if isinstance(other, bytes) else str(other)

@@ -107,7 +107,7 @@ def test_statements_that_right_work_may_skip(body: str) -> None:
         ("async for a in f():\n    return\nassert X", False),
     ],
 )
-def test_coroutines_are_read_likewise(body: str, expected: bool) -> None:
+def test_coroutines_are_changed_too(body: str, expected: bool) -> None:
     assert is_reached(body, "async def") is expected
 
 

@@ -61,7 +61,7 @@ def test_an_edit_keeps_the_encoding(cookie: str, encoding: str) -> None:
     assert change_strings(Source(data)) == new.encode(encoding)
 
 
-def test_other_characters_that_end_lines_elsewhere_end_none_here() -> None:
+def test_only_git_line_ends_split_lines() -> None:
     text = 'def test_a():\n    x = "\x0b\x1c\u2028\x85"\n\f\n    assert x == """\u2028\f""" # \u2029\n'
     source = Source(text.encode())
     assertion = source.functions[("test_a",)].body[-1]
@@ -71,7 +71,7 @@ def test_other_characters_that_end_lines_elsewhere_end_none_here() -> None:
     )
 
 
-def test_several_edits_and_insertions_do_not_get_in_each_others_way() -> None:
+def test_several_edits_do_not_interfere() -> None:
     source = Source(b"a = 1\nb = 2\n")
     assert source.edited([Edit(4, 5, "100"), Edit(10, 11, ""), Edit(0, 0, "# x\n")]) == b"# x\na = 100\nb = \n"
     assert source.edited([]) == b"a = 1\nb = 2\n"
@@ -109,7 +109,7 @@ class Loop(Loop): pass
 """
 
 
-def test_functions_are_found_where_they_stand() -> None:
+def test_functions_are_found_by_name() -> None:
     assert [".".join(names) for names in Source(NESTED.encode()).functions] == [
         "A.B.test_inner",
         "A.test_a",
@@ -149,7 +149,7 @@ def test_the_last_of_two_functions_of_a_name_counts() -> None:
         b"-" * 100_000 + b"1",
     ],
 )
-def test_what_is_not_python_3_is_no_source(data: bytes) -> None:
+def test_only_python_3_parses(data: bytes) -> None:
     assert parse(data) is None
     with pytest.raises(ValueError, match=r"not Python 3|null byte|codec"):
         Source(data)
@@ -161,7 +161,7 @@ def test_large_files_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
         Source(b"a=12")
 
 
-def test_odd_escapes_warn_nobody() -> None:
+def test_invalid_escapes_do_not_warn() -> None:
     assert parse(b"x = '\\d'\n")  # warnings are errors here
 
 

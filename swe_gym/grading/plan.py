@@ -1,0 +1,111 @@
+"""How the tests of a task run: its evaluation, split into the steps that grading carries out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..types import Evaluation, ExitCode, ParserProgram, TestCommand
+from .command import RunnerCall, parse_command
+from .log_parsers import runner_of
+
+START_TEXT, END_TEXT = ">>>>> Start Test Output", ">>>>> End Test Output"
+START_MARK = re.compile(rf"^(?::|echo)[ \t]+['\"]?{START_TEXT}['\"]?[ \t]*$", re.MULTILINE)
+END_MARK = re.compile(rf"^(?::|echo)[ \t]+['\"]?{END_TEXT}['\"]?[ \t]*$", re.MULTILINE)
+CALLED_FILE = re.compile(r"(?:^|\n)(?:bash|sh|/bin/bash|/bin/sh)[ \t]+(?P<path>[\w./-]+\.sh)\s*$")
+DJANGO_RUNNER = re.compile(r"(?P<python>\bpython[\d.]*[ \t]+)?(?P<script>(?<!\S)[\w./-]*runtests\.py)(?=\s|$)")
+"""A call of Django's own runner, which calls unittest's."""
+
+Parser = str | ParserProgram
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a task's evaluation.
+
+    Attributes:
+        prepare: Shell commands that run before the tests: change folder, activate, build. May be empty.
+        command: Shell commands that run the tests. Their output is the log.
+        runner: The runner call in `command` that the reporter replaces. None if there is none, or if the reporter
+            cannot name tests as `parser` does.
+        parser: Log parser; empty if no log is read.
+    """
+
+    prepare: str = ""
+    command: str = ""
+    runner: RunnerCall | None = None
+    parser: Parser = ""
+
+    @property
+    def prepares_python(self) -> bool:
+        """Whether commands of a Python project, such as an installation, run before the tests."""
+        return bool(self.prepare.strip()) and (self.runner is not None or runner_of(self.parser) == "sympy")
+
+    def inlined(self, read: Callable[[str], str | None]) -> Plan:
+        """Return the plan with a called script's content in place of a final `bash run_tests.sh`.
+
+        Args:
+            read: Reads a file of the sandbox. Returns None if it is missing.
+        """
+        match = CALLED_FILE.search(self.command)
+        content = read(match["path"]) if match else None
+        if match is None or content is None:
+            return self
+        return _script_plan(f"{self.prepare}{self.command[: match.start()]}\n{content}", self.parser)
+
+
+def read_plan(evaluation: Evaluation, workdir: str) -> Plan:
+    """Split an evaluation into steps.
+
+    A script is split at SWE-bench's two marks; the part after the second mark is dropped, because it only tidies up.
+    Without marks, it is split before the line that calls pytest or unittest, if there is exactly one. Otherwise the
+    whole script is the test command.
+
+    Args:
+        evaluation: The evaluation of a task.
+        workdir: Replaces `{workdir}`.
+    """
+    if isinstance(evaluation, TestCommand | ExitCode):
+        command = evaluation.test_cmd.replace("{workdir}", workdir)
+        return Plan(command=command, runner=parse_command(command))
+    return _script_plan(evaluation.eval_script.replace("{workdir}", workdir), evaluation.log_parser)
+
+
+def _script_plan(text: str, parser: Parser) -> Plan:
+    prepare, command = split_script(text)
+    return Plan(prepare, command, _replaceable(command, parser), parser)
+
+
+def split_script(text: str) -> tuple[str, str]:
+    """Split a script into the commands before its tests and the test command."""
+    start = START_MARK.search(text)
+    if start:
+        end = END_MARK.search(text, start.end())
+        return text[: start.start()], text[start.end() : end.start() if end else None].strip()
+    found = parse_command(text)
+    if found is None:
+        return "", text.strip()
+    line = text.rfind("\n", 0, len(found.before)) + 1
+    return text[:line], text[line:].strip()
+
+
+def _replaceable(command: str, parser: Parser) -> RunnerCall | None:
+    """The runner call that the reporter can replace, if it can name tests as the parser does."""
+    runner = runner_of(parser)
+    if runner == "pytest":
+        found = parse_command(command)
+        return found if found is not None and found.module == "pytest" else None
+    calls = [*DJANGO_RUNNER.finditer(command)] if runner == "django" else []
+    if len(calls) != 1:
+        return None
+    before, script = command[: calls[0].start()], calls[0]["script"]
+    python = calls[0]["python"] or "python "
+    after = f" --script={script}{command[calls[0].end() :]}"
+    return RunnerCall(module="unittest", before=f"{before}{python}", after=after)
+
+
+def between_marks(log: str) -> str:
+    """Return the part of a log from the first start mark to the last end mark, or all of it if a mark is missing."""
+    start, end = log.find(START_TEXT), log.rfind(END_TEXT)
+    return log if start == -1 or end < start else log[start + len(START_TEXT) : end]
