@@ -100,7 +100,7 @@ def download_sdist(name: str, filename: str, sha256: str, *, timeout: float) -> 
         found = {sdist.filename: sdist for sdist in _find(indexes, name, deadline)}
         if filename not in found:
             shown = ", ".join(list(found)[-10:]) or "none"
-            raise TaskError(f"the package index has no file {filename!r} for {name!r}; it has, newest last: {shown}")
+            raise TaskError(f"the package index has no file {filename!r} for {name!r}. Files, newest last: {shown}")
         data = indexes.get(found[filename].url, deadline)
         if hashlib.sha256(data).hexdigest() != sha256:
             raise TaskError(f"{filename} from the package index has SHA-256 {hashlib.sha256(data).hexdigest()}, "

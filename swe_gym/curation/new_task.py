@@ -253,7 +253,7 @@ def _workspace(package: str, version: str, sdists: Sequence[Sdist]) -> SdistWork
         if sdist.version == version and sdist.sha256:
             return SdistWorkspace(name=package, version=version, filename=sdist.filename, sha256=sdist.sha256)
     known = ", ".join(dict.fromkeys(sdist.version for sdist in sdists[-15:])) or "none"
-    raise TaskError(f"{package} has no source release {version}; it has, newest last: {known}")
+    raise TaskError(f"{package} has no source release {version}. Releases, newest last: {known}")
 
 
 def split_difference(old: Path, new: Path, tests: TestLayout) -> tuple[str, str]:

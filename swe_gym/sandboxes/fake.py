@@ -479,7 +479,7 @@ def _unpack(data: bytes) -> dict[str, _File]:
                 if content is not None:
                     files[name] = _File(content.read(), member.mode)
                 elif not member.isdir():
-                    raise FileError(f"a fake sandbox keeps only regular files: {member.name}")
+                    raise FileError(f"FakeSandbox supports only regular files, not {member.name}")
     except tarfile.TarError as error:
         raise FileError(f"not a tar archive: {error}") from error
     return files

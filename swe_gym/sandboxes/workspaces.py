@@ -339,7 +339,7 @@ def _untar(archive: Path, tree: Path, strip: int, deadline: float) -> None:
 
     def stripped(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{archive} could not be unpacked in time")
+            raise TimeoutError(f"unpacking {archive} timed out")
         name = _strip(member.name, strip)
         if name is None:
             return None
@@ -352,7 +352,7 @@ def _untar(archive: Path, tree: Path, strip: int, deadline: float) -> None:
         with tarfile.open(archive) as tar:
             tar.extractall(tree, filter=stripped)
     except (tarfile.TarError, EOFError, KeyError) as error:
-        raise TaskError(f"workspace {archive} cannot be unpacked: {error}") from error
+        raise TaskError(f"cannot unpack workspace {archive}: {error}") from error
 
 
 def _unzip(archive: Path, tree: Path, strip: int, deadline: float) -> None:
@@ -361,7 +361,7 @@ def _unzip(archive: Path, tree: Path, strip: int, deadline: float) -> None:
         with zipfile.ZipFile(archive) as zipped:
             for member in zipped.infolist():
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{archive} could not be unpacked in time")
+                    raise TimeoutError(f"unpacking {archive} timed out")
                 name = _strip(member.filename, strip)
                 if name is not None:
                     mode = member.external_attr >> 16
@@ -369,7 +369,7 @@ def _unzip(archive: Path, tree: Path, strip: int, deadline: float) -> None:
                     path = zipped.extract(member, tree)
                     os.chmod(path, 0o755 if member.is_dir() or mode & stat.S_IXUSR else 0o644)
     except (zipfile.BadZipFile, EOFError) as error:
-        raise TaskError(f"workspace {archive} cannot be unpacked: {error}") from error
+        raise TaskError(f"cannot unpack workspace {archive}: {error}") from error
 
 
 def _strip(name: str, count: int) -> str | None:

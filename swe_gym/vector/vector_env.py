@@ -478,7 +478,9 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             free = [self._slots[index] for index in slots if index not in taken]
             over = [slot.index for slot in free if slot.over and not slot.unborn]
             if over:
-                raise ResetNeeded(f"the episodes of slots {over} are over: reset them, as with options['reset_mask']")
+                raise ResetNeeded(
+                    f"episodes in slots {over} have ended: reset them, such as with options['reset_mask']"
+                )
         return {
             index: (self._slots[index].inbox, partial(self._slots[index].step, action))
             for index, action in zip(slots, actions, strict=True)

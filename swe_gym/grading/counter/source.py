@@ -44,7 +44,7 @@ class Source:
 
     def __init__(self, data: bytes) -> None:
         if len(data) > LARGEST:
-            raise ValueError(f"{len(data)} bytes are too many to parse")
+            raise ValueError(f"the file is too large to parse: {len(data)} bytes")
         try:
             self._encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
             text = data.decode(self._encoding)

@@ -35,7 +35,7 @@ def submit_call(env: SweEnv) -> ToolCall:
     """
     for call in ending(env):
         return call
-    raise UsageError("the environment has no tool that submits")
+    raise UsageError("no tool ends the episode: add 'submit' to tools")
 
 
 def ending(env: SweEnv) -> list[ToolCall]:

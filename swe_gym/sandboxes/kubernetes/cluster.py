@@ -166,7 +166,7 @@ class Cluster:
             found = self.api.request("GET", pods_path(self.namespace, name), timeout=timeout)
         except ApiError as error:
             if error.status == 404:
-                raise ApiError(409, "Conflict", f"pod {name} was deleted while it was created") from error
+                raise ApiError(409, "Conflict", f"pod {name} was deleted during its creation") from error
             raise
         if found["metadata"].get("labels", {}).get(CLAIM) != labels[CLAIM]:
             raise SandboxStartError(
