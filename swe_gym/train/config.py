@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
 
-from ..errors import UsageError, unknown_name, wrong_fields
+from ..errors import UsageError, wrong_fields
+from ..toml import check_names, override, read_toml
 from ..types import Frozen
 
 RENAMED = {
@@ -335,14 +335,8 @@ def load_config(path: str | Path, changes: Iterable[str] = ()) -> TrainConfig:
     Raises:
         UsageError: The file or an override is invalid; the message names the field.
     """
-    try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read the configuration {path}: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from error
-    for change in changes:
-        _set(values, change)
+    values = read_toml(path)
+    override(values, changes, example="optim.lr=1e-5")
     return make_config(values)
 
 
@@ -357,7 +351,7 @@ def make_config(values: Mapping[str, Any]) -> TrainConfig:
             raise UsageError(f"{name} was renamed: use {RENAMED[name]}")
         if isinstance(value, str) and value in (renamed := _RENAMED_VALUES.get(name, {})):
             raise UsageError(f"{name} = {value!r} was renamed: use {renamed[value]!r}")
-    _check_names(values, TrainConfig)
+    check_names(values, TrainConfig)
     try:
         return TrainConfig.model_validate(values)
     except ValidationError as error:
@@ -387,30 +381,3 @@ def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
         yield prefix + name, value
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{prefix}{name}.")
-
-
-def _check_names(values: Mapping[str, Any], model: type[Frozen], section: str = "") -> None:
-    """Refuse a name that is not a field; pydantic alone would not list the fields."""
-    for name, value in values.items():
-        if name not in model.model_fields:
-            raise unknown_name(
-                "field of the training configuration", section + name, map(section.__add__, model.model_fields)
-            )
-        kind = model.model_fields[name].annotation
-        if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, Frozen):
-            _check_names(value, kind, f"{section}{name}.")
-
-
-def _set(values: dict[str, Any], change: str) -> None:
-    name, equals, text = change.partition("=")
-    if not equals or not all(part.isidentifier() for part in name.strip().split(".")):
-        raise UsageError(f"invalid override {change!r}: write section.field=value, for example optim.lr=1e-5")
-    *sections, field = name.strip().split(".")
-    for section in sections:
-        values = values.setdefault(section, {})
-        if not isinstance(values, dict):
-            raise UsageError(f"invalid override {change!r}: {section!r} is a field, not a section")
-    try:
-        values[field] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        values[field] = text.strip()
