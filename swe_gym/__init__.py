@@ -57,18 +57,23 @@ if TYPE_CHECKING:
     from .tools import Tool as Tool
     from .tools import ToolContext as ToolContext
     from .tools import make_tools as make_tools
+    from .tools import tool as tool
     from .trajectories.trajectory import Trajectory as Trajectory
     from .trajectories.trajectory import Turn as Turn
     from .types import Action as Action
     from .types import ExecResult as ExecResult
+    from .types import ExitCode as ExitCode
+    from .types import ExpectedMap as ExpectedMap
     from .types import FolderWorkspace as FolderWorkspace
     from .types import GitWorkspace as GitWorkspace
+    from .types import LogScript as LogScript
     from .types import Oracle as Oracle
     from .types import PythonEnv as PythonEnv
     from .types import Reward as Reward
     from .types import SdistWorkspace as SdistWorkspace
     from .types import TarWorkspace as TarWorkspace
     from .types import Task as Task
+    from .types import TestCommand as TestCommand
     from .types import ToolCall as ToolCall
     from .types import ToolResult as ToolResult
     from .types import ToolSpec as ToolSpec
