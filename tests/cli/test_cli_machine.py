@@ -78,7 +78,7 @@ def test_doctor_fails_if_nothing_can_run(cli, monkeypatch: pytest.MonkeyPatch) -
     result = cli("doctor")
     assert (result.status, result.err) == (1, "")
     for tier in TIERS:
-        assert f"no  tier {tier:15}  unknown: the cache cannot be used" in result.out
+        assert f"no  tier {tier:15}  unknown: cannot use the cache" in result.out
     assert "no  git                   not on the PATH\n    fix: apt-get install git\n" in result.out
     assert re.search(r"^no  cache .*/proc/nowhere: .*\n    fix: set SWE_GYM_CACHE", result.out, re.MULTILINE)
 

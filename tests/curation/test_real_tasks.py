@@ -1,12 +1,11 @@
 """Collected real tasks: a small sample is valid."""
 
-import importlib.util
 import json
 import os
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import real_tasks
 
 from swe_gym.curation.validate import validate
 from swe_gym.errors import MissingInterpreter, SandboxError
@@ -21,18 +20,6 @@ SAMPLE = (
     "marshmallow-code__marshmallow-1359",
     "sympy__sympy-14396",
 )
-
-
-def load_benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("real_tasks", ROOT / "benchmarks" / "real_tasks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-real_tasks = load_benchmark()
 
 
 def require(task_id: str) -> None:

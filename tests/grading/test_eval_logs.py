@@ -1,29 +1,12 @@
 """Disagreements that the benchmark of published logs calls explained, and those that it must not."""
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
 from swe_gym.types import Oracle
 
-pytest.importorskip("pyarrow")
+eval_logs = pytest.importorskip("eval_logs")  # needs pyarrow
 
 TEXT = "PASSED t.py::test_a\nPASSED t.py::test_b\nFAILED t.py::test_c\nran test_d\n"
-
-
-def load_benchmark() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "eval_logs.py"
-    spec = importlib.util.spec_from_file_location("eval_logs", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-eval_logs = load_benchmark()
 
 
 @pytest.mark.parametrize(

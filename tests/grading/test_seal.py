@@ -161,7 +161,7 @@ def test_a_broken_repository_is_the_tasks_fault(planted: Sandbox) -> None:
 
 @pytest.mark.parametrize("path", ["/", ".", "/testbed", "../testbed"])
 def test_hidden_paths_cannot_contain_the_workspace(sandbox_factory: Open, path: str) -> None:
-    with pytest.raises(TaskError, match="must not hold the workspace"):
+    with pytest.raises(TaskError, match="must not contain the workspace"):
         seal(task(hidden_paths=(path,)), sandbox_factory({"a.py": ""}))
 
 

@@ -461,8 +461,8 @@ def test_retries_and_losses_are_logged(server: KubernetesServer, make: Make, cap
     server.end(f"swe-gym-{sandbox.id}", "OOMKilled")
     with pytest.raises(SandboxLost):
         sandbox.exec(["x"])
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert all(sandbox.id in text for text in told)
+    warnings = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    told = [text for text in warnings if sandbox.id in text]  # threads of other clusters may still log
     for words in ("was not created; retrying", "attaching to pod", "was lost during exec (oom)"):
         assert any(words in text for text in told), told
 

@@ -1,6 +1,5 @@
 """Real tasks converted to the forms of other datasets, validated on Docker."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import real_tasks
 from image_layouts import write_files
 
 from swe_gym.curation.validate import validate
@@ -54,13 +54,7 @@ def real(request: pytest.FixtureRequest, docker_image: str) -> Task:
         find_interpreter("3.11", timeout=60)
     except MissingInterpreter as error:
         pytest.skip(str(error))
-    spec = importlib.util.spec_from_file_location("real_tasks", ROOT / "benchmarks" / "real_tasks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    task: Task = module.RealTasks(DATA / "real_tasks", None).get(request.param)
-    return task
+    return real_tasks.RealTasks(DATA / "real_tasks", None).get(request.param)
 
 
 @pytest.fixture
