@@ -12,11 +12,11 @@ TEXT = "PASSED t.py::test_a\nPASSED t.py::test_b\nFAILED t.py::test_c\nran test_
 @pytest.mark.parametrize(
     ("published", "resolved", "reason"),
     [
-        ({"a": True}, True, "same tests, other lists: 1 only in the dataset's, such as 't.py::test_c'"),
-        ({"a": True, "b": True, "c": False}, False, "same tests, other lists: 1 only in the report's"),
+        ({"a": True}, True, "the lists of tests differ: 1 only in the dataset, such as 't.py::test_c'"),
+        ({"a": True, "b": True, "c": False}, False, "the lists of tests differ: 1 only in the report"),
         ({"a": True, "c": False}, True, "the report's verdict contradicts its own tests"),
-        ({"a": False, "c": False}, False, "the log says of 1 tests that they passed, which were counted as failed"),
-        ({"a": True, "c": True}, True, "the log says of 1 tests that they failed, which were counted as passed"),
+        ({"a": False, "c": False}, False, "by the log, 1 tests passed and were published as failed"),
+        ({"a": True, "c": True}, True, "by the log, 1 tests failed and were published as passed"),
         ({"a": True, "e": True}, True, "1 tests are missing from the log, such as 't.py::test_e'"),
         ({"a": True, "d": True}, True, ""),  # the log has it, and we did not read it
         ({"a": True, "c": False}, False, ""),  # nothing differs: our own verdict is wrong
