@@ -212,7 +212,7 @@ class _Engine:
             self._stop_if_spent()
             for one in pool.run(() if pool.stopping else self._left, raising=False):
                 self._guarded(lambda one=one: self._write(one))  # type: ignore[misc]  # a default binds the loop's try
-        progress = self._report()
+            progress = self._report()  # before the pool is closed, which stops it
         if self._error is not None:
             raise self._error
         if self._signals:

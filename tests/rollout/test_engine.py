@@ -107,6 +107,7 @@ def test_every_attempt_at_every_task_is_played_once(plan: Plan, tmp_path: Path) 
     assert all(one.resolved and one.reward == 1.0 and one.tries == 1 for one in played)
     assert (seen[-1].done, seen[-1].resolved, seen[-1].running) == (6, 6, 0)
     assert (result.progress.outcomes, result.progress.mean_turns) == ({"submit": 6}, 3.0)
+    assert result.progress.stopping == ""
     assert len({one.seed for one in played}) == 6
     run = read_run(result.folder)
     assert (run.experiment, run.attempts, run.tasks) == ("first", 2, ("a", "b", "c"))
