@@ -217,7 +217,7 @@ def make_config(source: str, overrides: list[str], options: dict[str, Any]) -> R
     values = read_toml(source) if source.endswith(".toml") else {}
     override(values, overrides, "run.retries=0")
     if source and not source.endswith(".toml"):
-        values.setdefault("tasks", {})["source"] = source
+        _merge(values, {"tasks": {"source": source}})
     _merge(values, options)
     check_names(values, RolloutConfig)
     try:

@@ -117,6 +117,7 @@ class EpisodeJob(Job[Key]):
             return
         self.failure = self.cancellation() if self.cancelled else failure
         self.record = self.failed_record(record, self.failure)
+        failure = self.failure
         logger.warning("%s in %s: %s", failure.name, failure.call, failure.message, extra=self.ids)
         if self.cancelled or not lost_in_a_call(self.record):
             return
