@@ -10,6 +10,7 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`. If the block succeeds, the file there replaces `path`."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.unlink(missing_ok=True)  # left by a killed process that had the same id
     try:
         yield partial
         partial.replace(path)

@@ -30,6 +30,15 @@ def test_rows_survive_a_round_trip(tmp_path: Path, suffix: str) -> None:
     assert rows(path) == []
 
 
+def test_the_partial_file_of_a_killed_process_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with replacing(path) as partial:
+        partial.touch()
+    partial.write_text('{"old": 1}\n{"ha')  # in a container, process ids come back
+    assert write_table([{"new": 1}], path) == 1
+    assert rows(path) == [{"new": 1}]
+
+
 def test_half_a_surrogate_pair_survives_json(tmp_path: Path) -> None:
     for name in ("rows.jsonl", "rows.json"):
         write_table([{"text": "\ud83d"}], tmp_path / name)

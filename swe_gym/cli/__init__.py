@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(play.play)
-app.command()(rollout.rollout)
+app.command(cls=rollout.RolloutCommand)(rollout.rollout)
 app.command()(view.view)
 app.command()(report.report)
 app.command()(replay.replay)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
@@ -95,7 +96,7 @@ class TaskFilter(Frozen):
         None
     )
     slice: Annotated[str, _choice("--slice", metavar="START:STOP", help="Only this slice of the tasks.")] = ""
-    limit: Annotated[int | None, _choice("--limit", min=1, help="At most this many tasks.")] = None
+    limit: Annotated[int | None, _choice("--limit", min=1, help="At most this many tasks."), Field(ge=1)] = None
 
     def ids(self, source: TaskSource) -> list[str]:
         """Return the ids of the tasks that meet the conditions. Tasks are loaded only if a condition needs it.

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field, ValidationError
 from rich.console import Console
+from typer.core import TyperCommand
 
 from ..envs.sources import shared_source
 from ..errors import UsageError, wrong_fields
@@ -32,7 +33,38 @@ from .common import (
 from .rollout_display import display, print_report
 
 POLICY_HELP = "Policy: baseline, llm, gold, random, ... or module:Class."
+FIELDS = {
+    "--seed": "seed=VALUE",
+    "--split": "tasks.source_options.split=VALUE",
+    "--policy-option": "policy.NAME=VALUE",
+    "--env-option": "env.NAME=VALUE",
+    "--format": "env.action_format=VALUE",
+    **{f"--{name.replace('_', '-')}": f"env.{name}=VALUE" for name in ("reward", "counter", "time_limit")},
+    **{f"--max-{name}": f"budget.{name}=VALUE" for name in ("tokens", "cost")},
+    **{f"--run-{name}": f"run.budget.{name}=VALUE" for name in Budget.model_fields},
+    **{
+        f"--{name.replace('_', '-')}": f"run.{name}=VALUE"
+        for name in RolloutOptions.model_fields.keys() - {"workers", "budget"}
+    },
+}
+"""Names that a user may take for an option -> the override to write instead."""
+
 TOOLS_HELP = f"Tool preset ({', '.join(TOOLSETS)}) or comma-separated tool names."
+
+
+class RolloutCommand(TyperCommand):
+    """Answers an option that is a field of the configuration with the override to write."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line.
+
+        Raises:
+            UsageError: It holds an option that is a field.
+        """
+        for option in (one.partition("=")[0] for one in args):
+            if option in FIELDS:
+                raise UsageError(f"no option {option}: write {FIELDS[option]}")
+        return super().parse_args(ctx, args)
 
 
 class TaskConfig(TaskFilter):
@@ -185,7 +217,7 @@ def make_config(source: str, overrides: list[str], options: dict[str, Any]) -> R
     values = read_toml(source) if source.endswith(".toml") else {}
     override(values, overrides, "run.retries=0")
     if source and not source.endswith(".toml"):
-        values.setdefault("tasks", {})["source"] = source
+        _merge(values, {"tasks": {"source": source}})
     _merge(values, options)
     check_names(values, RolloutConfig)
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 
 from ..envs.group import task_spec
-from ..errors import PolicyError, SandboxClosed, SandboxError, SweGymError, TaskError, UsageError
+from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
 from ..sandboxes.pool import WarmPool
 from ..trajectories.run_folder import EpisodeKey, LiveFile, RunInfo
 from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn
@@ -79,7 +79,7 @@ class EpisodeJob(Job[Key]):
         env = self._env.unwrapped
         if self._warm is not None:
             env.use_pool(self._warm)
-            with contextlib.suppress(SweGymError):
+            with contextlib.suppress(Exception):
                 self._warm.want(task_spec(env.source.get(self._task_id), env.config["sandbox_options"]))
 
     @property
@@ -117,6 +117,7 @@ class EpisodeJob(Job[Key]):
             return
         self.failure = self.cancellation() if self.cancelled else failure
         self.record = self.failed_record(record, self.failure)
+        failure = self.failure
         logger.warning("%s in %s: %s", failure.name, failure.call, failure.message, extra=self.ids)
         if self.cancelled or not lost_in_a_call(self.record):
             return

@@ -251,8 +251,8 @@ class _Engine:
         if one.error is not None:
             raise one.error
         self._stop_if_spent()
-        if message := self._tally.too_many_failures(self._options.max_failure_rate):
-            self._too_many_failures = self._too_many_failures or message
+        if not self._pool.stopping and (message := self._tally.too_many_failures(self._options.max_failure_rate)):
+            self._too_many_failures = message
             self._pool.drain("too many failures")
 
     def _stop_if_spent(self) -> None:

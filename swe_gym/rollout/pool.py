@@ -122,7 +122,7 @@ class Threads:
 
     def cancel(self, job: AnyJob) -> None:
         """Close the job's sandboxes in a new thread: closing waits for a running tool to notice."""
-        self._closing.append(_start(job.close, "cancel"))
+        self._closing = [*(one for one in self._closing if one.is_alive()), _start(job.close, "cancel")]
 
     def join(self, jobs_left: bool) -> None:
         """Wait for the threads, at most `CLOSE_TIMEOUT` seconds."""
@@ -207,7 +207,8 @@ class EpisodePool(Generic[Key, AnyJob]):
                         raise job.error
                     yield job
             self._cancel_due()
-            yield from self._abandon_stuck()
+            if self._ended.empty():  # else jobs that have ended wait for their turn
+                yield from self._abandon_stuck()
             self._on_tick()
 
     def retry(self, job: AnyJob) -> bool:
@@ -232,8 +233,9 @@ class EpisodePool(Generic[Key, AnyJob]):
 
     def cancel(self, why: str) -> None:
         """Cancel every job and start no more. Returns at once; may be called from any thread."""
-        self._cancelled = self._cancelled or why
-        self._ended.put(None)
+        if not self._cancelled:
+            self._cancelled = why
+            self._ended.put(None)
 
     def join(self, timeout: float) -> None:
         """Wait until the pool's `with` block is left; for a thread that called `cancel`."""
@@ -244,8 +246,8 @@ class EpisodePool(Generic[Key, AnyJob]):
         self._apply_cancel()
         while len(self.running) < self._workers and not self.stopping and (job := self._next()) is not None:
             job.started = time.monotonic()
-            self.running.add(job)
             self._executor.start(job, self._ended.put)
+            self.running.add(job)
         while len(self._prepared) < self._warm and self._waiting:
             job = self._make_job(self._waiting.popleft(), 1)
             job.prepare()
@@ -299,7 +301,8 @@ class EpisodePool(Generic[Key, AnyJob]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._on_tick = lambda: None
-        self.cancel("stopped")
+        if self.running or self._delayed or self._prepared or self._waiting:
+            self.cancel("stopped")
         try:
             for _ in self.run((), raising=False):
                 pass

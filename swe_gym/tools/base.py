@@ -145,7 +145,7 @@ def parameters_of(run: Run, *, skip: int) -> dict[str, object]:
     except KeyError as error:
         example = f'{error.args[0]}: Annotated[str, "What it is."]'
         raise UsageError(f"tool {run.__qualname__}: a parameter has no type: write {example}") from None
-    except (NameError, pydantic.errors.PydanticUserError) as error:
+    except (NameError, RecursionError, pydantic.errors.PydanticUserError) as error:
         raise UsageError(f"tool {run.__qualname__}: no JSON schema for its parameters: {error}") from error
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
@@ -153,6 +153,7 @@ def parameters_of(run: Run, *, skip: int) -> dict[str, object]:
 def _schema_of(hint: Any, *, optional: bool) -> dict[str, Any]:
     """Return the schema of one parameter: no titles, no defaults, and no null where leaving it out means the same."""
     schema = pydantic.TypeAdapter(hint).json_schema()
+    schema = _inlined(schema, schema.get("$defs", {}))
     options = [option for option in schema.pop("anyOf", ()) if not (optional and option == {"type": "null"})]
     if len(options) == 1:
         schema |= options[0]
@@ -164,6 +165,23 @@ def _schema_of(hint: Any, *, optional: bool) -> dict[str, Any]:
     schema |= {"description": texts[0]} if texts else {}
     first = [key for key in ("type", "items", "description") if key in schema]
     return {key: schema[key] for key in (*first, *schema)}
+
+
+def _inlined(node: Any, classes: Mapping[str, Any]) -> Any:
+    """Return a schema without titles, defaults and references: policies read it whole, as part of a larger one."""
+    if isinstance(node, list):
+        return [_inlined(one, classes) for one in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        node = {**classes[node["$ref"].rpartition("/")[2]], **node}
+    return {
+        key: {name: _inlined(one, classes) for name, one in value.items()}
+        if key == "properties"
+        else _inlined(value, classes)
+        for key, value in node.items()
+        if key not in ("title", "default", "$ref", "$defs")
+    }
 
 
 def _check_described(name: str, description: str) -> None:

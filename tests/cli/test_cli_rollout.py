@@ -59,6 +59,13 @@ def test_filters_choose_tasks(cli, tmp_path: Path) -> None:
         (("--policy", "gold", "--temperature", 1), "temperature"),
         (("--base-url", "http://localhost:1/v1"), "needs the option 'model'"),
         (("env.max_observations=500",), "Did you mean 'max_observation'"),
+        (("tasks=larder",), "the configuration is invalid: tasks: Input should be a valid dictionary"),
+        (("tasks.limit=-1",), "tasks.limit: Input should be greater than or equal to 1"),
+        (("--seed", 3), "no option --seed: write seed=VALUE"),
+        (("--env-option", "judge_runs=1"), "no option --env-option: write env.NAME=VALUE"),
+        (("--time-limit=90",), "no option --time-limit: write env.time_limit=VALUE"),
+        (("--run-cost", 3), "no option --run-cost: write run.budget.cost=VALUE"),
+        (("--wall-clock", 3), "no option --wall-clock: write run.wall_clock=VALUE"),
     ):
         refused = cli("rollout", "toy", *arguments)
         assert refused.status == 2

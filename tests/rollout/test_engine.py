@@ -106,6 +106,7 @@ def test_every_attempt_at_every_task_is_played_once(plan: Plan, tmp_path: Path) 
     assert [(one.task_id, one.attempt) for one in played] == [(t, k) for t in "abc" for k in (0, 1)]
     assert all(one.resolved and one.reward == 1.0 and one.tries == 1 for one in played)
     assert (seen[-1].done, seen[-1].resolved, seen[-1].running) == (6, 6, 0)
+    assert (seen[-1].stopping, seen[-1].eta) == ("", 0.0)
     assert (result.progress.outcomes, result.progress.mean_turns) == ({"submit": 6}, 3.0)
     assert result.progress.stopping == ""
     assert len({one.seed for one in played}) == 6
@@ -222,6 +223,15 @@ def test_a_run_that_spends_its_budget_starts_no_more_episodes(plan: Plan, tmp_pa
     assert result.progress.done == 2
     spent = rollout(many, tmp_path / "run", how, policies=make)  # what was spent before counts
     assert spent.progress.done == 2
+
+
+def test_failures_after_the_budget_is_used_up_are_no_error(plan: Plan, tmp_path: Path) -> None:
+    usage = Usage(completion_tokens=100)
+    make = Factory(lambda env, seed: Acting(raising(ValueError("no")), usage))  # noqa: ARG005
+    many = plan.model_copy(update={"attempts": 7})
+    result = rollout(many, tmp_path / "run", fast(workers=21, budget=Budget(tokens=150)), policies=make)
+    assert "budget is used up" in result.progress.stopping
+    assert (result.progress.failed_tries, result.progress.done) == (21, 0)
 
 
 # --- failures -------------------------------------------------------------------------------------------------

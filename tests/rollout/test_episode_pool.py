@@ -1,12 +1,14 @@
 """The pool of jobs, on an executor that the test controls: nothing runs until the test says so."""
 
 import functools
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from swe_gym.rollout.pool import EpisodePool, Job, Threads, retry_delay
+from swe_gym.rollout.pool import TICK, EpisodePool, Job, Threads, retry_delay
 
 
 class Echo(Job[str]):
@@ -77,6 +79,58 @@ def test_leaving_the_block_cancels_what_runs_and_starts_no_more() -> None:
         raise RuntimeError(next(pool.run("abcd")).key)
     assert sorted(hands.cancelled) == ["b: stopped"]
     assert len(hands.started) == 2
+
+
+class Tireless(Job[str]):
+    """Runs until the test lets it end."""
+
+    def __init__(self, key: str, number: int = 1) -> None:
+        super().__init__(key, number)
+        self.may_end = threading.Event()
+
+    def run(self) -> None:
+        self.may_end.wait(10)
+
+    def close(self) -> None: ...
+
+
+def test_cancelling_again_and_again_wakes_the_pool_once() -> None:
+    ticks = 0
+
+    def tick() -> None:
+        nonlocal ticks
+        ticks += 1
+        pool.cancel("interrupted")
+        if ticks > 3:
+            for job in pool.running:
+                job.may_end.set()
+
+    started = time.monotonic()
+    with EpisodePool(Tireless, workers=1, on_tick=tick) as pool:
+        (job,) = pool.run("a")
+    assert (job.cancelled, job.abandoned) == ("interrupted", False)
+    assert time.monotonic() - started > 2 * TICK  # it waited between the ticks
+
+
+def test_a_pool_that_has_nothing_left_is_not_stopped_by_leaving_it() -> None:
+    with EpisodePool(Echo, workers=2, executor=ByHand(order=["a", "b"])) as pool:
+        assert len(list(pool.run("ab"))) == 2
+    assert pool.stopping == ""
+
+
+def test_jobs_that_have_ended_are_not_abandoned_while_the_caller_is_busy() -> None:
+    class Obedient(ByHand):
+        """Ends a job when it is cancelled."""
+
+        def start(self, job: Any, ended: Callable[[Any], None]) -> None:
+            super().start(job, ended)
+            self._ended = ended
+
+        def cancel(self, job: Any) -> None:
+            self._ended(job)
+
+    with EpisodePool(Echo, workers=2, grace=-1.0, wall_clock=-1.0, executor=Obedient()) as pool:
+        assert [job.abandoned for job in pool.run("ab")] == [False, False]
 
 
 class Prepared(Echo):

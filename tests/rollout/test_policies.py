@@ -36,6 +36,13 @@ class Stubborn:
         return self.said
 
 
+class Open(Stubborn):
+    """Takes any option."""
+
+    def __init__(self, env: Any, **options: Any) -> None:
+        super().__init__(env, " ".join(map(str, options.values())))
+
+
 OWN = f"{__name__}:Stubborn"
 
 
@@ -57,6 +64,11 @@ def test_a_custom_policy_gets_its_options_the_environment_and_the_seed(env_of_ad
     env = env_of_adder(max_turns=2, max_invalid=None)
     trajectory = play(env, factory(env, seed=7))
     assert [turn.action for turn in trajectory.turns] == ["no 7 2", "no 7 2"]
+
+
+@pytest.mark.parametrize(("options", "said"), [({}, " None 50"), ({"any": 1, "more": 2}, "1 2 None 50")])
+def test_a_custom_policy_may_take_any_option(env_of_adder: Make, options: dict[str, Any], said: str) -> None:
+    assert make_policies(f"{__name__}:Open", options)(env_of_adder()).act("") == said
 
 
 @pytest.mark.parametrize(

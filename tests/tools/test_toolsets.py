@@ -1,3 +1,4 @@
+import enum
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -6,6 +7,7 @@ from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from swe_gym.actions import parse_action
 from swe_gym.errors import UsageError
@@ -120,6 +122,17 @@ def _silent(context: ToolContext) -> ToolResult:
     raise NotImplementedError
 
 
+class Tree(TypedDict):
+    """A type that holds itself."""
+
+    children: list["Tree"]
+
+
+def _recursive(context: ToolContext, tree: Tree) -> ToolResult:
+    """Run."""
+    raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -127,12 +140,45 @@ def _silent(context: ToolContext) -> ToolResult:
         (_open_ended, "name every parameter"),
         (_sandbox, "no JSON schema for its parameters"),
         (_callback, "no JSON schema for its parameters"),
+        (_recursive, "no JSON schema for its parameters"),
         (_silent, "'_silent' has no description: give its function, or its method `run`, a docstring"),
     ],
 )
 def test_a_function_that_cannot_be_described_is_refused(function: Callable[..., ToolResult], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         tool(function)
+
+
+class Mode(enum.StrEnum):
+    """How to look."""
+
+    fast = "fast"
+    slow = "slow"
+
+
+class Place(TypedDict):
+    """Where to look."""
+
+    title: str
+    lines: list[int]
+
+
+def test_schemas_of_classes_are_whole_and_without_titles() -> None:
+    @tool
+    def look(context: ToolContext, mode: Mode, places: Annotated[list[Place], "Where."]) -> ToolResult:
+        """Look."""
+        raise NotImplementedError
+
+    place = {
+        "type": "object",
+        "description": "Where to look.",
+        "properties": {"title": {"type": "string"}, "lines": {"type": "array", "items": {"type": "integer"}}},
+        "required": ["title", "lines"],
+    }
+    assert look.parameters["properties"] == {
+        "mode": {"type": "string", "description": "How to look.", "enum": ["fast", "slow"]},
+        "places": {"type": "array", "items": place, "description": "Where."},
+    }
 
 
 def test_the_default_tools_are_the_documented_ones() -> None:

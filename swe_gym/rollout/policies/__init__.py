@@ -54,9 +54,11 @@ def make_policies(name: str, options: Mapping[str, Any] | None = None) -> Policy
     given = dict(options or {})
     parameters = inspect.signature(make).parameters
     per_episode = [one for one in _PER_EPISODE if make is kind and one in parameters]
-    wanted = [parameter for parameter in parameters if parameter not in per_episode]
+    variadic = {name for name, one in parameters.items() if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    wanted = [parameter for parameter in parameters if parameter not in {*per_episode, *variadic}]
     for option in given:
-        if option not in wanted:
+        if option not in wanted and not takes_any:
             raise unknown_name(f"option of policy {name!r}:", option, wanted)
     missing = [one for one in wanted if parameters[one].default is inspect.Parameter.empty and one not in given]
     if missing:

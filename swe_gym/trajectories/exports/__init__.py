@@ -55,7 +55,7 @@ def export_trajectories(trajectories: Iterable[Trajectory], to: str, path: str |
     target = Path(path)
     if target.suffix not in SUFFIXES:
         raise UsageError(f"{target}: the file name must end in {', '.join(SUFFIXES)}")
-    rows = exporter(trajectories)
+    rows = iter(exporter(trajectories))
     first = next(rows, None)
     if first is None:
         return 0
