@@ -16,7 +16,12 @@ class Frozen(BaseModel):
 
 
 class Hidden(Frozen):
-    """Base of data that only graders may see: its repr and str say nothing."""
+    """Base of data that only graders may see: its repr, its str and errors of its validation say nothing of it."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    def __repr_args__(self) -> tuple[()]:  # `rich` prints these
+        return ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(hidden)"
@@ -262,7 +267,10 @@ class TestStatus(enum.StrEnum):
 class ParserProgram(RootModel[str]):
     """A Python program that reads a test run's output and writes its results. Some dataset rows bring one."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    def __repr_args__(self) -> tuple[()]:
+        return ()
 
     def __repr__(self) -> str:
         return "ParserProgram(hidden)"
@@ -390,19 +398,37 @@ class Oracle(Hidden):
     @model_validator(mode="before")
     @classmethod
     def _lift(cls, data: Any) -> Any:
-        """Read the flat form. Fields that do not belong to its kind of evaluation are ignored."""
-        if not isinstance(data, dict) or data.keys().isdisjoint(_EVALUATION):
+        """Read the flat form. A script beside an evaluation by a command is an error: its preparation would not run.
+
+        Other fields that do not belong to the kind of evaluation are ignored. With a grader of your own, the fields
+        tell the kind, as they must in a file.
+        """
+        if not isinstance(data, dict) or (data.keys().isdisjoint(_EVALUATION) and not data.get("own_grader")):
             return data
         fields = {name: value for name, value in data.items() if name not in _EVALUATION}
-        known = dict(fields.pop("evaluation", ()))
-        flat = {**known, **{name: data[name] for name in data.keys() & set(_EVALUATION)}}
-        grader = flat.pop("grader", "")
+        known = fields.pop("evaluation", {})
+        if not isinstance(known, dict | Hidden):
+            raise ValueError("evaluation must be an object")  # pydantic lets a TypeError pass
+        known = dict(known)
+        given = {name: data[name] for name in data.keys() & set(_EVALUATION)}
+        grader = given.pop("grader", "") or fields.get("own_grader", "")
+        if not isinstance(grader, str):
+            raise ValueError("grader must be a string")
+        flat = {**known, **given}
         by_script = "log" if flat.get("eval_script") or flat.get("log_parser") else "tests"
-        implied = known.get("kind") or ("expected" if flat.get("expected") else by_script)
-        kind = grader if grader in _KINDS else implied
+        kind = "tests" if flat.get("test_cmd") else "expected" if flat.get("expected") else by_script
+        if not grader:
+            kind = known.get("kind") or kind
+        elif grader in _KINDS:
+            kind = grader
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise ValueError("evaluation: kind is unknown")
+        if given.get("eval_script") and kind in ("tests", "exit_code"):
+            raise ValueError(f"eval_script: the grader {grader or kind!r} runs test_cmd, not a script")
         if grader:
             fields["own_grader"] = "" if grader in _KINDS else grader
-        flat = {name: value for name, value in flat.items() if name in _KINDS[kind].model_fields}
+        ours = {*_KINDS[kind].model_fields, *(flat.keys() - set(_EVALUATION))}  # pydantic refuses unknown names
+        flat = {name: flat[name] for name in flat if name in ours}
         return {**fields, "evaluation": {**flat, "kind": kind}}
 
     @model_serializer

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from rich.pretty import pretty_repr
 
 from swe_gym.types import ExitCode, ExpectedMap, LogScript, Oracle, ParserProgram, Task, TestCommand, TestStatus
 
@@ -63,3 +64,46 @@ def test_evaluations_are_as_silent_as_their_oracle() -> None:
         "secret"
         not in f"{oracle!r} {oracle} {oracle.evaluation!r} {oracle.evaluation} {oracle.evaluation.log_parser!r}"
     )
+    assert "secret" not in pretty_repr([oracle, oracle.evaluation, oracle.evaluation.log_parser])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"grader": ["tests"]},
+        {"grader": 5},
+        {"evaluation": 5},
+        {"evaluation": None},
+        {"evaluation": "tests"},
+        {"evaluation": {"kind": "other"}},
+        {"evaluation": {"kind": ["tests"]}},
+        {"evaluation": {"kind": "tests", "secret": "secret"}},
+        {"unknown": "secret"},
+    ],
+    ids=str,
+)
+def test_an_oracle_of_the_wrong_form_is_a_validation_error_without_its_values(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Oracle.model_validate({"test_cmd": "secret", "gold_patch": "secret", **wrong})
+    assert "secret" not in str(caught.value).replace("tests.secret", "")
+
+
+@pytest.mark.parametrize("grader", ["", "tests", "exit_code"])
+def test_a_script_beside_a_command_is_refused(grader: str) -> None:
+    flat = {"grader": grader, "test_cmd": "pytest", "eval_script": "make\npytest"}
+    with pytest.raises(ValidationError, match=r"eval_script: the grader '(tests|exit_code)' runs test_cmd"):
+        Oracle.model_validate(flat)
+    with pytest.raises(ValidationError, match="eval_script"):
+        Oracle(evaluation=TestCommand(test_cmd="pytest")).model_copy(update={"eval_script": "make"})
+
+
+@pytest.mark.parametrize(
+    "evaluation", [TestCommand(test_cmd="a"), ExitCode(test_cmd="a"), LogScript(eval_script="a", log_parser="pytest")]
+)
+def test_an_oracle_with_a_grader_of_ones_own_is_the_same_in_a_file(evaluation: TestCommand) -> None:
+    for oracle in (
+        Oracle(evaluation=evaluation, own_grader="my.module:grade"),
+        Oracle(evaluation=evaluation).model_copy(update={"grader": "my.module:grade"}),
+    ):
+        assert oracle.grader == "my.module:grade"
+        assert Oracle.model_validate_json(oracle.model_dump_json()) == oracle

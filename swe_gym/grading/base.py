@@ -68,10 +68,14 @@ class Ready:
     @property
     def command(self) -> str:
         """The test command. However it calls pytest, pytest gets the options."""
+        command, call = self.plan.command, self.plan.runner
         if not self.options:
-            return self.plan.command
-        options = shlex.quote(shlex.join(self.options))
-        return f'export PYTEST_ADDOPTS="${{PYTEST_ADDOPTS-}} "{options}\n{self.plan.command}'
+            return command
+        options = shlex.join(self.options)
+        if call is not None and call.module == "pytest":  # the command may set PYTEST_ADDOPTS for its one call
+            end = len(command) - len(call.after)
+            command = f"{command[:end]} {options}{command[end:]}"
+        return f'export PYTEST_ADDOPTS="${{PYTEST_ADDOPTS-}} "{shlex.quote(options)}\n{command}'
 
 
 @dataclass(frozen=True)

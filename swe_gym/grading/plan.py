@@ -43,12 +43,14 @@ class Plan:
         return bool(self.prepare.strip()) and (self.runner is not None or runner_of(self.parser) == "sympy")
 
     def inlined(self, read: Callable[[str], str | None]) -> Plan:
-        """Return the plan with a called script's content in place of a final `bash run_tests.sh`.
+        """Return the plan of a script with a called file's content in place of a final `bash run_tests.sh`.
+
+        A test command stays as it is: its one shell has the variables and the folder of the whole file.
 
         Args:
             read: Reads a file of the sandbox. Returns None if it is missing.
         """
-        match = CALLED_FILE.search(self.command)
+        match = CALLED_FILE.search(self.command) if self.parser else None
         content = read(match["path"]) if match else None
         if match is None or content is None:
             return self

@@ -418,6 +418,37 @@ def test_exit_code_keeps_the_script_that_the_command_names(shop_task: Task, open
     assert verdict.dropped == ("check.sh",)
 
 
+def test_exit_code_of_a_script_that_sets_up_its_shell_before_it_calls_the_runner(
+    shop_task: Task, open_box: OpenBox
+) -> None:
+    check = (
+        "cd tests\nexport WANTED=yes\npython -m unittest test_prices && [ $WANTED = yes ] && [ ${0##*/} = check.sh ]\n"
+    )
+    files = {**shop_task.oracle.test_files, "check.sh": check}
+    task = with_oracle(shop_task, grader="exit_code", test_cmd="bash check.sh", test_files=files)
+    assert judge(task, open_box, solve=True).resolved
+    assert not judge(task, open_box).resolved
+
+
+@pytest.mark.parametrize("setting", ["", "PYTEST_ADDOPTS=-q "])
+def test_exit_code_of_pytest_with_the_configuration_of_the_task(
+    words_task: Task, open_box: OpenBox, setting: str
+) -> None:
+    task = with_oracle(words_task, grader="exit_code", test_cmd=f"{setting}python -m pytest tests")
+    original = b'[project]\nname = "words"\n'
+    change = FileChange(
+        path="pyproject.toml",
+        old=original,
+        new=original + b'[tool.pytest.ini_options]\naddopts = "--collect-only"\n',
+        old_mode=REGULAR,
+        new_mode=REGULAR,
+    )
+    with open_box(task) as fresh:
+        fresh.write_file("pyproject.toml", original)
+        verdict = grade(task, Patch(changes=(change,)), fresh, lambda: open_box(task))
+    assert not verdict.resolved, verdict.log
+
+
 # --- reading a report ------------------------------------------------------------------------------------------
 
 

@@ -183,3 +183,17 @@ def test_a_listing_of_named_files_follows_no_link(client: Client, tmp_path: Path
     names = b"folder/file\0link/file\0missing"
     message, _ = client.ask("manifest", names, path=str(tmp_path), **{**LISTING, "only": True})
     assert list(message["entries"]) == ["folder/file"]
+
+
+def test_a_loop_without_a_listener_ends_even_while_requests_come() -> None:
+    source, requests = os.pipe()
+    replies, sink = os.pipe()
+    loop = Loop(source, sink)
+    os.close(replies)
+    os.write(requests, encode({"id": 1, "op": "unknown"})[:-1])  # no reply to it would find out again
+    loop.send({"event": "anything"})
+    assert not loop.alive
+    loop.on_requests(source)
+    assert not loop.alive
+    for fd in (source, requests, sink):
+        os.close(fd)

@@ -132,7 +132,8 @@ class Loop:
 
     def on_requests(self, fd: int) -> None:
         data = read_some(fd, 1 << 20)
-        self.alive = data != b""
+        if data == b"":
+            self.alive = False
         for request, payload in self.decoder.feed(data or b""):
             self.serve(request, payload)
 
