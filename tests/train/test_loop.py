@@ -342,7 +342,7 @@ def _toml(value: Any) -> str:
         ({"env": {"id": "SWE/Mirco-v0"}}, "env: 'SWE/Mirco-v0' cannot be made"),
         ({"env": {"options": {"max_turn": 1}}}, "max_turn"),
         ({"env": {"options": {"max_turns": 0}}}, "max_turns must be a positive whole number"),
-        ({"env": {"held_out": {"difficulty": 9}}, "run": {"evaluate_every": 1}}, "no difficulty 9"),
+        ({"env": {"held_out": {"difficulty": 9}}, "run": {"evaluate_every": 1}}, "unknown difficulty 9"),
     ],
 )
 def test_a_run_folder_is_usable_after_a_configuration_error(

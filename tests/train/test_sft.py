@@ -96,7 +96,7 @@ def test_a_run_without_resolved_episodes_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "some.jsonl", episode(LS, resolved=False), episode(LS, resolved=False))
     with pytest.raises(UsageError, match=r"none of the 2 episodes of .*some\.jsonl is resolved"):
         resolved_episodes(path)
-    with pytest.raises(UsageError, match="neither a run folder nor a file"):
+    with pytest.raises(UsageError, match="neither a run folder nor a trajectory file"):
         resolved_episodes(tmp_path / "nothing")
 
 
