@@ -10,7 +10,28 @@ import pytest
 from swe_gym.errors import SweGymError
 from swe_gym.index import find_sdists
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
-from swe_gym.types import FolderWorkspace
+from swe_gym.types import FolderWorkspace, Oracle, Task
+
+GOLD = """diff --git a/calc.py b/calc.py
+--- a/calc.py
++++ b/calc.py
+@@ -1,2 +1,2 @@
+ def add(a, b):
+-    return a - b
++    return a + b
+"""
+
+HIDDEN = """import unittest
+from calc import add
+
+
+class AddTest(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(add(2, 3), 5)
+
+    def test_nothing(self):
+        self.assertEqual(add(2, 0), 2)
+"""
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # no test measures time
 hypothesis.settings.load_profile("untimed")
@@ -63,3 +84,22 @@ def sandbox_factory(tmp_path: Path) -> Iterator[Callable[..., Sandbox]]:
     yield make
     for sandbox in opened:
         sandbox.close()
+
+
+@pytest.fixture
+def adder(tmp_path: Path) -> Task:
+    """A valid task."""
+    folder = tmp_path / "adder"
+    folder.mkdir()
+    (folder / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    oracle = Oracle(
+        gold_patch=GOLD,
+        test_files={"tests/test_add.py": HIDDEN, "tests/__init__.py": ""},
+        test_paths=("tests/*",),
+        test_cmd="python -m unittest tests.test_add",
+        fail_to_pass=("tests.test_add.AddTest.test_add",),
+        pass_to_pass=("tests.test_add.AddTest.test_nothing",),
+    )
+    return Task(
+        task_id="adder", problem_statement="Sums are wrong.", workspace=FolderWorkspace(path=str(folder)), oracle=oracle
+    )

@@ -10,30 +10,9 @@ from swe_gym.envs.registration import register_families
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import TaskError, unknown_name
 from swe_gym.tasks.file import write_tasks
-from swe_gym.types import FolderWorkspace, Oracle, PythonEnv, Task
+from swe_gym.types import PythonEnv, Task
 
 register_families()
-
-GOLD = """diff --git a/calc.py b/calc.py
---- a/calc.py
-+++ b/calc.py
-@@ -1,2 +1,2 @@
- def add(a, b):
--    return a - b
-+    return a + b
-"""
-
-HIDDEN = """import unittest
-from calc import add
-
-
-class AddTest(unittest.TestCase):
-    def test_add(self):
-        self.assertEqual(add(2, 3), 5)
-
-    def test_nothing(self):
-        self.assertEqual(add(2, 0), 2)
-"""
 
 
 class SmallSource:
@@ -55,25 +34,6 @@ class SmallSource:
 
 
 @pytest.fixture
-def adder(tmp_path: Path) -> Task:
-    """A task that is as it should be."""
-    folder = tmp_path / "adder"
-    folder.mkdir()
-    (folder / "calc.py").write_text("def add(a, b):\n    return a - b\n")
-    oracle = Oracle(
-        gold_patch=GOLD,
-        test_files={"tests/test_add.py": HIDDEN, "tests/__init__.py": ""},
-        test_paths=("tests/*",),
-        test_cmd="python -m unittest tests.test_add",
-        fail_to_pass=("tests.test_add.AddTest.test_add",),
-        pass_to_pass=("tests.test_add.AddTest.test_nothing",),
-    )
-    return Task(
-        task_id="adder", problem_statement="Sums are wrong.", workspace=FolderWorkspace(path=str(folder)), oracle=oracle
-    )
-
-
-@pytest.fixture
 def env_of_adder(adder: Task, tmp_path: Path) -> Iterator[Callable[..., SweEnv]]:
     """Environments on the good task, closed after the test."""
     path = tmp_path / "tasks.jsonl"
@@ -92,6 +52,7 @@ def env_of_adder(adder: Task, tmp_path: Path) -> Iterator[Callable[..., SweEnv]]
 @pytest.fixture
 def source(adder: Task) -> SmallSource:
     """One good task, and one of every kind of bad one."""
+    gold = adder.oracle.gold_patch
 
     def variant(task_id: str, **oracle: object) -> Task:
         return adder.model_copy(update={"task_id": task_id, "oracle": adder.oracle.model_copy(update=oracle)})
@@ -99,9 +60,9 @@ def source(adder: Task) -> SmallSource:
     return SmallSource(
         {
             "adder": adder,
-            "wrong-gold": variant("wrong-gold", gold_patch=GOLD.replace("a + b", "a * b")),
+            "wrong-gold": variant("wrong-gold", gold_patch=gold.replace("a + b", "a * b")),
             "no-gold": variant("no-gold", gold_patch=""),
-            "stale-gold": variant("stale-gold", gold_patch=GOLD.replace("a - b", "b - a")),
+            "stale-gold": variant("stale-gold", gold_patch=gold.replace("a - b", "b - a")),
             "empty-passes": variant(
                 "empty-passes", fail_to_pass=("tests.test_add.AddTest.test_nothing",), pass_to_pass=()
             ),
