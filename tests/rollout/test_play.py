@@ -193,7 +193,7 @@ def test_records_and_policies_are_for_swe_env(make_env: Make) -> None:
 
 
 def test_policies_name_missing_tools(make_env: Make) -> None:
-    with pytest.raises(UsageError, match="submits"):
+    with pytest.raises(UsageError, match="no tool ends the episode"):
         EmptyPolicy(make_env(tools=["bash"]))
     env = make_env(tools=["view", "submit"])
     with pytest.raises(UsageError, match="shell"):
