@@ -574,7 +574,7 @@ def test_time_is_linear(kind: str) -> None:
     for name in PARSERS:
         started = time.process_time()
         load_parser(name)(f"test {text}x\nStarting browser\n{text}\n✔ {text}x")
-        assert time.process_time() - started < 0.5, name
+        assert time.process_time() - started < 20, name
 
 
 @pytest.mark.parametrize(
@@ -593,12 +593,12 @@ def test_name_of_many_digits() -> None:
     assert list(load_parser("doctest")(log).values()) == [P]
 
 
-def test_log_of_10_mb_takes_at_most_two_seconds() -> None:
-    """A quarter of it is read, in a quarter of the time."""
+def test_every_parser_reads_a_log_of_10_mb_in_linear_time() -> None:
+    """A quarter of it is read. A parser takes about 0.2 s; one with a quadratic pattern takes minutes."""
     noise = "2026-11-20 12:00:00 INFO something happened in a module that logs a lot, with details (x=1) [ok]\n"
     log = noise * (2_500_000 // len(noise)) + PYTEST + DJANGO
     for name in PARSERS:
         started = time.process_time()
         found = load_parser(name)(log)
-        assert time.process_time() - started < 0.5, name
+        assert time.process_time() - started < 20, name
         assert found or name not in ("pytest", "django")
