@@ -125,7 +125,7 @@ class RolloutConfig(Frozen):
         """Make the plan for the tasks that meet the conditions.
 
         Raises:
-            UsageError: There are none.
+            UsageError: No task meets the conditions.
         """
         source, options = self.source()
         return Plan(

@@ -158,7 +158,7 @@ def test_work_goes_in_first_if_a_copy_is_installed(log_task: Task, open_box: Ope
     ],
 )
 def test_which_scripts_install_a_copy(command: str, copies: bool) -> None:
-    assert installs_a_copy(f"cd /testbed\n{command}\n", "/work/repo") is copies
+    assert installs_a_copy(f"cd /testbed\n{command}\n", "/src/repo") is copies
 
 
 def test_cut_ids_and_expected_failures_are_noted(log_task: Task, open_box: OpenBox) -> None:

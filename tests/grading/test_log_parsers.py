@@ -1,5 +1,6 @@
 """Log parsers on small logs of each kind, and on any text."""
 
+import sys
 import time
 
 import pytest
@@ -567,6 +568,9 @@ HOSTILE = {
 }
 
 
+LIMIT = 0.5 if sys.gettrace() is None else 5  # seconds; coverage slows parsers down
+
+
 @pytest.mark.parametrize("kind", sorted(HOSTILE))
 def test_time_is_linear(kind: str) -> None:
     """A quadratic pattern would take many seconds for a line of 50,000 characters."""
@@ -574,7 +578,7 @@ def test_time_is_linear(kind: str) -> None:
     for name in PARSERS:
         started = time.process_time()
         load_parser(name)(f"test {text}x\nStarting browser\n{text}\n✔ {text}x")
-        assert time.process_time() - started < 20, name
+        assert time.process_time() - started < LIMIT, name
 
 
 @pytest.mark.parametrize(
@@ -593,12 +597,12 @@ def test_name_of_many_digits() -> None:
     assert list(load_parser("doctest")(log).values()) == [P]
 
 
-def test_every_parser_reads_a_log_of_10_mb_in_linear_time() -> None:
-    """A quarter of it is read. A parser takes about 0.2 s; one with a quadratic pattern takes minutes."""
+def test_log_of_10_mb_takes_at_most_two_seconds() -> None:
+    """A quarter of it is read, in a quarter of the time."""
     noise = "2026-11-20 12:00:00 INFO something happened in a module that logs a lot, with details (x=1) [ok]\n"
     log = noise * (2_500_000 // len(noise)) + PYTEST + DJANGO
     for name in PARSERS:
         started = time.process_time()
         found = load_parser(name)(log)
-        assert time.process_time() - started < 20, name
+        assert time.process_time() - started < LIMIT, name
         assert found or name not in ("pytest", "django")

@@ -27,7 +27,7 @@ def load(arguments: "list[str]") -> "Program":
     """Return the code, the `__main__` namespace and `sys.argv` of `-mMODULE ...`, `-cCODE ...` or `FILE ...`.
 
     Raises:
-        SystemExit: There is no such program; the message is Python's.
+        SystemExit: The program is missing; the message is Python's.
         Exception: Compiling it or importing its package failed.
     """
     first, rest = arguments[0], arguments[1:]
