@@ -132,10 +132,10 @@ def terminal_command_that_cannot_start(make: Opener) -> None:
 @case("terminals")
 def interrupting(make: Opener) -> None:
     """A signal reaches the foreground process, and the session continues."""
-    script = (
+    script = (  # sleeps briefly each time: a signal just before the system call would not end a long sleep
         "import time\n"
         "for turn in range(2):\n"
-        "    try:\n        print('waiting', flush=True)\n        time.sleep(60)\n"
+        "    try:\n        print('waiting', flush=True)\n        while True:\n            time.sleep(0.1)\n"
         "    except KeyboardInterrupt:\n        print('interrupted', flush=True)\n"
     )
     pty = make().open_pty(["python3", "-c", script])
