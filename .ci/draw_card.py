@@ -17,7 +17,7 @@ PAGE = """
          background: #283593; font-family: "DejaVu Sans", sans-serif }
   header { display: flex; align-items: center; gap: 40px; font-size: 88px; font-weight: bold }
   header svg { width: 128px; filter: drop-shadow(0 4px 16px #0006) }
-  p { font-size: 35px; line-height: 1.4; margin: 56px 0 72px }
+  p { font-size: 44px; line-height: 1.4; margin: 52px 0 64px }
   ol { display: flex; align-items: center; gap: 20px; list-style: none; margin: 0; padding: 0;
        font: 28px "DejaVu Sans Mono", monospace }
   li { padding: 14px 22px; border: 2px solid #fff8; border-radius: 14px }
@@ -25,7 +25,7 @@ PAGE = """
   li + li { margin-left: 28px }
 </style>
 <header>LOGO swe_gym</header>
-<p>Software-engineering tasks as Gymnasium environments.<br>Hidden tests decide the reward.</p>
+<p>Software-engineering tasks<br>as Gymnasium environments. Hidden tests decide the reward.</p>
 <ol><li>reset</li><li>step</li><li>patch</li><li>counter-test</li><li>reward</li></ol>
 """
 
