@@ -15,6 +15,7 @@ import typer.main
 from test_architecture import LAYERS
 
 import swe_gym
+from swe_gym import SandboxSpec
 from swe_gym.cli import app
 from swe_gym.viewer.training_report import write_curves
 
@@ -160,6 +161,22 @@ def test_relative_links_have_targets(path: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r"^ +- .*?([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == [str(page.relative_to(ROOT / "docs")) for page in PAGES]
+
+
+def test_the_faq_has_the_words_that_people_search_for() -> None:
+    text = (ROOT / "docs/faq.md").read_text().lower()
+    words = "gpt claude anthropic trl verl cuda gpu proxy mirror wsl macos windows disk timeouts offline cost resume"
+    assert [word for word in words.split() if word not in text] == []
+
+
+def test_sandbox_options_of_pages_are_valid() -> None:
+    for path in TEXTS:
+        for quoted, plain in re.findall(r"--sandbox-option (?:'([^']*)'|([^\s`]+))", path.read_text(encoding="utf-8")):
+            name, _, value = (quoted or plain).partition("=")
+            if name != "NAME":
+                with contextlib.suppress(json.JSONDecodeError):
+                    value = json.loads(value)
+                SandboxSpec.model_validate({name: value})
 
 
 def test_every_public_name_has_a_reference() -> None:
