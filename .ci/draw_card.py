@@ -25,7 +25,7 @@ PAGE = """
   li + li { margin-left: 28px }
 </style>
 <header>LOGO swe_gym</header>
-<p>Software-engineering tasks<br>as Gymnasium environments. Hidden tests decide the reward.</p>
+<p>Software-engineering tasks<br>as Gymnasium environments.<br>Hidden tests decide the reward.</p>
 <ol><li>reset</li><li>step</li><li>patch</li><li>counter-test</li><li>reward</li></ol>
 """
 
