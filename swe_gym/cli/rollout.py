@@ -67,6 +67,9 @@ class RolloutCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+COMMAND_CLASS = RolloutCommand
+
+
 class TaskConfig(TaskFilter):
     """The tasks of a rollout: a source, and the conditions of `TaskFilter`.
 
