@@ -31,6 +31,7 @@ MAX_SHOWN = 20
 
 SOURCE_HELP = "Task source (toy, micro, swebench, ...) or task file (.jsonl, .json, .parquet)."
 Source = Annotated[str, typer.Option("--source", "-s", help=SOURCE_HELP)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SourceOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -242,13 +243,20 @@ def parse_pairs(option: str, pairs: list[str] | None) -> dict[str, Any]:
 # --- how a command prints -----------------------------------------------------------------------------------
 
 
-def open_console() -> Console:
-    """Open standard output: rich output in a terminal, plain lines of any length in a file or a pipe.
+def open_console(*, stderr: bool = False) -> Console:
+    """Open standard output or standard error: rich output in a terminal, plain lines of any length in a file or a pipe.
 
     Markup is off, since much of the output comes from tasks and policies.
     """
-    plain = Console(highlight=False, markup=False, emoji=False)
-    return plain if plain.is_terminal else Console(highlight=False, markup=False, emoji=False, width=100_000)
+    plain = Console(highlight=False, markup=False, emoji=False, stderr=stderr)
+    if not plain.is_terminal:
+        plain.width = 100_000
+    return plain
+
+
+def print_json(data: object) -> None:
+    """Print plain data as JSON, in ASCII."""
+    typer.echo(json.dumps(data, indent=2, default=str))
 
 
 def plain_table(*headers: str) -> Table:

@@ -20,6 +20,9 @@ from ..tasks.training import training_row
 from ..types import Task
 from .common import (
     MAX_SHOWN,
+    SOURCE_HELP,
+    TASK_FILES,
+    AsJson,
     Source,
     SourceOptions,
     TaskFilter,
@@ -27,6 +30,7 @@ from .common import (
     open_console,
     open_source,
     plain_table,
+    print_json,
     source_of,
     takes_filter,
 )
@@ -39,9 +43,20 @@ WIDE = 130
 
 @app.command("list")
 @takes_filter()
-def list_tasks(source: Source = "toy", source_option: SourceOptions = None, *, only: TaskFilter) -> None:
+def list_tasks(
+    given: Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)] = None,
+    source: Source = "toy",
+    source_option: SourceOptions = None,
+    as_json: AsJson = False,
+    *,
+    only: TaskFilter,
+) -> None:
     """List the tasks of a source."""
-    console, tasks = open_console(), only.tasks(open_source(source, source_option))
+    console, tasks = open_console(), only.tasks(open_source(given or source, source_option))
+    if as_json:
+        names = ("task_id", "repo", "difficulty", "tags")
+        print_json([{name: getattr(task, name) for name in names} | {"issue": headline(task)} for task in tasks])
+        return
     wide = console.width >= WIDE
     table = plain_table("task", "level", *(["repository", "tags"] if wide else []), "issue")
     for task in tasks:
@@ -49,18 +64,28 @@ def list_tasks(source: Source = "toy", source_option: SourceOptions = None, *, o
         table.add_row(*map(Text, [task.task_id, task.difficulty, *more, headline(task)]))
     console.print(table)
     if console.is_terminal:
-        console.print(f"\n{len(tasks)} tasks. Show one: swe-gym tasks show {tasks[0].task_id}", style="dim")
+        where = "" if (given or source) == "toy" else f"{given or source} "
+        console.print(f"\n{len(tasks)} tasks. Show one: swe-gym tasks show {where}{tasks[0].task_id}", style="dim")
 
 
 @app.command()
 def show(
-    task_id: Annotated[str, typer.Argument(help="Task id.")],
+    words: Annotated[list[str], typer.Argument(metavar="TASK_ID", help="Task id; a source or task file may precede it.")],
     source: Source = "toy",
     source_option: SourceOptions = None,
     oracle: Annotated[bool, typer.Option("--oracle", help="Also show the gold patch and the test lists.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show one task: the issue, the source of the code and how the work is judged."""
-    task = open_source(source, source_option).get(task_id)
+    if len(words) > 2:
+        raise UsageError(f"{' '.join(words)!r} is not one task: write swe-gym tasks show [SOURCE] TASK_ID")
+    *given, task_id = words
+    if not given and task_id.endswith(TASK_FILES):
+        raise UsageError(f"{task_id} is a task file: add a task id; `swe-gym tasks list {task_id}` lists them")
+    task = open_source(*(given or [source]), source_option).get(task_id)
+    if as_json:
+        print_json(task.model_dump(mode="json", exclude=None if oracle else {"oracle"}))
+        return
     console = open_console()
     console.print(Text(task.task_id, style="bold"), "\n", sep="")
     _print_statement(console, task)

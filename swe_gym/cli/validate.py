@@ -13,6 +13,7 @@ from ..curation.validate import TaskRecord, read_records
 from ..curation.validate import validate as validate_tasks
 from .common import (
     SOURCE_HELP,
+    AsJson,
     Backend,
     Counters,
     CounterScope,
@@ -21,6 +22,7 @@ from .common import (
     TaskFilter,
     open_console,
     open_source,
+    print_json,
     takes_filter,
 )
 from .common import sandbox_options as parse_sandbox_options
@@ -45,6 +47,7 @@ def validate(
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
     counter: Counters = CounterScope.few,
+    as_json: AsJson = False,
     *,
     only: TaskFilter,
 ) -> None:
@@ -59,11 +62,12 @@ def validate(
     options = parse_sandbox_options(backend, sandbox_option)
     known = read_records(record) if record else []
     columns = (TextColumn("validating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal or as_json) as progress:
         bar = progress.add_task("", total=len(ids))
 
         def show(result: TaskRecord) -> None:
-            console.print(_lines(result, recorded=result in known))
+            if not as_json:
+                console.print(_lines(result, recorded=result in known))
             progress.advance(bar)
 
         try:
@@ -80,11 +84,14 @@ def validate(
                 on_record=show,
             )
         except KeyboardInterrupt:
-            if record:
+            if record and not as_json:
                 console.print(f"\nInterrupted. Run the same command to resume from {record}.")
             raise
     counts = {status: sum(result.status == status for result in results) for status in STYLES}
-    console.print(", ".join(f"{number} {status}" for status, number in counts.items() if number))
+    if as_json:
+        print_json([result.model_dump(mode="json") for result in results])
+    else:
+        console.print(", ".join(f"{number} {status}" for status, number in counts.items() if number))
     if counts["invalid"] or counts["error"]:
         raise typer.Exit(1)
 
