@@ -70,7 +70,9 @@ def list_tasks(
 
 @app.command()
 def show(
-    words: Annotated[list[str], typer.Argument(metavar="TASK_ID", help="Task id; a source or task file may precede it.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="TASK_ID", help="Task id; a source or task file may precede it.")
+    ],
     source: Source = "toy",
     source_option: SourceOptions = None,
     oracle: Annotated[bool, typer.Option("--oracle", help="Also show the gold patch and the test lists.")] = False,
@@ -82,7 +84,7 @@ def show(
     *given, task_id = words
     if not given and task_id.endswith(TASK_FILES):
         raise UsageError(f"{task_id} is a task file: add a task id; `swe-gym tasks list {task_id}` lists them")
-    task = open_source(*(given or [source]), source_option).get(task_id)
+    task = open_source(given[0] if given else source, source_option).get(task_id)
     if as_json:
         print_json(task.model_dump(mode="json", exclude=None if oracle else {"oracle"}))
         return

@@ -97,7 +97,7 @@ def test_a_made_environment_is_remade_from_the_json_of_its_spec(
 
 def test_an_unknown_argument_is_named(family: tuple[str, dict[str, Any]]) -> None:
     env_id, arguments = family
-    with pytest.raises(TypeError, match="bakend"):
+    with pytest.raises(UsageError, match="'bakend'. Did you mean 'backend'"):
         gym.make(env_id, bakend="local", **arguments)
 
 
