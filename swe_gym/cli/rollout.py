@@ -219,6 +219,7 @@ def make_config(source: str, overrides: list[str], options: dict[str, Any]) -> R
     """
     values = read_toml(source) if source.endswith(".toml") else {}
     override(values, overrides, "run.retries=0")
+    _check_sections(values)
     if source and not source.endswith(".toml"):
         _merge(values, {"tasks": {"source": source}})
     _merge(values, options)
@@ -227,6 +228,28 @@ def make_config(source: str, overrides: list[str], options: dict[str, Any]) -> R
         return RolloutConfig.model_validate(values)
     except ValidationError as error:
         raise UsageError(f"the configuration is invalid: {wrong_fields(error)}") from error
+
+
+SECTIONS = {
+    "tasks": ("source", "tasks.limit=10"),
+    "policy": ("name", "policy.name=gold"),
+    "env": ("", "env.max_turns=20"),
+    "budget": ("", "budget.tokens=100000"),
+    "run": ("", "run.workers=8"),
+}
+"""Section -> the field that its bare value stands for, and an example of a field."""
+
+
+def _check_sections(values: dict[str, Any]) -> None:
+    """Expand `policy=gold` and `tasks=toy`; refuse a value in place of any other section."""
+    for name, (field, example) in SECTIONS.items():
+        value = values.get(name, {})
+        if field and isinstance(value, str):
+            values[name] = {field: value}
+        elif not isinstance(value, dict):
+            raise UsageError(
+                f"{name} is a section of fields, not a value: write for example {example}, not {name}={value}"
+            )
 
 
 def _merge(values: dict[str, Any], options: dict[str, Any]) -> None:

@@ -54,17 +54,22 @@ def _refuse(value: object) -> NoReturn:
     raise TypeError(f"{value!r} is not" + (", give it as str(...)" if isinstance(value, os.PathLike) else ""))
 
 
+class UnknownArgument(UsageError, TypeError):
+    """A constructor got an argument that it does not have. Libraries that try arguments expect Python's own error."""
+
+
 def check_known(kind: type, base: type, unknown: Iterable[str]) -> None:
     """Refuse arguments that a class does not have. A subclass of `base` with a constructor of its own has its source.
 
     Raises:
-        UsageError: There is one; the message suggests the nearest.
+        UnknownArgument: There is one; the message suggests the nearest.
     """
     for name in unknown:
         known = {one.name for one in parameters_of(kind) if one.kind is not one.VAR_KEYWORD}
         if kind is not base:
             known -= {"source", "source_options"} - set(inspect.signature(kind).parameters)
-        raise unknown_name(f"argument of {kind.__name__}", name, known)
+        said = str(unknown_name("argument", name, known)).removeprefix(f"unknown argument {name!r}")
+        raise UnknownArgument(f"{kind.__name__}.__init__() got an unexpected keyword argument {name!r}{said}")
 
 
 def check_arguments(arguments: Mapping[str, Any], render_modes: Sequence[str]) -> None:
