@@ -44,7 +44,7 @@ def make_many(
         vector_kwargs: Arguments of `SweVectorEnv`.
         **arguments: Arguments of the class, and `autoreset_mode` and `warm` of `SweVectorEnv`.
     """
-    own = {name: arguments.pop(name) for name in ("autoreset_mode", "warm") if name in arguments}
+    own: dict[str, Any] = {name: arguments.pop(name) for name in ("autoreset_mode", "warm") if name in arguments}
     own |= vector_kwargs or {}
 
     def make_one() -> AnyEnv:
