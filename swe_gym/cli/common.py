@@ -7,20 +7,21 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from ..curation.validate import digest, read_records
-from ..envs.checks import check_sandbox
-from ..envs.swe_env import SweEnv
 from ..errors import TaskError, UsageError
 from ..tasks import TaskSource, load_source
 from ..tasks.choice import changed_lines
+from ..tasks.record import digest, read_records
 from ..types import Frozen, Task
+
+if TYPE_CHECKING:  # slow to import, and help needs none of it
+    from ..envs.swe_env import SweEnv
 
 Kind = TypeVar("Kind")
 
@@ -199,8 +200,10 @@ def open_source(name: str, pairs: list[str] | None = None) -> TaskSource:
     return load_source(source, **options)
 
 
-def open_env(name: str, pairs: list[str] | None = None, **settings: Any) -> SweEnv:
+def open_env(name: str, pairs: list[str] | None = None, **settings: Any) -> "SweEnv":
     """Make an environment over the task source that a user named."""
+    from ..envs.swe_env import SweEnv
+
     source, options = source_of(name, pairs)
     return SweEnv(source, options, **settings)
 
@@ -221,6 +224,8 @@ def matching(source: TaskSource, pattern: str) -> list[str]:
 
 def sandbox_options(backend: str, pairs: list[str] | None) -> dict[str, Any]:
     """Parse `["memory_mb=512", "image=python:3.12"]` and check it before anything starts."""
+    from ..envs.checks import check_sandbox
+
     options = parse_pairs("--sandbox-option", pairs)
     check_sandbox(backend, options)
     return options

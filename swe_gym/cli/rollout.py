@@ -231,22 +231,21 @@ def make_config(source: str, overrides: list[str], options: dict[str, Any]) -> R
 
 
 SECTIONS = {
-    "tasks": ("source", "tasks.limit=10"),
-    "policy": ("name", "policy.name=gold"),
-    "env": ("", "env.max_turns=20"),
-    "budget": ("", "budget.tokens=100000"),
-    "run": ("", "run.workers=8"),
+    "tasks": "tasks.match=l*",
+    "policy": "policy.name=gold",
+    "env": "env.max_turns=20",
+    "budget": "budget.tokens=100000",
+    "run": "run.workers=8",
 }
-"""Section -> the field that its bare value stands for, and an example of a field."""
+"""Section -> an example of a field."""
 
 
 def _check_sections(values: dict[str, Any]) -> None:
-    """Expand `policy=gold` and `tasks=toy`; refuse a value in place of any other section."""
-    for name, (field, example) in SECTIONS.items():
-        value = values.get(name, {})
-        if field and isinstance(value, str):
-            values[name] = {field: value}
-        elif not isinstance(value, dict):
+    """Expand `policy=gold`; refuse a value in place of any other section."""
+    if isinstance(values.get("policy"), str):
+        values["policy"] = {"name": values["policy"]}
+    for name, example in SECTIONS.items():
+        if not isinstance(value := values.get(name, {}), dict):
             raise UsageError(
                 f"{name} is a section of fields, not a value: write for example {example}, not {name}={value}"
             )

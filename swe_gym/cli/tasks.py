@@ -10,8 +10,6 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from ..curation.new_task import BuildOptions, build_commit_task, build_release_task
-from ..curation.validate import validate
 from ..errors import TaskError, UsageError
 from ..tables import write_table
 from ..tasks.choice import split_by_repository
@@ -237,6 +235,8 @@ def new(
     The task is validated and added to the file, where it replaces a task with the same id. Building a release runs
     its build code on this machine, outside any sandbox.
     """
+    from ..curation.new_task import BuildOptions, build_commit_task, build_release_task  # slow to import
+
     console = open_console()
     if (from_pypi is None) == (from_git is None) or bool(tests) != bool(from_git):
         raise UsageError("pass either --from-pypi PACKAGE OLD NEW, or --from-git FOLDER with --tests COMMAND")
@@ -294,6 +294,8 @@ class _Only(NamedTuple):
 
 
 def _check(task: Task, times: int) -> None:
+    from ..curation.validate import validate  # slow to import
+
     (record,) = validate(_Only(task), times=times, workers=1)
     if record.status != "valid":
         raise TaskError(f"{task.task_id} was built but is not valid: {record.reason}")

@@ -9,8 +9,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..curation.validate import TaskRecord, read_records
-from ..curation.validate import validate as validate_tasks
+from ..tasks.record import TaskRecord, read_records
 from .common import (
     SOURCE_HELP,
     AsJson,
@@ -56,6 +55,8 @@ def validate(
     A task is valid if the gold patch resolves it and the untouched repository does not, in every run. Results in the
     record file are not run again. The exit status is 1 if a task is invalid or could not be graded.
     """
+    from ..curation.validate import validate as validate_tasks  # slow to import
+
     console = open_console()
     tasks = open_source(source, source_option)
     ids = only.ids(tasks)
