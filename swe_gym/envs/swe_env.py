@@ -125,7 +125,7 @@ class SweEnv(gymnasium.Env[str, str]):
     | `max_observation` | int | `16000` | Maximum length of an observation in characters |
     | `max_invalid` | int | `10` | Consecutive invalid actions until truncation; `None` for no limit |
     | `record` | str | `None` | File of `swe-gym validate`; tasks that are not valid there raise a warning |
-    | `render_mode` | str | `None` | "ansi", "human" or "rgb_array" |
+    | `render_mode` | str | `None` | "ansi", "human" (prints each turn, and how the episode ended) or "rgb_array" |
 
     Arguments are plain JSON and checked in the constructor, which reads local task files. Nothing is downloaded or
     started before `reset`.

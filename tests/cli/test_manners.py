@@ -93,10 +93,10 @@ MAKE_MISTAKES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     (FILE, {"path": "rows.parquet"}, MissingDependency, "pip install 'swe-gym[parquet]'"),
     (LOCAL, {"path": "nowhere", "test_cmd": "true"}, UsageError, "folder not found"),
     (LOCAL, {"path": "."}, UsageError, "requires the argument 'test_cmd'"),
-    (SWEBENCH, {"path": "nowhere.parquet"}, UsageError, "file or folder not found"),
-    (SWEBENCH, {}, MissingDependency, "pip install 'swe-gym[hf]', or pass a file as path="),
-    ("SWE/Harbor-v0", {}, UsageError, "requires the argument 'path'"),
-    ("SWE/GraphPlanner-v0", {}, UsageError, "requires the argument 'path'"),
+    (SWEBENCH, {"path": "nowhere.parquet", "backend": "local"}, UsageError, "file or folder not found"),
+    (SWEBENCH, {"backend": "local"}, MissingDependency, "pip install 'swe-gym[hf]', or pass a file as path="),
+    ("SWE/Harbor-v0", {"backend": "local"}, UsageError, "requires the argument 'path'"),
+    ("SWE/GraphPlanner-v0", {"backend": "local"}, UsageError, "requires the argument 'path'"),
     ("SWE/Micro-v0", {"difficulty": 9}, UsageError, "unknown difficulty 9: choose from 1 to 5"),
 ]
 
