@@ -1,5 +1,6 @@
 """Write a policy, and load it by name."""
 
+import argparse
 import json
 from typing import Any
 
@@ -35,5 +36,6 @@ def main() -> Trajectory:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     trajectory = main()
     print([turn.tool for turn in trajectory.turns], trajectory.outcome, trajectory.reward)

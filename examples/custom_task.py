@@ -1,5 +1,6 @@
 """Write a task: a folder with a bug, hidden tests and a gold patch, in a file that SWE/Tasks-v0 reads."""
 
+import argparse
 import tempfile
 from pathlib import Path
 
@@ -58,4 +59,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -1,5 +1,6 @@
 """A tool of your own, used beside the ones that ship."""
 
+import argparse
 import json
 from typing import Annotated
 
@@ -17,6 +18,7 @@ def line_count(context: ToolContext, path: Annotated[str, "The file."]) -> ToolR
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     with gymnasium.make("SWE/Toy-v0", tools=["bash", "submit", "custom_tool:line_count"]) as env:
         env.reset(seed=0)
         for path in ("README.md", "larder/README.md"):

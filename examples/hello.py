@@ -3,6 +3,7 @@
 python examples/hello.py
 """
 
+import argparse
 import json
 
 import gymnasium as gym
@@ -35,6 +36,7 @@ ACTIONS = [
     "All tests pass, so I submit.\n" + call("submit"),
 ]
 
+argparse.ArgumentParser(description=__doc__).parse_args()
 with gym.make("SWE/Toy-v0", task_id="larder-overwrite-evicts") as env:
     observation, info = env.reset()
     print(observation)

@@ -5,8 +5,8 @@ python examples/llm_policy.py
 python examples/llm_policy.py http://localhost:8000/v1 my-model
 """
 
+import argparse
 import json
-import sys
 from contextlib import closing
 
 import gymnasium
@@ -34,8 +34,12 @@ def play_with(policies: PolicyFactory) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) == 3:
-        with closing(make_policies("llm", {"base_url": sys.argv[1], "model": sys.argv[2]})) as policies:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base_url", nargs="?", help="URL of the server (default: a scripted server)")
+    parser.add_argument("model", nargs="?", help="model name at the server")
+    chosen = parser.parse_args()
+    if chosen.model:
+        with closing(make_policies("llm", vars(chosen))) as policies:
             play_with(policies)
         return
     with OpenAIServer(in_turn(*SCRIPT)) as server:

@@ -6,11 +6,25 @@ A registry maps names to `"module:attribute"` and imports a target on first use.
 """
 
 import importlib
+import inspect
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
 from .errors import MissingDependency, UsageError, unknown_name
+
+
+def parameters_of(target: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a class or function. A class that accepts `**options` passes them to its base class."""
+    bases = inspect.getmro(target)[:-1] if inspect.isclass(target) else ()
+    kinds = [kind for kind in bases if "__init__" in vars(kind)]
+    found: dict[str, inspect.Parameter] = {}
+    for kind in kinds or [target]:
+        own = inspect.signature(kind).parameters
+        found = {**own, **found}
+        if not any(one.kind is one.VAR_KEYWORD for one in own.values()):
+            return [one for one in found.values() if one.kind is not one.VAR_KEYWORD]
+    return list(found.values())
 
 
 class Registry(Mapping[str, str]):

@@ -26,6 +26,7 @@ LAYERS = {
     "swe_gym.train": 7,
     "swe_gym.viewer": 7,
     "swe_gym.cli": 8,
+    "swe_gym.__main__": 9,
 }
 """The longest prefix counts; everything else directly below the package is layer 0."""
 

@@ -16,7 +16,7 @@ from test_architecture import LAYERS
 
 import swe_gym
 from swe_gym import SandboxSpec
-from swe_gym.cli import app
+from swe_gym.cli import app, load_command
 from swe_gym.viewer.training_report import write_curves
 
 ROOT = Path(__file__).parent.parent
@@ -122,8 +122,9 @@ def check_command(words: list[str]) -> None:
             words = words[1:]
             continue
         assert words[0] in command.commands
-        command, words = command.commands[words[0]], words[1:]
-    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        at_top = command.name == "swe-gym"
+        command, words = load_command(words[0]) if at_top else command.commands[words[0]], words[1:]
+    known = {option for parameter in command.params for option in parameter.opts} | {"-h", "--help"}
     assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known
 
 

@@ -21,6 +21,17 @@ def test_every_example_is_tested() -> None:
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SHOWN)
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
+def test_an_example_explains_itself(path: Path) -> None:
+    for package in {"sb3_ppo": ["stable_baselines3"], "cleanrl_ppo": ["torch"], "rllib_ppo": ["ray"]}.get(
+        path.stem, []
+    ):
+        pytest.importorskip(package)
+    done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {path.name}")
+
+
 @pytest.mark.parametrize("name", SHOWN)
 def test_an_example_prints_its_result(name: str, tmp_path: Path) -> None:
     if name.startswith("llm"):

@@ -9,8 +9,8 @@
     python examples/classic_rl/cleanrl_ppo.py CartPole-v1      # any environment with vectors and discrete actions
 """
 
+import argparse
 import collections
-import sys
 
 import gymnasium
 import numpy as np
@@ -122,4 +122,6 @@ def main(env_id: str | None = None) -> float:
 
 
 if __name__ == "__main__":
-    print(f"mean return of the last 100 episodes: {main(*sys.argv[1:2]):.2f}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("env_id", nargs="?", help="environment id (default: the menu)")
+    print(f"mean return of the last 100 episodes: {main(parser.parse_args().env_id):.2f}")

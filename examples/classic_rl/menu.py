@@ -5,6 +5,8 @@ apply one of four patches, or submit. The issue tells which patch is right; the 
 and rewards are those of `SWE/Toy-v0`.
 """
 
+import argparse
+
 import gymnasium
 
 import swe_gym  # noqa: F401  registers the environments
@@ -42,3 +44,8 @@ def make_env() -> gymnasium.Env:
     """Make an environment that grades after two turns at the latest."""
     env = gymnasium.make("SWE/Toy-v0", max_turns=2, disable_env_checker=True)
     return HashedText(ToolMenu(OneOf(env, TASKS), MENU), size=256)
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    print(*make_env().get_wrapper_attr("calls"), sep="\n")

@@ -4,6 +4,7 @@ pip install 'swe-gym[rllib]'
 python examples/classic_rl/rllib_ppo.py
 """
 
+import argparse
 import os
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -77,4 +78,5 @@ def train(steps: int = STEPS) -> float:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(f"mean return of the last 100 episodes: {train():.2f}")

@@ -5,7 +5,7 @@ python examples/classic_rl/sb3_ppo.py            # PPO
 python examples/classic_rl/sb3_ppo.py --masked   # MaskablePPO, which takes no action twice
 """
 
-import sys
+import argparse
 
 from menu import make_env
 from stable_baselines3 import PPO
@@ -52,4 +52,6 @@ def train(masked: bool = False, steps: int = STEPS) -> float:
 
 
 if __name__ == "__main__":
-    print(f"mean return of the last 100 episodes: {train('--masked' in sys.argv):.2f}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--masked", action="store_true", help="use MaskablePPO")
+    print(f"mean return of the last 100 episodes: {train(parser.parse_args().masked):.2f}")

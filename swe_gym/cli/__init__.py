@@ -1,48 +1,94 @@
-"""The `swe-gym` command: one file per sub-command."""
+"""The `swe-gym` command: one file per sub-command, imported when it is chosen."""
 
 import enum
+import importlib
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
-from rich.console import Console
-from rich.text import Text
+from typer.core import TyperGroup
 
 from ..errors import SweGymError, wrong_fields
-from ..logs import logging_to
-from . import bench, clean, demo, doctor, export, images, play, replay, report, rollout, tasks, train, validate, view
+
+COMMANDS = {
+    "demo": ("demo:demo", "Play and grade the bundled tasks."),
+    "play": ("play:play", "Solve a task yourself."),
+    "rollout": ("rollout:rollout", "Run many episodes; monitor, stop and resume them."),
+    "view": ("view:view", "Show a run in the browser."),
+    "report": ("report:report", "Write a run to one HTML file."),
+    "replay": ("replay:replay", "Replay recorded actions and compare the results."),
+    "export": ("export:export", "Convert trajectories to the format of another system."),
+    "import": ("export:import_", "Convert trajectories from the format of another system."),
+    "validate": ("validate:validate", "Check that tasks are usable."),
+    "train": ("train:train", "Train a language model on an environment."),
+    "doctor": ("doctor:doctor", "Report what works here, and how to fix what does not."),
+    "tasks": ("tasks:app", "List, show, export, split and make tasks."),
+    "images": ("images:app", "Manage the Docker images of tasks."),
+    "clean": ("clean:clean", "Remove sandboxes that dead clients left behind."),
+    "bench": ("bench:app", "Measure the cost of sandboxes and rollouts."),
+}
+"""Command -> "module:function or Typer", and its line in the list of commands.
+
+A module may name the class of its command as `COMMAND_CLASS`."""
+
+PACKAGES = (
+    *("gymnasium", "numpy", "pydantic", "typer", "rich", "docker", "kubernetes", "e2b", "openai", "huggingface_hub"),
+    *("pyarrow", "stable-baselines3", "ray", "torch", "transformers", "vllm", "trl", "verl"),
+)
+"""Packages whose version `--version` prints if they are installed."""
+
+
+class Commands(TyperGroup):
+    """Imports a command when it is chosen, so that the list of commands is quick."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return name, command and arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name else command, rest
+
+
+def load_command(name: str) -> Any:
+    """Return the command of this name, with its options."""
+    place, _, attribute = COMMANDS[name][0].partition(":")
+    module = importlib.import_module(f".{place}", __name__)
+    target = getattr(module, attribute)
+    alone = typer.Typer(rich_markup_mode="markdown")
+    if isinstance(target, typer.Typer):
+        alone.add_typer(target, name=name)
+    else:
+        alone.command(name, cls=getattr(module, "COMMAND_CLASS", None))(target)
+    return typer.main.get_group(alone).commands[name]
+
+
+def _unloaded() -> None:
+    """Stand for a command in the list of commands."""
+
 
 app = typer.Typer(
+    cls=Commands,
     name="swe-gym",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo.demo)
-app.command()(play.play)
-app.command(cls=rollout.RolloutCommand)(rollout.rollout)
-app.command()(view.view)
-app.command()(report.report)
-app.command()(replay.replay)
-app.command()(export.export)
-app.command("import")(export.import_)
-app.command()(validate.validate)
-app.command()(train.train)
-app.command()(doctor.doctor)
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(images.app, name="images")
-app.command()(clean.clean)
-app.add_typer(bench.app, name="bench")
+for _name, (_, _help) in COMMANDS.items():
+    app.command(_name, help=_help)(_unloaded)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(version("swe-gym"))
+        import platform
+        from importlib.metadata import PackageNotFoundError, version
+
+        typer.echo(f"swe-gym {version('swe-gym')}\npython {platform.python_version()}\n{platform.platform()}")
+        for package in PACKAGES:
+            try:
+                typer.echo(f"{package} {version(package)}")
+            except PackageNotFoundError:
+                continue
         raise typer.Exit
 
 
@@ -63,11 +109,14 @@ def _options(
     ] = None,
     log_file: Annotated[Path | None, typer.Option(dir_okay=False, help="Log to this file instead.")] = None,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print all versions and exit."),
     ] = False,
 ) -> None:
     """Software-engineering tasks as Gymnasium environments."""
     if log_level or log_file:
+        from ..logs import logging_to
+
         context.with_resource(logging_to(log_file, log_level or LogLevel.info))
 
 
@@ -77,9 +126,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: The arguments after `swe-gym`; None takes them from the command line.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal may lack characters of a task
     try:
         app(arguments, prog_name="swe-gym")
-    except (SweGymError, OSError, ValidationError) as error:
+    except (SweGymError, OSError, ValueError) as error:
+        from pydantic import ValidationError  # slow to import, as is rich
+        from rich.console import Console
+        from rich.text import Text
+
+        if not isinstance(error, SweGymError | OSError | ValidationError):
+            raise
         said = wrong_fields(error) if isinstance(error, ValidationError) else str(error)
         console = Console(stderr=True, highlight=False)
         console.print(Text.assemble(("Error: ", "bold red"), said), soft_wrap=not console.is_terminal)

@@ -7,17 +7,32 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from ..sandboxes import Sandbox, SandboxSpec, make_spec, open_sandbox
 from . import bench_rollout
-from .common import Backend, SandboxOptions, open_console, plain_table
+from .common import AsJson, Backend, SandboxOptions, open_console, plain_table, print_json
 from .common import sandbox_options as parse_sandbox_options
 
 app = typer.Typer(no_args_is_help=True, help="Measure the cost of sandboxes and rollouts on this machine.")
 app.command()(bench_rollout.rollout)
+
+
+class Measured(NamedTuple):
+    """A measurement in a sandbox and, if it makes sense there, on the host."""
+
+    operation: str
+    unit: str
+    sandbox: float
+    host: float | None = None
+
+    def cells(self) -> list[str]:
+        """Return the values, with their unit, and the ratio."""
+        values = [value for value in (self.sandbox, self.host) if value is not None]
+        texts = [f"{value:.{2 if value < 10 else 0}f}{'' if self.unit == '/s' else ' '}{self.unit}" for value in values]
+        return [*texts, f"{self.sandbox / self.host:.1f}x"] if self.host else texts
 
 
 @app.command()
@@ -26,33 +41,39 @@ def sandbox(
     sandbox_option: SandboxOptions = None,
     live: Annotated[int, typer.Option(min=1, help="Open sandboxes for the memory measurement.")] = 50,
     rounds: Annotated[int, typer.Option(min=5, help="Repetitions of each timing.")] = 100,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the time of a command, a start and a close, commands per second, and memory per sandbox.
 
     Timings of sandbox and host alternate, so that other load on the machine affects both.
     """
-    console = open_console()
+    console = open_console(stderr=as_json)
     spec = make_spec(SandboxSpec(), parse_sandbox_options(backend, sandbox_option))
-    table = plain_table("operation", "sandbox", "host", "ratio")
+    found: list[Measured] = []
     with console.status("timing commands") as status:
         with open_sandbox(spec, backend) as box:
-            kind = f"{backend} sandboxes, isolation {box.capabilities.isolation}; times are medians of {rounds}"
+            isolation = box.capabilities.isolation
             for name, ours, bare in (
                 ("bash -c true", "true", ["bash", "-c", "true"]),
                 ("true", ["true"], ["true"]),
             ):
                 times = alternate(partial(box.exec, ours), partial(subprocess.run, bare, check=True), rounds)
-                table.add_row(name, f"{times[0]:.2f} ms", f"{times[1]:.2f} ms", f"{times[0] / times[1]:.1f}x")
+                found.append(Measured(name, "ms", *times))
         status.update("timing starts")
         start, close = start_and_close(spec, backend, max(5, rounds // 5))
-        table.add_row("open, first command", f"{start:.0f} ms")
-        table.add_row("close", f"{close:.0f} ms")
+        found += Measured("open, first command", "ms", start), Measured("close", "ms", close)
         status.update("running commands on 16 threads")
-        rate, bare_rate = throughput(spec, backend)
-        table.add_row("true on 16 threads", f"{rate:.0f}/s", f"{bare_rate:.0f}/s", f"{rate / bare_rate:.1f}x")
+        found.append(Measured("true on 16 threads", "/s", *throughput(spec, backend)))
         status.update(f"holding {live} open")
-        table.add_row(f"memory of each of {live}", f"{memory_each(spec, backend, live):.1f} MB")
-    console.print(f"{kind}\n")
+        found.append(Measured(f"memory of each of {live}", "MB", memory_each(spec, backend, live)))
+    if as_json:
+        rows = [one._asdict() for one in found]
+        print_json({"backend": backend, "isolation": isolation, "rounds": rounds, "measured": rows})
+        return
+    console.print(f"{backend} sandboxes, isolation {isolation}; times are medians of {rounds}\n")
+    table = plain_table("operation", "sandbox", "host", "ratio")
+    for one in found:
+        table.add_row(one.operation, *one.cells())
     console.print(table)
 
 

@@ -17,7 +17,7 @@ from ..rollout.engine import rollout as play_plan
 from ..rollout.plan import Plan
 from ..tasks import load_source
 from ..trajectories.run_folder import read_index
-from .common import Backend, SandboxOptions, open_console, plain_table
+from .common import AsJson, Backend, SandboxOptions, open_console, plain_table, print_json
 from .common import sandbox_options as parse_sandbox_options
 
 PARTS = ("start", "tools", "grading", "policy")
@@ -49,12 +49,13 @@ def rollout(
     policy: Annotated[str, typer.Option("--policy", "-p", help="Policy.")] = "baseline",
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure rollouts of the bundled tasks with increasing numbers of workers.
 
     CPU time is that of the whole machine, minus the load in the second before: run nothing else meanwhile.
     """
-    console = open_console()
+    console = open_console(stderr=as_json)
     try:
         levels = [int(part) for part in workers.split(",")]
     except ValueError:
@@ -69,9 +70,12 @@ def rollout(
             status.update(f"running with {count} workers")
             return measure(count, episodes, policy, env, lambda: machine_cpu(idle))
 
-        table = level_table(play(count) for count in levels)
+        found = [play(count) for count in levels]
+    if as_json:
+        print_json([level._asdict() | {"cpu": level.cpu._asdict()} for level in found])
+        return
     console.print(f"policy {policy}, {backend} sandboxes, {os.cpu_count()} processors, {idle:.0%} load before\n")
-    console.print(table)
+    console.print(level_table(found))
 
 
 def measure(workers: int, episodes: int, policy: str, env: Mapping[str, Any], meter: Callable[[], Cpu]) -> Level:

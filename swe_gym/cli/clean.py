@@ -1,12 +1,12 @@
 """`swe-gym clean`: remove sandboxes that dead clients left behind."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..errors import SweGymError, UsageError, unknown_name
+from ..errors import MissingDependency, SweGymError, UsageError, unknown_name
 from ..registry import Registry
-from .common import BackendOptions, open_console, parse_pairs
+from .common import AsJson, BackendOptions, open_console, parse_pairs, print_json
 
 SWEEPS = Registry(
     "backend to clean",
@@ -25,6 +25,7 @@ Local sandboxes die with their client, and E2B's end at the service's timeout.""
 def clean(
     backend: Annotated[list[str] | None, typer.Option(help="Clean only this backend; may be repeated.")] = None,
     backend_option: BackendOptions = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove sandboxes whose owner has died or whose lease has expired. Nothing without swe_gym's label is touched.
 
@@ -36,15 +37,25 @@ def clean(
     options = parse_pairs("--backend-option", backend_option)
     if options and len(backend or []) != 1:
         raise UsageError("--backend-option needs exactly one --backend: options differ between backends")
-    console = open_console()
-    failed = False
+    found: dict[str, Any] = {}
     for name in backend or SWEEPS:
         try:
-            swept = SWEEPS.load(name)(options)
+            found[name] = {"removed": list(SWEEPS.load(name)(options))}
         except SweGymError as error:
-            failed = True
-            console.print(f"{name}: {str(error).splitlines()[0]}", markup=False)
-        else:
-            console.print(f"{name}: {len(swept)} removed {' '.join(swept)}".rstrip(), markup=False)
-    if failed and backend:
+            if backend or not isinstance(error, MissingDependency):  # without the extra there is nothing to clean
+                found[name] = {"problem": str(error).splitlines()[0]}
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+    if backend and any("problem" in one for one in found.values()):
         raise typer.Exit(1)
+
+
+def _print(found: dict[str, Any]) -> None:
+    console = open_console()
+    for name, one in found.items():
+        removed = one.get("removed", ())
+        console.print(f"{name}: {one.get('problem') or f'{len(removed)} removed ' + ' '.join(removed)}".rstrip())
+    if not found:
+        console.print("Nothing to clean: no backend with containers is installed.")

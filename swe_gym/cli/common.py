@@ -7,21 +7,22 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from ..curation.validate import digest, read_records
-from ..envs.checks import check_sandbox
-from ..envs.swe_env import SweEnv
 from ..errors import TaskError, UsageError
 from ..tasks import TaskSource, load_source
 from ..tasks.choice import changed_lines
 from ..tasks.file import is_place_of_tasks
+from ..tasks.record import digest, read_records
 from ..types import Frozen, Task
+
+if TYPE_CHECKING:  # slow to import, and help needs none of it
+    from ..envs.swe_env import SweEnv
 
 Kind = TypeVar("Kind")
 
@@ -30,6 +31,7 @@ MAX_SHOWN = 20
 
 SOURCE_HELP = "Task source (toy, swebench, ...), task file (.jsonl, .json, .parquet), bundle, or hf://owner/name."
 Source = Annotated[str, typer.Option("--source", "-s", help=SOURCE_HELP)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SourceOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -197,8 +199,10 @@ def open_source(name: str, pairs: list[str] | None = None) -> TaskSource:
     return load_source(source, **options)
 
 
-def open_env(name: str, pairs: list[str] | None = None, **settings: Any) -> SweEnv:
+def open_env(name: str, pairs: list[str] | None = None, **settings: Any) -> "SweEnv":
     """Make an environment over the task source that a user named."""
+    from ..envs.swe_env import SweEnv
+
     source, options = source_of(name, pairs)
     return SweEnv(source, options, **settings)
 
@@ -219,6 +223,8 @@ def matching(source: TaskSource, pattern: str) -> list[str]:
 
 def sandbox_options(backend: str, pairs: list[str] | None) -> dict[str, Any]:
     """Parse `["memory_mb=512", "image=python:3.12"]` and check it before anything starts."""
+    from ..envs.checks import check_sandbox
+
     options = parse_pairs("--sandbox-option", pairs)
     check_sandbox(backend, options)
     return options
@@ -241,13 +247,20 @@ def parse_pairs(option: str, pairs: list[str] | None) -> dict[str, Any]:
 # --- how a command prints -----------------------------------------------------------------------------------
 
 
-def open_console() -> Console:
-    """Open standard output: rich output in a terminal, plain lines of any length in a file or a pipe.
+def open_console(*, stderr: bool = False) -> Console:
+    """Open standard output or standard error: rich output in a terminal, plain lines of any length in a file or a pipe.
 
     Markup is off, since much of the output comes from tasks and policies.
     """
-    plain = Console(highlight=False, markup=False, emoji=False)
-    return plain if plain.is_terminal else Console(highlight=False, markup=False, emoji=False, width=100_000)
+    plain = Console(highlight=False, markup=False, emoji=False, stderr=stderr)
+    if not plain.is_terminal:
+        plain.width = 100_000
+    return plain
+
+
+def print_json(data: object) -> None:
+    """Print plain data as JSON, in ASCII."""
+    typer.echo(json.dumps(data, indent=2, default=str))
 
 
 def plain_table(*headers: str) -> Table:

@@ -21,7 +21,7 @@ from ..errors import MissingDependency, SandboxError, SweGymError, UsageError
 from ..index import find_sdists
 from ..sandboxes.local import problem
 from ..sandboxes.local.tiers import TIERS
-from .common import BackendOptions, open_console, parse_pairs
+from .common import AsJson, BackendOptions, open_console, parse_pairs, print_json
 
 EXTRAS = {
     "parquet": ("pyarrow", "task files in parquet"),
@@ -39,20 +39,32 @@ DOCKER_GUARDS = ("seccomp", "systempaths", "apparmor")
 
 
 class Finding(NamedTuple):
-    """One line of the report. A `needed` finding that does not work sets the exit status."""
+    """One line of the report.
+
+    A `needed` finding that does not work sets the exit status. One that is neither `needed` and broken nor `main` is
+    shown with --verbose only.
+    """
 
     what: str
     works: bool
     detail: str
     fix: str = ""
     needed: bool = False
+    main: bool = False
 
 
 def doctor(
     cluster: Annotated[bool, typer.Option("--cluster", help="Also check the Kubernetes cluster.")] = False,
     backend_option: BackendOptions = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="All checks, and what each isolation tier does not isolate.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Report what works on this machine, what does not, and how to fix it.
+
+    The report covers local sandboxes, which the bundled tasks and your own need, the Docker engine, which public
+    datasets need, and the cache. --verbose and --json have all checks.
 
     Exit status 1: no sandbox can run on this machine or, with --cluster, in the cluster.
     """
@@ -61,10 +73,19 @@ def doctor(
         raise UsageError("--backend-option requires --cluster; it selects the namespace or the context")
     console = open_console()
     findings = []
-    for finding in itertools.chain(_findings(), _cluster(options) if cluster else ()):
-        _print_finding(console, finding)
+    checks = itertools.chain(
+        _findings(), _details() if verbose or as_json else (), _cluster(options) if cluster else ()
+    )
+    for finding in checks:
         findings.append(finding)
-    _print_isolation(console)
+        if not as_json and (verbose or finding.main or (finding.needed and not finding.works)):
+            _print_finding(console, finding)
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+    elif verbose:
+        _print_isolation(console)
+    else:
+        console.print("All checks: swe-gym doctor --verbose", style="dim")
     if any(finding.needed and not finding.works for finding in findings):
         raise typer.Exit(1)
 
@@ -76,7 +97,7 @@ def _cluster(options: dict[str, Any]) -> Iterator[Finding]:
     except ImportError as error:
         raise MissingDependency(f"--cluster needs an extra: pip install 'swe-gym[kubernetes]' ({error})") from error
     for found in examine(options):
-        yield Finding(*found, needed=True)
+        yield Finding(*found, needed=True, main=True)
 
 
 def _print_finding(console: Console, finding: Finding) -> None:
@@ -103,9 +124,13 @@ def _findings() -> Iterator[Finding]:
     yield Finding("Python 3.11+", sys.version_info >= (3, 11), version, needed=True)
     git = shutil.which("git")
     yield Finding("git", git is not None, git or "not on the PATH", "apt-get install git", needed=True)
-    yield _cache()
     yield from _tiers()
     yield from _engine()
+    yield _cache()
+
+
+def _details() -> Iterator[Finding]:
+    """Check what few need."""
     yield _open_files()
     for extra, (module, use) in EXTRAS.items():
         found = importlib.util.find_spec(module) is not None
@@ -120,10 +145,10 @@ def _cache() -> Finding:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free >> 30
     except OSError as error:
-        return Finding("cache", False, f"{folder}: {error.strerror}", fix, needed=True)
+        return Finding("cache", False, f"{folder}: {error.strerror}", fix, needed=True, main=True)
     writable = os.access(folder, os.W_OK)
     room = "" if free >= 5 else ": real tasks need more space for their environments"
-    return Finding("cache", writable, f"{folder}, {free} GB free{room}", fix, needed=True)
+    return Finding("cache", writable, f"{folder}, {free} GB free{room}", fix, needed=True, main=True)
 
 
 def _tiers() -> Iterator[Finding]:
@@ -136,7 +161,8 @@ def _tiers() -> Iterator[Finding]:
             continue
         fix = _namespace_fix() if tier == "namespace" else "Linux 5.13 or newer with Landlock in its `lsm=` list"
         works = "a command ran; the default" if best else "a command ran"
-        yield Finding(f"tier {tier}", not reason, reason or works, fix, needed=tier == "process")
+        main = best and (not reason or tier == "namespace")
+        yield Finding(f"tier {tier}", not reason, reason or works, fix, needed=tier == "process", main=main)
         best = best and bool(reason)
 
 
@@ -166,20 +192,21 @@ def _engine() -> Iterator[Finding]:
     try:
         from ..sandboxes.docker.engine import connect, engine_errors  # an extra
     except ImportError:
-        yield Finding("docker", False, "the extra is not installed", "pip install 'swe-gym[docker]'")
+        what = "the extra is not installed; only public datasets need it"
+        yield Finding("docker", False, what, "pip install 'swe-gym[docker]'", main=True)
         return
     try:
         with closing(connect(None, ENGINE_SECONDS)) as client, engine_errors("report its capabilities"):
             told = client.info()
     except SandboxError as error:
         what, _, fix = str(error).partition("\n")[0].partition(". ")
-        yield Finding("docker", False, what, fix)
+        yield Finding("docker", False, what, fix, main=True)
         return
-    yield Finding("docker", True, f"engine {told.get('ServerVersion')} on {told.get('OperatingSystem')}")
+    yield Finding("docker", True, f"engine {told.get('ServerVersion')} on {told.get('OperatingSystem')}", main=True)
     lacking = [what for name, what in ENGINE_LIMITS.items() if told.get(name) is False]
     fix = "delegate the controllers of cgroup v2: https://rootlesscontaine.rs/getting-started/common/cgroup2/"
     limits = f"not enforced: {', '.join(lacking)}" if lacking else ", ".join(ENGINE_LIMITS.values())
-    yield Finding("docker limits", not lacking, limits, fix)
+    yield Finding("docker limits", not lacking, limits, fix, main=bool(lacking))
 
 
 def _open_files() -> Finding:

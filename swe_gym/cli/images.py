@@ -19,7 +19,7 @@ from ..sandboxes import SandboxSpec, open_sandbox
 from ..sandboxes.container import default_image
 from ..tasks.file import write_tasks
 from ..types import Task
-from .common import Match, Source, SourceOptions, matching, open_console, open_source, plain_table
+from .common import AsJson, Match, Source, SourceOptions, matching, open_console, open_source, plain_table, print_json
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -45,23 +45,25 @@ def list_images(
     match: Match = "*",
     default: Default = None,
     engine: Engine = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the images that tasks need, with their size and the number of tasks."""
     console = open_console()
     needed = _needed(source, source_option, match, default)
-    table = plain_table("MB", "tasks", "image")
-    missing = total = 0
     with closing(_connect(engine)) as client:
-        for image, tasks in needed.items():
-            found = _find(client, image)
-            missing += found is None
-            total += found["Size"] if found else 0
-            size = f"{found['Size'] / MEGABYTE:.0f}" if found else "missing"
-            table.add_row(*map(Text, [size, str(tasks), image]))
+        found = {image: _find(client, image) for image in needed}
+    sizes = {image: one["Size"] for image, one in found.items() if one}
+    if as_json:
+        print_json([{"image": image, "tasks": tasks, "bytes": sizes.get(image)} for image, tasks in needed.items()])
+        return
+    table = plain_table("MB", "tasks", "image")
+    for image, tasks in needed.items():
+        size = f"{sizes[image] / MEGABYTE:.0f}" if image in sizes else "missing"
+        table.add_row(*map(Text, [size, str(tasks), image]))
     console.print(table)
-    present = len(needed) - missing
-    console.print(f"{present} images present, {total / MEGABYTE:.0f} MB (shared layers are counted repeatedly)")
-    if missing:
+    total = sum(sizes.values()) / MEGABYTE
+    console.print(f"{len(sizes)} images present, {total:.0f} MB (shared layers are counted repeatedly)")
+    if missing := len(needed) - len(sizes):
         console.print(f"{missing} missing. Pull them: swe-gym images pull, with the same options")
 
 
@@ -162,6 +164,7 @@ def check(
     default: Default = None,
     engine: Engine = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of images at a time.")] = 2,
+    as_json: AsJson = False,
 ) -> None:
     """Open a sandbox of each image and check that it has the programs that tools need. Pulls nothing.
 
@@ -172,7 +175,13 @@ def check(
     options = {"pull": "never", "base_url": engine}
     _connect(engine).close()
 
+    found: dict[str, str] = {}
+
     def one(image: str) -> str:
+        found[image] = examine(image)
+        return found[image]
+
+    def examine(image: str) -> str:
         try:
             with open_sandbox(SandboxSpec(image=image, options=options), BACKEND) as box:
                 missing = [name for name in ("bash", "git", "python3") if not box.exec(["which", name]).ok]
@@ -180,8 +189,11 @@ def check(
             return str(error)
         return f"lacks {', '.join(missing)}" if missing else ""
 
-    problems = _for_each(images, one, jobs, threading.Event(), console.print)
-    console.print(f"{len(images) - problems} images passed, {problems} failed")
+    problems = _for_each(images, one, jobs, threading.Event(), (lambda _: None) if as_json else console.print)
+    if as_json:
+        print_json([{"image": image, "problem": found[image]} for image in images])
+    else:
+        console.print(f"{len(images) - problems} images passed, {problems} failed")
     if problems:
         raise typer.Exit(1)
 

@@ -1,13 +1,13 @@
 """`swe-gym replay`: replay trajectories and report the first byte that differs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from ..rollout.replay import replay as replay_trajectory
-from .common import SandboxOptions, open_console
+from .common import AsJson, SandboxOptions, open_console, print_json
 from .common import sandbox_options as parse_sandbox_options
 from .export import Attempt, MatchTask, chosen
 
@@ -22,6 +22,7 @@ def replay(
         list[str] | None,
         typer.Option(help=r"Ignore text that matches this regular expression, for example `in \d+\.\d+s`. Repeatable."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Replay recorded actions in new sandboxes and compare every byte of the results.
 
@@ -30,14 +31,20 @@ def replay(
     """
     console = open_console()
     options = parse_sandbox_options(backend, sandbox_option) if backend else None
-    different = 0
+    compared: list[dict[str, Any]] = []
     for trajectory in chosen(path, match, attempt):
         difference = replay_trajectory(trajectory, backend=backend, sandbox_options=options, ignore=ignore or ())
+        compared.append(
+            {"task_id": trajectory.task_id, "attempt": trajectory.attempt, "difference": difference and str(difference)}
+        )
+        if as_json:
+            continue
         name = f"{trajectory.task_id}, attempt {trajectory.attempt}"
         if difference is None:
             console.print(Text.assemble(("same    ", "green"), f" {name}: {len(trajectory.turns)} turns"))
         else:
-            different += 1
             console.print(Text.assemble(("differs ", "bold red"), f" {name}: {difference}"))
-    if different:
+    if as_json:
+        print_json(compared)
+    if any(one["difference"] for one in compared):
         raise typer.Exit(1)

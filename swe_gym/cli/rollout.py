@@ -67,6 +67,9 @@ class RolloutCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+COMMAND_CLASS = RolloutCommand
+
+
 class TaskConfig(TaskFilter):
     """The tasks of a rollout: a source, and the conditions of `TaskFilter`.
 
@@ -216,6 +219,7 @@ def make_config(source: str, overrides: list[str], options: dict[str, Any]) -> R
     """
     values = read_toml(source) if source.endswith(".toml") else {}
     override(values, overrides, "run.retries=0")
+    _check_sections(values)
     if source and not source.endswith(".toml"):
         _merge(values, {"tasks": {"source": source}})
     _merge(values, options)
@@ -224,6 +228,27 @@ def make_config(source: str, overrides: list[str], options: dict[str, Any]) -> R
         return RolloutConfig.model_validate(values)
     except ValidationError as error:
         raise UsageError(f"the configuration is invalid: {wrong_fields(error)}") from error
+
+
+SECTIONS = {
+    "tasks": "tasks.match=l*",
+    "policy": "policy.name=gold",
+    "env": "env.max_turns=20",
+    "budget": "budget.tokens=100000",
+    "run": "run.workers=8",
+}
+"""Section -> an example of a field."""
+
+
+def _check_sections(values: dict[str, Any]) -> None:
+    """Expand `policy=gold`; refuse a value in place of any other section."""
+    if isinstance(values.get("policy"), str):
+        values["policy"] = {"name": values["policy"]}
+    for name, example in SECTIONS.items():
+        if not isinstance(value := values.get(name, {}), dict):
+            raise UsageError(
+                f"{name} is a section of fields, not a value: write for example {example}, not {name}={value}"
+            )
 
 
 def _merge(values: dict[str, Any], options: dict[str, Any]) -> None:

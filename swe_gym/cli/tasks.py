@@ -11,18 +11,16 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from ..curation import bundle as bundles
-from ..curation.new_task import BuildOptions, build_commit_task, build_release_task
-from ..curation.validate import validate
 from ..errors import TaskError, UsageError
 from ..tables import write_table
 from ..tasks.choice import split_by_repository
-from ..tasks.file import HUB, FileSource, write_tasks
-from ..tasks.hub import push_files
+from ..tasks.file import HUB, FileSource, is_place_of_tasks, write_tasks
 from ..tasks.training import training_row
 from ..types import Task
 from .common import (
     MAX_SHOWN,
+    SOURCE_HELP,
+    AsJson,
     Source,
     SourceOptions,
     TaskFilter,
@@ -30,6 +28,7 @@ from .common import (
     open_console,
     open_source,
     plain_table,
+    print_json,
     source_of,
     takes_filter,
 )
@@ -42,9 +41,20 @@ WIDE = 130
 
 @app.command("list")
 @takes_filter()
-def list_tasks(source: Source = "toy", source_option: SourceOptions = None, *, only: TaskFilter) -> None:
+def list_tasks(
+    given: Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)] = None,
+    source: Source = "toy",
+    source_option: SourceOptions = None,
+    as_json: AsJson = False,
+    *,
+    only: TaskFilter,
+) -> None:
     """List the tasks of a source."""
-    console, tasks = open_console(), only.tasks(open_source(source, source_option))
+    console, tasks = open_console(), only.tasks(open_source(given or source, source_option))
+    if as_json:
+        names = ("task_id", "repo", "difficulty", "tags")
+        print_json([{name: getattr(task, name) for name in names} | {"issue": headline(task)} for task in tasks])
+        return
     wide = console.width >= WIDE
     table = plain_table("task", "level", *(["repository", "tags"] if wide else []), "issue")
     for task in tasks:
@@ -52,18 +62,30 @@ def list_tasks(source: Source = "toy", source_option: SourceOptions = None, *, o
         table.add_row(*map(Text, [task.task_id, task.difficulty, *more, headline(task)]))
     console.print(table)
     if console.is_terminal:
-        console.print(f"\n{len(tasks)} tasks. Show one: swe-gym tasks show {tasks[0].task_id}", style="dim")
+        where = "" if (given or source) == "toy" else f"{given or source} "
+        console.print(f"\n{len(tasks)} tasks. Show one: swe-gym tasks show {where}{tasks[0].task_id}", style="dim")
 
 
 @app.command()
 def show(
-    task_id: Annotated[str, typer.Argument(help="Task id.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="TASK_ID", help="Task id; a source or task file may precede it.")
+    ],
     source: Source = "toy",
     source_option: SourceOptions = None,
     oracle: Annotated[bool, typer.Option("--oracle", help="Also show the gold patch and the test lists.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show one task: the issue, the source of the code and how the work is judged."""
-    task = open_source(source, source_option).get(task_id)
+    if len(words) > 2:
+        raise UsageError(f"{' '.join(words)!r} is not one task: write swe-gym tasks show [SOURCE] TASK_ID")
+    *given, task_id = words
+    if not given and is_place_of_tasks(task_id):
+        raise UsageError(f"{task_id} is a task file: add a task id; `swe-gym tasks list {task_id}` lists them")
+    task = open_source(given[0] if given else source, source_option).get(task_id)
+    if as_json:
+        print_json(task.model_dump(mode="json", exclude=None if oracle else {"oracle"}))
+        return
     console = open_console()
     console.print(Text(task.task_id, style="bold"), "\n", sep="")
     _print_statement(console, task)
@@ -158,7 +180,9 @@ def pack(
     Folders, archives and git commits become archives in the bundle, each with its SHA-256. Use the bundle as a task
     source, or share it with `swe-gym tasks push`.
     """
-    bundle = bundles.pack(only.tasks(open_source(source, source_option)), folder, license=license)
+    from ..curation.bundle import pack as pack_tasks  # slow to import
+
+    bundle = pack_tasks(only.tasks(open_source(source, source_option)), folder, license=license)
     console = open_console()
     archives = {packed.path for packed in bundle.sources.values()}
     console.print(f"{len(bundle.tasks)} tasks and {len(archives)} archives in {folder}, {decimal(bundle.bytes)}")
@@ -179,7 +203,10 @@ def push(
 
     HF_TOKEN holds the token; HF_ENDPOINT names another server. New datasets are private unless you pass --public.
     """
-    bundles.check(folder)
+    from ..curation.bundle import check  # slow to import
+    from ..tasks.hub import push_files
+
+    check(folder)
     address = push_files(folder, dataset, private=not public)
     open_console().print(f"{address}\nUse it: swe-gym tasks list --source {HUB}{dataset}")
 
@@ -254,6 +281,8 @@ def new(
     The task is validated and added to the file, where it replaces a task with the same id. Building a release runs
     its build code on this machine, outside any sandbox.
     """
+    from ..curation.new_task import BuildOptions, build_commit_task, build_release_task  # slow to import
+
     console = open_console()
     if (from_pypi is None) == (from_git is None) or bool(tests) != bool(from_git):
         raise UsageError("pass either --from-pypi PACKAGE OLD NEW, or --from-git FOLDER with --tests COMMAND")
@@ -311,6 +340,8 @@ class _Only(NamedTuple):
 
 
 def _check(task: Task, times: int) -> None:
+    from ..curation.validate import validate  # slow to import
+
     (record,) = validate(_Only(task), times=times, workers=1)
     if record.status != "valid":
         raise TaskError(f"{task.task_id} was built but is not valid: {record.reason}")

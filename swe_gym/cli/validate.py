@@ -9,10 +9,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..curation.validate import TaskRecord, read_records
-from ..curation.validate import validate as validate_tasks
+from ..tasks.record import TaskRecord, read_records
 from .common import (
     SOURCE_HELP,
+    AsJson,
     Backend,
     Counters,
     CounterScope,
@@ -21,6 +21,7 @@ from .common import (
     TaskFilter,
     open_console,
     open_source,
+    print_json,
     takes_filter,
 )
 from .common import sandbox_options as parse_sandbox_options
@@ -45,6 +46,7 @@ def validate(
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
     counter: Counters = CounterScope.few,
+    as_json: AsJson = False,
     *,
     only: TaskFilter,
 ) -> None:
@@ -53,17 +55,20 @@ def validate(
     A task is valid if the gold patch resolves it and the untouched repository does not, in every run. Results in the
     record file are not run again. The exit status is 1 if a task is invalid or could not be graded.
     """
+    from ..curation.validate import validate as validate_tasks  # slow to import
+
     console = open_console()
     tasks = open_source(source, source_option)
     ids = only.ids(tasks)
     options = parse_sandbox_options(backend, sandbox_option)
     known = read_records(record) if record else []
     columns = (TextColumn("validating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal or as_json) as progress:
         bar = progress.add_task("", total=len(ids))
 
         def show(result: TaskRecord) -> None:
-            console.print(_lines(result, recorded=result in known))
+            if not as_json:
+                console.print(_lines(result, recorded=result in known))
             progress.advance(bar)
 
         try:
@@ -80,11 +85,14 @@ def validate(
                 on_record=show,
             )
         except KeyboardInterrupt:
-            if record:
+            if record and not as_json:
                 console.print(f"\nInterrupted. Run the same command to resume from {record}.")
             raise
     counts = {status: sum(result.status == status for result in results) for status in STYLES}
-    console.print(", ".join(f"{number} {status}" for status, number in counts.items() if number))
+    if as_json:
+        print_json([result.model_dump(mode="json") for result in results])
+    else:
+        console.print(", ".join(f"{number} {status}" for status, number in counts.items() if number))
     if counts["invalid"] or counts["error"]:
         raise typer.Exit(1)
 

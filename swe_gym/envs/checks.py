@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, NoReturn
 
 from ..actions.render import require_shell, resolve_format
-from ..errors import UsageError, unknown_name
+from ..errors import MissingDependency, UsageError, unknown_name
 from ..grading import CounterOptions
+from ..registry import parameters_of
 from ..sandboxes import BACKENDS, SandboxSpec, make_spec
 from ..types import ToolSpec
 
@@ -51,6 +54,24 @@ def _refuse(value: object) -> NoReturn:
     raise TypeError(f"{value!r} is not" + (", give it as str(...)" if isinstance(value, os.PathLike) else ""))
 
 
+class UnknownArgument(UsageError, TypeError):
+    """A constructor got an argument that it does not have. Libraries that try arguments expect Python's own error."""
+
+
+def check_known(kind: type, base: type, unknown: Iterable[str]) -> None:
+    """Refuse arguments that a class does not have. A subclass of `base` with a constructor of its own has its source.
+
+    Raises:
+        UnknownArgument: There is one; the message suggests the nearest.
+    """
+    for name in unknown:
+        known = {one.name for one in parameters_of(kind) if one.kind is not one.VAR_KEYWORD}
+        if kind is not base:
+            known -= {"source", "source_options"} - set(inspect.signature(kind).parameters)
+        said = str(unknown_name("argument", name, known)).removeprefix(f"unknown argument {name!r}")
+        raise UnknownArgument(f"{kind.__name__}.__init__() got an unexpected keyword argument {name!r}{said}")
+
+
 def check_arguments(arguments: Mapping[str, Any], render_modes: Sequence[str]) -> None:
     """Check the arguments of `SweEnv`, except those that `check_source` and `check_format` check.
 
@@ -68,6 +89,8 @@ def check_arguments(arguments: Mapping[str, Any], render_modes: Sequence[str]) -
     _check_limits(arguments)
     if render_mode is not None and render_mode not in render_modes:
         raise unknown_name("render mode", render_mode, render_modes)
+    if render_mode == "rgb_array" and importlib.util.find_spec("PIL") is None:
+        raise MissingDependency("render mode 'rgb_array' needs Pillow: pip install 'swe-gym[render]'")
     check_sandbox(arguments["backend"], arguments["sandbox_options"])
 
 

@@ -31,6 +31,11 @@ class Settings(TypedDict, total=False):
     render_mode: str | None
 
 
+def _given(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments that are not None. `SweEnv` names the required one that is missing."""
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
 class ToyEnv(SweEnv):
     """Small bundled repositories with one bug each.
 
@@ -94,8 +99,8 @@ class TasksEnv(SweEnv):
     * v0: Initial version.
     """
 
-    def __init__(self, path: str, **settings: Unpack[Settings]) -> None:
-        super().__init__("file", {"path": path}, **settings)
+    def __init__(self, path: str | None = None, **settings: Unpack[Settings]) -> None:
+        super().__init__("file", _given(path=path), **settings)
 
 
 class LocalEnv(SweEnv):
@@ -144,8 +149,8 @@ class LocalEnv(SweEnv):
 
     def __init__(
         self,
-        path: str,
-        test_cmd: str,
+        path: str | None = None,
+        test_cmd: str | None = None,
         *,
         problem_statement: str = "",
         test_paths: Sequence[str] = (),
@@ -156,8 +161,7 @@ class LocalEnv(SweEnv):
         **settings: Unpack[Settings],
     ) -> None:
         options = {
-            "path": path,
-            "test_cmd": test_cmd,
+            **_given(path=path, test_cmd=test_cmd),
             "problem_statement": problem_statement,
             "test_paths": test_paths,
             "python": python,
@@ -278,8 +282,7 @@ class DatasetEnv(SweEnv):
         source_options: Mapping[str, Any] | None = None,
         **settings: Unpack[Settings],
     ) -> None:
-        named = {"path": path, "dataset": dataset, "revision": revision, "split": split, "image": image}
-        options = {name: value for name, value in named.items() if value is not None}
+        options = _given(path=path, dataset=dataset, revision=revision, split=split, image=image)
         settings.setdefault("backend", "docker")
         super().__init__(self.source_name, {**options, **(source_options or {})}, **settings)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, VectorizeMode
 
 from ..errors import UsageError
 
@@ -37,6 +37,27 @@ DATASETS = {
     "Harbor": ("harbor", "Harbor's task folders; `path` is required."),
 }
 """Name -> task source and description, for the families `SWE/{name}-v0` whose tasks come from datasets."""
+
+
+class MakeArguments(dict[str, Any]):
+    """Arguments in a spec that leave `wrappers` and `vector_kwargs` of `gymnasium.make_vec` to our entry point.
+
+    `make_vec` takes both out of the arguments by `pop` and refuses them for environments with a vector entry point.
+    """
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """Remove and return an argument; `wrappers` and `vector_kwargs` stay if our entry point gets them."""
+        value = super().pop(name, *default)
+        if name == "vectorization_mode":
+            self._ours = value in (None, "vector_entry_point", VectorizeMode.VECTOR_ENTRY_POINT)
+        if name in ("wrappers", "vector_kwargs") and value and getattr(self, "_ours", False):
+            self[name] = value
+            return type(value)()
+        return value
+
+    def copy(self) -> MakeArguments:
+        """Return a copy of this kind."""
+        return MakeArguments(self)
 
 
 def register_families() -> None:
@@ -88,7 +109,7 @@ def _spec(env_id: str, entry_point: str, arguments: dict[str, Any] | None = None
     """Return the spec of one environment, which `gymnasium.make_vec` accepts too."""
     _, _, name = entry_point.partition(":")
     many = f"swe_gym.vector.families:{name}"
-    return EnvSpec(env_id, entry_point=entry_point, vector_entry_point=many, kwargs=arguments or {})
+    return EnvSpec(env_id, entry_point=entry_point, vector_entry_point=many, kwargs=MakeArguments(arguments or {}))
 
 
 def _insert(specs: Sequence[EnvSpec]) -> None:

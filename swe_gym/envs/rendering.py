@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import MissingDependency
+from ..spaces import Info
 from .episode import ShownTurn
 
 WIDTH, HEIGHT = 960, 640
@@ -30,6 +31,18 @@ def format_turn(turn: ShownTurn) -> str:
 def format_turns(turns: Sequence[ShownTurn]) -> str:
     """Return turns as text, oldest first."""
     return "\n\n".join(format_turn(turn) for turn in turns)
+
+
+def format_end(info: Info, reward: float) -> str:
+    """Return how an episode ended, as text."""
+    if not info["reward_valid"]:
+        return f"\nThe episode ended without a reward: {info['failure']}"
+    by = {"": "submit"}.get(info["limit"], f"limit {info['limit']!r}")
+    said = f"\nThe episode ended by {by} with reward {reward:g}: {'' if info['resolved'] else 'not '}resolved."
+    for kind, what in (("fail_to_pass", "must start passing pass"), ("pass_to_pass", "must keep passing still pass")):
+        if (passed := info[f"{kind}_passed"]) >= 0 < info[f"{kind}_total"]:
+            said += f"\n{passed} of {info[f'{kind}_total']} tests that {what}."
+    return said
 
 
 def draw_turns(turns: Sequence[ShownTurn]) -> npt.NDArray[np.uint8]:

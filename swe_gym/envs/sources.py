@@ -8,12 +8,39 @@ import threading
 import weakref
 from typing import Any
 
-from ..tasks import TaskSource, load_source
+from ..errors import UsageError
+from ..tasks import SOURCES, TaskSource, load_source
+from ..tasks.dataset import DatasetSource
+from ..tasks.hub import check_hub
 
 # A file of 25,000 tasks is read once for 300 environments. References are weak: the source is freed with its last
 # environment, so a changed file is read again.
 _shared: weakref.WeakValueDictionary[str, TaskSource] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
+
+
+OFFLINE = ("toy", "micro", "local", "file")
+"""Sources without data of the Hub."""
+
+
+def open_early(name: str, options: dict[str, Any], task_id: str | None) -> TaskSource | None:
+    """Open a source that needs no download, and check the id of a task; None if it may need one.
+
+    Raises:
+        UsageError: A file, folder, argument or task does not exist.
+        MissingDependency: Reading the tasks needs an extra that is not installed.
+        TaskError: The source's data is broken.
+    """
+    if name in OFFLINE or (name in SOURCES and options.get("path") is not None):
+        source = shared_source(name, options)
+        if task_id is not None and task_id not in source.ids():
+            source.get(task_id)  # raises the error
+        return source
+    if isinstance(kind := SOURCES.load(name), type) and issubclass(kind, DatasetSource):
+        if not kind.dataset and not options.get("dataset"):
+            raise UsageError(f"task source {name!r} requires the argument 'path'")
+        check_hub()
+    return None
 
 
 def shared_source(name: str, options: dict[str, Any]) -> TaskSource:

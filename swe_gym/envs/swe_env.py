@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Never
 
 import gymnasium
 import numpy as np
@@ -29,12 +31,12 @@ from ..tools import Tool, make_tools
 from ..tools.base import ToolContext
 from ..tools.text import bound, harmless
 from ..types import Action, Reward, Task, ToolResult, ToolSpec, Verdict
-from .checks import check_arguments, check_format, json_native
+from .checks import check_arguments, check_format, check_known, json_native
 from .episode import WORLD_ERRORS, Episode, ShownTurn
 from .group import SandboxGroup, task_spec
-from .rendering import draw_turns, format_turn, format_turns
+from .rendering import draw_turns, format_end, format_turn, format_turns
 from .samples import sample_actions
-from .sources import shared_source
+from .sources import open_early, shared_source
 
 MAX_ACTION = 1_000_000
 """Maximum length of an action in characters. A longer one is invalid."""
@@ -123,9 +125,10 @@ class SweEnv(gymnasium.Env[str, str]):
     | `max_observation` | int | `16000` | Maximum length of an observation in characters |
     | `max_invalid` | int | `10` | Consecutive invalid actions until truncation; `None` for no limit |
     | `record` | str | `None` | File of `swe-gym validate`; tasks that are not valid there raise a warning |
-    | `render_mode` | str | `None` | "ansi", "human" or "rgb_array" |
+    | `render_mode` | str | `None` | "ansi", "human" (prints each turn, and how the episode ended) or "rgb_array" |
 
-    Arguments are plain JSON and checked in the constructor. Nothing is started before `reset`.
+    Arguments are plain JSON and checked in the constructor, which reads local task files. Nothing is downloaded or
+    started before `reset`.
 
     ## Version History
 
@@ -153,12 +156,15 @@ class SweEnv(gymnasium.Env[str, str]):
         max_invalid: int | None = 10,
         record: str | None = None,
         render_mode: str | None = None,
+        **unknown: Never,
     ) -> None:
         arguments = {**locals(), "source_options": source_options or {}, "sandbox_options": sandbox_options or {}}
-        del arguments["self"]
+        del arguments["self"], arguments["unknown"]
+        check_known(type(self), SweEnv, unknown)
         self._config = json_native(**arguments)
         check_arguments(self._config, render_modes=self.metadata["render_modes"])
         check_source(source, arguments["source_options"])
+        opened = open_early(source, self._config["source_options"], task_id)
         self._reward = REWARDS.load(reward)
         self._tools: list[Tool] = make_tools(tools)
         check_format(action_format, [tool.spec for tool in self._tools])
@@ -166,17 +172,18 @@ class SweEnv(gymnasium.Env[str, str]):
         self.action_space = Unicode(MAX_ACTION, examples=sample_actions(self._tools, action_format))
         self.observation_space = Unicode(max_observation)
         self._drawn: str | None = None  # task of the next episode, if it was drawn ahead of time
-        self._set_up()
+        self._set_up(opened)
 
-    def _set_up(self) -> None:
+    def _set_up(self, source: TaskSource | None = None) -> None:
         """Set the attributes that a new environment and an unpickled one start with."""
         self._specs = [tool.spec for tool in self._tools]
         self._by_name = {tool.name: tool for tool in self._tools}
-        self._source: TaskSource | None = None
+        self._source = source
         self._records: dict[str, TaskRecord] | None = None
         self._doubted: set[str] = set()
         self._group: SandboxGroup | None = None
         self._episode: Episode | None = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
         self._pool: WarmPool | None = None
         self._wanted: SandboxSpec | None = None  # the sandbox that the pool is starting
         self._group_lock = threading.Lock()  # guards _group, which close() may take from any thread
@@ -242,6 +249,7 @@ class SweEnv(gymnasium.Env[str, str]):
             self._show(episode, action, observation)
             terminated = episode.outcome == "submitted"
             truncated = episode.outcome in ("agent_limit", "infra_failed")
+            self._show_end(episode)
             return observation, episode.reward_value(), terminated, truncated, episode.info()
 
     def render(self) -> str | npt.NDArray[np.uint8] | None:
@@ -359,6 +367,7 @@ class SweEnv(gymnasium.Env[str, str]):
         with self._turn_lock:
             episode = self._running()
             self._judge(episode, limit)
+            self._show_end(episode)
             return "", episode.reward_value(), False, True, episode.info()
 
     def grade(self) -> Verdict:
@@ -462,6 +471,9 @@ class SweEnv(gymnasium.Env[str, str]):
             self._wanted = None
         with self._group_lock:
             self._group = group
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._finalizer = weakref.finalize(self, _close_group, group, os.getpid())  # if nobody calls `close`
         try:
             sandbox = group.open_sealed()
         except BaseException:
@@ -563,12 +575,16 @@ class SweEnv(gymnasium.Env[str, str]):
         if self.render_mode == "human":
             sys.stdout.write(format_turn(turn) + "\n")
 
+    def _show_end(self, episode: Episode) -> None:
+        if self.render_mode == "human" and episode.outcome != "running":
+            sys.stdout.write(format_end(episode.info(), episode.reward_value()) + "\n")
+
     # --- copies -------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
         """Return everything but the live episode and what processes cannot share."""
         made_anew = {"_tools", "_specs", "_by_name", "_reward", "_source"}
-        live = {"_group", "_episode", "_pool", "_wanted", "_group_lock", "_turn_lock"}
+        live = {"_group", "_episode", "_finalizer", "_pool", "_wanted", "_group_lock", "_turn_lock"}
         return {name: value for name, value in self.__dict__.items() if name not in made_anew | live}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -576,6 +592,12 @@ class SweEnv(gymnasium.Env[str, str]):
         self._reward = REWARDS.load(self._config["reward"])
         self._tools = make_tools(self._config["tools"])
         self._set_up()
+
+
+def _close_group(group: SandboxGroup, owner: int) -> None:
+    """Close the sandboxes of an environment that was dropped. A fork of the process leaves them alone."""
+    if owner == os.getpid():
+        group.close()
 
 
 def _note_on_ignored(action: Action | None) -> str:

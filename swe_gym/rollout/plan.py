@@ -52,7 +52,7 @@ class Plan(Frozen):
         Raises:
             UsageError: An argument is unknown or invalid.
         """
-        known = inspect.signature(SweEnv).parameters.keys() - _OF_A_PLAN
+        known = inspect.signature(SweEnv).parameters.keys() - _OF_A_PLAN - {"unknown"}
         for name in self.env:
             if name in _OF_A_PLAN:
                 raise UsageError(f"a plan's env cannot set {name!r}: use the plan's own fields for tasks")

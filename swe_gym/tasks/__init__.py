@@ -1,11 +1,10 @@
 """Task sources: a registry of them, and a function that opens one."""
 
-import inspect
 from collections.abc import Iterable
 from typing import Any
 
 from ..errors import UsageError, unknown_name
-from ..registry import Registry
+from ..registry import Registry, parameters_of
 from .base import TaskSource
 
 __all__ = ["SOURCES", "TaskSource", "check_source", "load_source"]
@@ -56,7 +55,7 @@ def check_source(name: str, arguments: Iterable[str]) -> None:
         UsageError: The source is unknown, does not accept an argument, or requires a missing one.
     """
     given = set(arguments)
-    parameters = _parameters(SOURCES.load(name))
+    parameters = parameters_of(SOURCES.load(name))
     named = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     known = [one.name for one in named]
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
@@ -65,16 +64,3 @@ def check_source(name: str, arguments: Iterable[str]) -> None:
     for one in named:
         if one.default is one.empty and one.name not in given:
             raise UsageError(f"task source {name!r} requires the argument {one.name!r}")
-
-
-def _parameters(source: Any) -> list[inspect.Parameter]:
-    """Return the parameters of a source. A class that accepts `**options` passes them to its base class."""
-    bases = inspect.getmro(source)[:-1] if inspect.isclass(source) else ()
-    kinds = [kind for kind in bases if "__init__" in vars(kind)]
-    found: dict[str, inspect.Parameter] = {}
-    for kind in kinds or [source]:
-        own = inspect.signature(kind).parameters
-        found = {**own, **found}
-        if not any(one.kind is one.VAR_KEYWORD for one in own.values()):
-            return [one for one in found.values() if one.kind is not one.VAR_KEYWORD]
-    return list(found.values())

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import fnmatch
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,18 @@ from ..errors import MissingDependency, TaskError, UsageError
 from ..tables import SUFFIXES
 from .rows import is_of_split
 
+NEEDED = "datasets of the Hugging Face Hub need huggingface_hub: pip install 'swe-gym[hf]', or pass a file as path="
+
 HINT = (
     "Set HF_ENDPOINT to a mirror, HF_HOME to a cache that holds it (with HF_HUB_OFFLINE=1), or HF_TOKEN for a gated "
     "dataset; or pass a local file as path="
 )
+
+
+def check_hub() -> None:
+    """Raise `MissingDependency` if the package that downloads datasets is not installed."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise MissingDependency(NEEDED)
 
 
 def fetch_dataset(dataset: str, *, revision: str | None, config: str | None, split: str) -> list[Path]:
@@ -105,9 +114,7 @@ def _hub() -> tuple[Any, Any]:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
-        raise MissingDependency(
-            "datasets of the Hugging Face Hub need huggingface_hub: pip install 'swe-gym[hf]'"
-        ) from error
+        raise MissingDependency(NEEDED) from error
     return huggingface_hub, huggingface_hub.errors
 
 

@@ -114,7 +114,8 @@ def tool(
         examples: Arguments of harmless, deterministic calls: `action_space.sample()` draws from them.
 
     Raises:
-        UsageError: The function has no docstring, or a parameter has no type.
+        UsageError: The function has no docstring, is asynchronous or takes no context, or a parameter has no type or
+            is positional-only.
     """
     if run is not None:
         return FunctionTool(run, name, examples)
@@ -131,8 +132,10 @@ def parameters_of(run: Run, *, skip: int) -> dict[str, object]:
     """Return the JSON schema of a function's parameters but the first `skip`, as every LLM API takes it.
 
     Raises:
-        UsageError: A parameter has no type, or one that JSON does not have.
+        UsageError: The function is asynchronous, takes no context, or a parameter has no type, or one that JSON does
+            not have.
     """
+    _check_callable(run, skip - 1)
     properties: dict[str, object] = {}
     required: list[str] = []
     try:
@@ -140,6 +143,10 @@ def parameters_of(run: Run, *, skip: int) -> dict[str, object]:
         for name, parameter in list(inspect.signature(run).parameters.items())[skip:]:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise UsageError(f"tool {run.__qualname__}: *{name} has no JSON schema: name every parameter")
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise UsageError(
+                    f"tool {run.__qualname__}: {name!r} is positional-only, and calls use names: remove `/`"
+                )
             properties[name] = _schema_of(hints[name], optional=parameter.default is None)
             required += [name] if parameter.default is parameter.empty else []
     except KeyError as error:
@@ -148,6 +155,19 @@ def parameters_of(run: Run, *, skip: int) -> dict[str, object]:
     except (NameError, RecursionError, pydantic.errors.PydanticUserError) as error:
         raise UsageError(f"tool {run.__qualname__}: no JSON schema for its parameters: {error}") from error
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _check_callable(run: Run, place: int) -> None:
+    """Raise `UsageError` for a function that cannot be called as a tool. `place` is that of its context."""
+    name = run.__qualname__
+    if inspect.iscoroutinefunction(run) or inspect.isasyncgenfunction(run):
+        raise UsageError(f"tool {name} is asynchronous, and environments call tools synchronously: remove `async`")
+    first = dict(enumerate(inspect.signature(run).parameters.values())).get(place)
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        raise UsageError(f"tool {name} has no parameter for its context: add `context: ToolContext` in first place")
+    hint = first.annotation
+    if hint not in (first.empty, Any, object) and not str(getattr(hint, "__name__", hint)).endswith("Context"):
+        raise UsageError(f"tool {name} has {first.name!r} in first place: add `context: ToolContext` before it")
 
 
 def _schema_of(hint: Any, *, optional: bool) -> dict[str, Any]:

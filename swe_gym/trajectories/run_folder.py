@@ -202,8 +202,8 @@ class RunFolder:
         run: The run.
 
     Raises:
-        UsageError: Another process writes to the folder, it holds a run of another configuration, or a file is
-            invalid.
+        UsageError: Another process writes to the folder, it holds graded episodes of another configuration, or a file
+            is invalid.
     """
 
     def __init__(self, path: str | os.PathLike[str], run: RunInfo) -> None:
@@ -223,10 +223,15 @@ class RunFolder:
             self._open = stack.pop_all()
 
     def _agree(self, run: RunInfo) -> RunInfo:
-        """Return the run to resume, or the new one if there is none."""
+        """Return the run to resume, or the new one if there is none or it has no graded episode."""
         if not (self.path / RUN).exists():
             return run
         old = read_run(self.path)
+        if old.config_hash != run.config_hash and not _has_content(self.path / TRAJECTORIES):
+            for path in (self.path / FAILED, self.path / PROGRESS, *(self.path / LIVE).glob("*.jsonl")):
+                path.unlink(missing_ok=True)
+            logger.info("%s held another configuration without graded episodes: it was replaced", self.path)
+            return run
         if old.config_hash != run.config_hash:
             changed = "; ".join(differences(old.config, run.config)) or "its hash"
             raise UsageError(
@@ -316,6 +321,10 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 class LiveFile:

@@ -5,7 +5,8 @@ Each environment class of `swe_gym.envs.families` has a function of the same nam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,9 +29,9 @@ def make_many(
     env_class: type[SweEnv],
     num_envs: int,
     *,
-    autoreset_mode: str = "NextStep",
     max_episode_steps: int | None = None,
-    warm: int = 0,
+    wrappers: Sequence[Callable[[AnyEnv], AnyEnv]] = (),
+    vector_kwargs: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> SweVectorEnv:
     """Return a vector environment of `num_envs` equal environments.
@@ -38,14 +39,17 @@ def make_many(
     Args:
         env_class: Class of the environments.
         num_envs: Number of environments.
-        autoreset_mode: See `SweVectorEnv`.
         max_episode_steps: Steps until an episode is truncated without a grade; `max_turns` grades it.
-        warm: See `SweVectorEnv`.
-        **arguments: Arguments of the class.
+        wrappers: Wrappers of each environment, the innermost first.
+        vector_kwargs: Arguments of `SweVectorEnv`.
+        **arguments: Arguments of the class, and `autoreset_mode` and `warm` of `SweVectorEnv`.
     """
+    own: dict[str, Any] = {name: arguments.pop(name) for name in ("autoreset_mode", "warm") if name in arguments}
+    own |= vector_kwargs or {}
 
     def make_one() -> AnyEnv:
-        env = env_class(**arguments)
-        return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
+        env: AnyEnv = env_class(**arguments)
+        env = env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
+        return functools.reduce(lambda inner, wrapper: wrapper(inner), wrappers, env)
 
-    return SweVectorEnv([make_one] * num_envs, autoreset_mode=autoreset_mode, warm=warm)
+    return SweVectorEnv([make_one] * num_envs, **own)

@@ -25,6 +25,10 @@ FAILED = {"outcome": "infra_failed", "reward_valid": False}
 """Info of a failed slot, with the keys of `SweEnv`."""
 
 
+_rendering = threading.Lock()
+"""Held while an environment renders: some import a library at the first call, which must not happen in two threads."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
     """The answer of a slot: one row of a batch.
@@ -118,7 +122,8 @@ class Slot:
         """Call a method of the environment or read an attribute. Errors are returned as `CallFailed`."""
         try:
             value = self.env.get_wrapper_attr(name)
-            return value(*args, **kwargs) if callable(value) else value
+            with _rendering if name == "render" else contextlib.nullcontext():
+                return value(*args, **kwargs) if callable(value) else value
         except BaseException as error:  # noqa: BLE001  raised to the caller later
             return CallFailed(error)
 

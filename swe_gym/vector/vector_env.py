@@ -38,6 +38,10 @@ Batch = tuple[Any, Array, Array, Array, Info]
 Seeds = int | Sequence[int | None] | None
 
 
+FOR_PROCESSES = ("shared_memory", "copy", "context", "daemon")
+"""Arguments of Gymnasium's vector environments that have no meaning for threads."""
+
+
 class SweVectorEnv(VectorEnv[Any, Any, Array]):
     """A vector environment with one thread per environment, and two ways to play.
 
@@ -71,6 +75,8 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         autoreset_mode: When a slot starts its next episode: "NextStep", "SameStep" or "Disabled".
         warm: Number of sandboxes to start ahead of time, so that resets need not wait; `num_envs` hides every start.
             The tasks do not change. All environments must be `SweEnv`s on one backend.
+        **for_processes: `shared_memory`, `copy`, `context` and `daemon` of Gymnasium's vector environments. They have
+            no effect and raise a warning.
 
     Raises:
         RuntimeError: The environments' spaces differ.
@@ -87,9 +93,11 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         *,
         warm: int = 0,
+        **for_processes: Any,
     ) -> None:
         self.closed = True  # until `close` can work: old Gymnasium versions close half-made environments
         mode = _autoreset_mode(autoreset_mode)
+        _ignore(for_processes)
         self.envs = _make_all(env_fns)
         self.num_envs = len(self.envs)
         self._observation_mode = observation_mode
@@ -531,6 +539,16 @@ def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
     if not isinstance(mode, AutoresetMode) and mode not in names:
         raise unknown_name("autoreset mode", str(mode), names)
     return AutoresetMode(mode)
+
+
+def _ignore(for_processes: dict[str, Any]) -> None:
+    """Warn of arguments that only processes need."""
+    for name in for_processes:
+        if name not in FOR_PROCESSES:
+            known = ["observation_mode", "autoreset_mode", "warm", *FOR_PROCESSES]
+            raise unknown_name("argument of SweVectorEnv", name, known)
+    if for_processes:
+        logger.warn(f"SweVectorEnv runs its environments in threads and ignores {', '.join(for_processes)}.")
 
 
 def _make_all(env_fns: Sequence[Callable[[], AnyEnv]]) -> list[AnyEnv]:

@@ -14,11 +14,11 @@ from gymnasium.utils import RecordConstructorArgs
 from ..actions import parse_action, render_call
 from ..envs.swe_env import SweEnv
 from ..errors import ActionError, UsageError
-from ..spaces import Array, Info, ResetResult, StepResult
+from ..spaces import Array, Info, Obs, ResetResult, StepResult
 from ..types import ToolCall
 
 
-class ToolMenu(gymnasium.Wrapper[str, Any, str, str], RecordConstructorArgs):
+class ToolMenu(gymnasium.Wrapper[Obs, Any, Obs, str], RecordConstructorArgs):
     """Actions are numbers; each stands for one tool call.
 
     A template is a call whose strings may hold `{name}`; it becomes one action for each value of that name. This menu
@@ -53,7 +53,7 @@ class ToolMenu(gymnasium.Wrapper[str, Any, str, str], RecordConstructorArgs):
 
     def __init__(
         self,
-        env: gymnasium.Env[str, str],
+        env: gymnasium.Env[Obs, str],
         menu: Sequence[Mapping[str, Any]] | None = None,
         values: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
@@ -69,13 +69,13 @@ class ToolMenu(gymnasium.Wrapper[str, Any, str, str], RecordConstructorArgs):
         self._taken = np.zeros(len(entries), dtype=np.bool_)
         self.action_space = Discrete(len(entries))
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[str]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Obs]:
         """Start an episode with the whole menu."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._taken[:] = False
         return observation, self._noted(info)
 
-    def step(self, action: SupportsInt) -> StepResult[str]:
+    def step(self, action: SupportsInt) -> StepResult[Obs]:
         """Run the call with this number."""
         observation, reward, terminated, truncated, info = self.env.step(self.calls[int(action)])
         self._taken[int(action)] = True

@@ -28,7 +28,7 @@ def _no_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_index")
 def test_doctor_reports_what_works_and_how_to_fix_the_rest(cli) -> None:
-    result = cli("doctor")
+    result = cli("doctor", "--verbose")
     assert (result.status, result.err) == (0, "")
     for what in ("Python 3.11+", "git", "cache", "tier process", "extra parquet", "extra render"):
         assert f"ok  {what} " in result.out
@@ -63,7 +63,7 @@ def test_doctor_checks_the_cluster(cli) -> None:
 
 @pytest.mark.usefixtures("_no_index")
 def test_doctor_prints_every_gap_of_every_tier(cli) -> None:
-    said = " ".join(cli("doctor").out.split())
+    said = " ".join(cli("doctor", "--verbose").out.split())
     for name, tier in TIERS.items():
         assert f"What tier {name} isolates: + {tier.isolates}" in said
         for gap in tier.gaps:
@@ -75,7 +75,7 @@ def test_doctor_fails_if_nothing_can_run(cli, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SWE_GYM_CACHE", "/proc/nowhere")
     monkeypatch.setenv("PATH", "")
     problem.cache_clear()  # as in a process that has not asked yet
-    result = cli("doctor")
+    result = cli("doctor", "--verbose")
     assert (result.status, result.err) == (1, "")
     for tier in TIERS:
         assert f"no  tier {tier:15}  unknown: cannot use the cache" in result.out
@@ -90,9 +90,9 @@ def test_bench_measures_the_machine(cli) -> None:
     for what in (
         r"bash -c true +[\d.]+ ms +[\d.]+ ms +[\d.]+x",
         r"true +[\d.]+ ms +[\d.]+ ms +[\d.]+x",
-        r"open, first command +\d+ ms",
-        r"close +\d+ ms",
-        r"true on 16 threads +\d+/s +\d+/s +[\d.]+x",
+        r"open, first command +[\d.]+ ms",
+        r"close +[\d.]+ ms",
+        r"true on 16 threads +[\d.]+/s +[\d.]+/s +[\d.]+x",
         r"memory of each of 3 +-?[\d.]+ MB",
     ):
         assert re.search(f"^{what} *$", result.out, re.MULTILINE)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from swe_gym.cli import COMMANDS, load_command
+
 SUBCOMMANDS = ["demo", "play", "validate", "doctor", "tasks", "bench"]
 
 
@@ -16,7 +18,33 @@ def test_help_names_every_command(cli) -> None:
     assert result.status == 0
     for name in SUBCOMMANDS:
         assert f" {name} " in result.out
-        assert cli(name, "--help").status == 0
+        assert cli(name, "-h").status == 0
+
+
+def test_every_command_in_the_list_exists() -> None:
+    for name in COMMANDS:
+        command = load_command(name)
+        assert command.help, name
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    code = "import sys; from swe_gym.cli import main; sys.argv[1:] = ['-h']\ntry: main()\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    loaded = set(done.stdout.split())
+    assert "typer" in loaded
+    assert not loaded & {"pydantic", "rich.console", "swe_gym.cli.common", "swe_gym.envs.swe_env"}
+
+
+def test_completion_knows_commands_and_options() -> None:
+    for words, found in (
+        ("swe-gym vali", "validate"),
+        ("swe-gym tasks sh", "show"),
+        ("swe-gym doctor --verb", "--verbose"),
+    ):
+        env = {**os.environ, "_SWE_GYM_COMPLETE": "complete_bash", "COMP_WORDS": words}
+        env["COMP_CWORD"] = str(len(words.split()) - 1)
+        done = subprocess.run([sys.executable, "-m", "swe_gym"], env=env, capture_output=True, text=True, timeout=60)
+        assert found in done.stdout.split()
 
 
 def test_without_a_command_the_help_is_shown(cli) -> None:
@@ -26,7 +54,14 @@ def test_without_a_command_the_help_is_shown(cli) -> None:
 
 
 def test_version(cli) -> None:
-    assert cli("--version") == (0, version("swe-gym") + "\n", "")
+    status, out, err = cli("--version")
+    assert (status, err) == (0, "")
+    for line in (
+        f"swe-gym {version('swe-gym')}",
+        f"python {sys.version.split()[0]}",
+        f"gymnasium {version('gymnasium')}",
+    ):
+        assert line in out.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +124,7 @@ def test_a_broken_record_file_is_named(cli, tmp_path: Path) -> None:
         (["nothing"], "No such command 'nothing'"),
         (["validate", "--nothing"], "No such option"),
         (["demo", "--workers", "0"], "--workers"),
-        (["tasks", "show"], "task_id"),
+        (["tasks", "show"], "TASK_ID"),
         (["tasks", "new", "--from-pypi", "a", "b"], "--from-pypi"),
         (["tasks", "new", "--from-pypi", "a", "1", "2", "--statement", "nowhere.md"], "nowhere.md"),
     ],
@@ -119,4 +154,4 @@ def test_a_closed_pipe_is_not_an_error() -> None:
 def test_the_installed_command_is_this_one() -> None:
     command = Path(sys.executable).with_name("swe-gym")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, version("swe-gym") + "\n")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, f"swe-gym {version('swe-gym')}")

@@ -78,8 +78,8 @@ def test_every_dataset_has_an_id_that_survives_json(env_id: str) -> None:
     spec = gym.spec(env_id)
     assert EnvSpec.from_json(spec.to_json()) == spec
     assert isinstance(spec.entry_point, str)
-    with gym.make(env_id, path="/nowhere/rows.jsonl") as env, pytest.raises(UsageError, match=r"/nowhere/rows\.jsonl"):
-        env.reset()
+    with pytest.raises(UsageError, match=r"/nowhere/rows\.jsonl"):
+        gym.make(env_id, path="/nowhere/rows.jsonl")
 
 
 def test_the_checker_finds_nothing(make_env: Make, rows: str, local: dict[str, Any]) -> None:

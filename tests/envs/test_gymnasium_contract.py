@@ -1,5 +1,6 @@
 """Gymnasium's requirements, for every family and on the real local sandbox."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics, RenderCollection
 
 from swe_gym.envs.registration import FAMILIES
+from swe_gym.errors import SandboxClosed, UsageError
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import write_tasks
 
@@ -97,7 +99,7 @@ def test_a_made_environment_is_remade_from_the_json_of_its_spec(
 
 def test_an_unknown_argument_is_named(family: tuple[str, dict[str, Any]]) -> None:
     env_id, arguments = family
-    with pytest.raises(TypeError, match="bakend"):
+    with pytest.raises(UsageError, match=r"'bakend'\. Did you mean 'backend'"):
         gym.make(env_id, bakend="local", **arguments)
 
 
@@ -161,6 +163,18 @@ def test_human_prints_each_turn_as_it_comes(
     env.step(call("bash", command="echo it was $((40 + 2))"))
     assert "it was 42" in capsys.readouterr().out
     assert env.render() is None
+    env.step(SUBMIT)
+    assert capsys.readouterr().out.endswith("\nThe episode ended by submit with reward 0: not resolved.\n")
+
+
+def test_an_environment_dropped_without_close_leaves_nothing(project: dict[str, str]) -> None:
+    env = gym.make("SWE/Local-v0", **project)
+    env.reset()
+    sandbox = env.unwrapped.sandbox  # type: ignore[attr-defined]  # an Env to the checker
+    del env  # its resources would warn, which is an error here
+    gc.collect()
+    with pytest.raises(SandboxClosed):
+        sandbox.exec(["true"])
 
 
 def test_rgb_array_is_an_image_that_changes(make_env: Make, project: dict[str, str]) -> None:

@@ -122,6 +122,26 @@ def _silent(context: ToolContext) -> ToolResult:
     raise NotImplementedError
 
 
+async def _asynchronous(context: ToolContext, path: str) -> ToolResult:
+    """Run."""
+    raise NotImplementedError
+
+
+def _positional(context: ToolContext, path: str, /) -> ToolResult:
+    """Run."""
+    raise NotImplementedError
+
+
+def _alone(path: str) -> ToolResult:
+    """Run."""
+    raise NotImplementedError
+
+
+def _empty() -> ToolResult:
+    """Run."""
+    raise NotImplementedError
+
+
 class Tree(TypedDict):
     """A type that holds itself."""
 
@@ -141,6 +161,10 @@ def _recursive(context: ToolContext, tree: Tree) -> ToolResult:
         (_sandbox, "no JSON schema for its parameters"),
         (_callback, "no JSON schema for its parameters"),
         (_recursive, "no JSON schema for its parameters"),
+        (_asynchronous, "_asynchronous is asynchronous, and environments call tools synchronously: remove `async`"),
+        (_positional, "'path' is positional-only, and calls use names: remove `/`"),
+        (_alone, "_alone has 'path' in first place: add `context: ToolContext` before it"),
+        (_empty, "_empty has no parameter for its context: add `context: ToolContext`"),
         (_silent, "'_silent' has no description: give its function, or its method `run`, a docstring"),
     ],
 )

@@ -131,8 +131,14 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_folder_holds_one_configuration(tmp_path: Path) -> None:
-    RunFolder(tmp_path, RUN).close()
     other = RUN.model_copy(update={"config": {"env": {"tools": "r2e"}}, "config_hash": "def"})
+    with RunFolder(tmp_path, other) as folder:
+        folder.fail(trajectory())
+        folder.start(trajectory("b")).close()
+    with RunFolder(tmp_path, RUN) as folder:  # nothing was graded
+        assert (folder.run.config, folder.left_behind) == (RUN.config, 0)
+        assert not (tmp_path / "failed.jsonl").read_text()
+        folder.add(trajectory())
     with pytest.raises(UsageError, match=r'env\.tools: "default", now "r2e"'):
         RunFolder(tmp_path, other)
     more = RUN.model_copy(update={"attempts": 4, "created": "later"})

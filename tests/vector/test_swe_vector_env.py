@@ -1,10 +1,12 @@
 """`SweVectorEnv` played in step: equal to Gymnasium's own, and whole whatever happens in a slot."""
 
+import contextlib
 import multiprocessing
 import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from vector_parts import Scripted
 import swe_gym
 from swe_gym.errors import UsageError
 from swe_gym.vector import ResultsNotReady, SweVectorEnv
+from swe_gym.wrappers import HashedText, ToolMenu
 
 Make = Callable[..., SweVectorEnv]
 
@@ -98,6 +101,47 @@ def test_make_vec_returns_a_swe_vector_env() -> None:
         assert not terminations.any()
         assert infos["final_info"]["turn"].tolist() == [2, 2]
         assert infos["turn"].tolist() == [0, 0]
+
+
+def test_make_vec_takes_wrappers_and_vector_arguments_as_for_any_environment() -> None:
+    wrappers, chosen = [ToolMenu, partial(HashedText, size=8)], {"autoreset_mode": "SameStep"}
+    envs = gym.make_vec("SWE/Toy-v0", num_envs=2, wrappers=wrappers, vector_kwargs=chosen, max_turns=3)
+    with envs, gym.make_vec(envs.spec) as again:
+        for one in (envs, again):
+            assert isinstance(one, swe_gym.SweVectorEnv)
+            assert one.autoreset_mode is AutoresetMode.SAME_STEP
+            assert one.single_observation_space.shape == (8,)
+            assert isinstance(one.single_action_space, gym.spaces.Discrete)
+            assert one.get_attr("config")[0]["max_turns"] == 3
+    for mode in ("sync", "vector_entry_point"):
+        made = gym.make_vec("SWE/Toy-v0", vectorization_mode=mode, wrappers=wrappers, vector_kwargs=chosen)
+        with contextlib.closing(made) as one:
+            assert isinstance(one, SyncVectorEnv) == (mode == "sync")
+            assert one.single_observation_space.shape == (8,)
+    assert gym.spec("SWE/Toy-v0").kwargs == {}
+
+
+def test_arguments_that_only_processes_need_are_ignored_with_a_word() -> None:
+    with pytest.warns(
+        UserWarning, match="SweVectorEnv runs its environments in threads and ignores shared_memory, copy"
+    ):
+        SweVectorEnv([fake], shared_memory=True, copy=False).close()
+    with pytest.raises(UsageError, match=r"'autoreset'\. Did you mean 'autoreset_mode'"):
+        SweVectorEnv([fake], autoreset="SameStep")
+
+
+def test_environments_render_one_at_a_time() -> None:
+    meeting = threading.Barrier(2)
+
+    class Alone(gym.Wrapper[Any, Any, Any, Any]):
+        def render(self) -> Any:
+            try:
+                meeting.wait(0.1)
+            except threading.BrokenBarrierError:
+                return "alone"
+
+    with SweVectorEnv([lambda: Alone(cartpole())] * 4) as envs:
+        assert envs.render() == ("alone",) * 4
 
 
 def test_make_vec_knows_every_family_and_task_id() -> None:
