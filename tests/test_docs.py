@@ -17,6 +17,8 @@ from test_architecture import LAYERS
 import swe_gym
 from swe_gym import SandboxSpec
 from swe_gym.cli import app, load_command
+from swe_gym.tasks.file import write_tasks
+from swe_gym.types import Task
 from swe_gym.viewer.training_report import write_curves
 
 ROOT = Path(__file__).parent.parent
@@ -56,9 +58,13 @@ def test_python_compiles(path: Path) -> None:
         ("docs/environments/index.md", ["[exit code 0]"]),
     ],
 )
-def test_python_runs(page: str, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page run in order."""
+def test_python_runs(page: str, shown: list[str], adder: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page run in order, beside a project and a task file."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["example.py"])
+    (tmp_path / "my_project").mkdir()
+    write_tasks([adder], tmp_path / "tasks.jsonl")
     names: dict[str, Any] = {"__name__": "__main__"}
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -188,7 +194,7 @@ def test_every_public_name_has_a_reference() -> None:
 def test_the_drawing_of_the_package_shows_every_layer() -> None:
     boxes = re.findall(r"subgraph .*?\n(.*?)\n    end", (ROOT / "docs/architecture.md").read_text(), re.DOTALL)
     drawn = [{package for package in re.findall(r"(\w+)\[", box) if f"swe_gym.{package}" in LAYERS} for box in boxes]
-    layers = sorted(set(LAYERS.values()), reverse=True)
+    layers = sorted({at for name, at in LAYERS.items() if name != "swe_gym.__main__"}, reverse=True)
     expected = [{name.removeprefix("swe_gym.") for name, at in LAYERS.items() if at == layer} for layer in layers]
     assert [box for box in drawn if box] == expected
 
