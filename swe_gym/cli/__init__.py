@@ -1,6 +1,7 @@
 """The `swe-gym` command: one file per sub-command."""
 
 import enum
+import io
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from rich.text import Text
 from ..errors import SweGymError, wrong_fields
 from ..logs import logging_to
 from . import bench, clean, demo, doctor, export, images, play, replay, report, rollout, tasks, train, validate, view
+from . import eval as evaluation
 
 app = typer.Typer(
     name="swe-gym",
@@ -26,6 +28,7 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(play.play)
 app.command(cls=rollout.RolloutCommand)(rollout.rollout)
+app.command("eval", cls=rollout.RolloutCommand)(evaluation.evaluate)
 app.command()(view.view)
 app.command()(report.report)
 app.command()(replay.replay)
@@ -77,6 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: The arguments after `swe-gym`; None takes them from the command line.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal of ASCII shows what it can
+            stream.reconfigure(errors="replace")
     try:
         app(arguments, prog_name="swe-gym")
     except (SweGymError, OSError, ValidationError) as error:

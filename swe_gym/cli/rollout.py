@@ -27,7 +27,9 @@ from .common import (
     TaskFilter,
     open_console,
     parse_pairs,
+    part_of,
     source_of,
+    split_slice,
     takes_filter,
 )
 from .rollout_display import display, print_report
@@ -51,6 +53,19 @@ FIELDS = {
 
 TOOLS_HELP = f"Tool preset ({', '.join(TOOLSETS)}) or comma-separated tool names."
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FIELD=VALUE", help="Any field, for example run.retries=0 env.time_limit=600."),
+]
+Attempts = Annotated[int | None, typer.Option("--attempts", "-k", min=1, help="Episodes per task.")]
+BaseUrl = Annotated[str | None, typer.Option(help="Server URL, for example http://localhost:8000/v1.")]
+Temperature = Annotated[float | None, typer.Option(help="Sampling temperature.")]
+Tools = Annotated[str | None, typer.Option(help=TOOLS_HELP)]
+MaxTurns = Annotated[int | None, typer.Option(min=1, help="Steps per episode.")]
+Workers = Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")]
+RunName = Annotated[str | None, typer.Option("--name", "-n", help="Run name (default: SOURCE-POLICY).")]
+Output = Annotated[str | None, typer.Option("--output", "-o", help="Folder of runs (default: runs).")]
+
 
 class RolloutCommand(TyperCommand):
     """Answers an option that is a field of the configuration with the override to write."""
@@ -71,7 +86,7 @@ class TaskConfig(TaskFilter):
     """The tasks of a rollout: a source, and the conditions of `TaskFilter`.
 
     Attributes:
-        source: Task source or task file.
+        source: Task source or task file, perhaps with a slice: "swebench-verified:50".
         source_options: Arguments of the source.
     """
 
@@ -108,7 +123,7 @@ class RolloutConfig(Frozen):
     @property
     def folder(self) -> Path:
         """The run folder."""
-        source, player = self.tasks.source, str(self.policy.get("model") or self._policy_name)
+        source, player = split_slice(self.tasks.source)[0], str(self.policy.get("model") or self._policy_name)
         words = (Path(source).stem if source.endswith(TASK_FILES) else source, player.rpartition("/")[2])
         return Path(self.output) / (self.name or "-".join(words).replace(":", "-"))
 
@@ -131,7 +146,7 @@ class RolloutConfig(Frozen):
         return Plan(
             source=source,
             source_options=options,
-            tasks=tuple(self.tasks.ids(tasks)),
+            tasks=tuple(self.tasks.ids(part_of(self.tasks.source, tasks))),
             attempts=self.attempts,
             env=self.env,
             policy=self._policy_name,
@@ -146,23 +161,20 @@ def rollout(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="Task source, task file, or configuration (.toml).")
     ] = "",
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FIELD=VALUE", help="Any field, for example run.retries=0 env.time_limit=600."),
-    ] = None,
+    overrides: Overrides = None,
     source_option: SourceOptions = None,
-    attempts: Annotated[int | None, typer.Option("--attempts", "-k", min=1, help="Episodes per task.")] = None,
+    attempts: Attempts = None,
     policy: Annotated[str | None, typer.Option("--policy", "-p", help=POLICY_HELP)] = None,
     model: Annotated[str | None, typer.Option(help="Model name at the server. Implies --policy llm.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="Server URL, for example http://localhost:8000/v1.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
+    base_url: BaseUrl = None,
+    temperature: Temperature = None,
     backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
     sandbox_option: SandboxOptions = None,
-    tools: Annotated[str | None, typer.Option(help=TOOLS_HELP)] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Steps per episode.")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Run name (default: SOURCE-POLICY).")] = None,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="Folder of runs (default: runs).")] = None,
+    tools: Tools = None,
+    max_turns: MaxTurns = None,
+    workers: Workers = None,
+    name: RunName = None,
+    output: Output = None,
     check: Annotated[bool, typer.Option("--check", help="Print the configuration and exit.")] = False,
     *,
     only: TaskFilter,
@@ -189,7 +201,7 @@ def rollout(
             "env": {
                 "backend": backend,
                 "sandbox_options": parse_pairs("--sandbox-option", sandbox_option),
-                "tools": tools.split(",") if tools and "," in tools else tools,
+                "tools": tools_of(tools),
                 "max_turns": max_turns,
             },
             "run": {"workers": workers},
@@ -200,7 +212,10 @@ def rollout(
     if check:
         console.print_json(data={**config.model_dump(mode="json", exclude={"env", "policy"}), **plan.config()})
         return
-    _play(console, plan, config.folder, config.run)
+    latest, interrupted = play(console, plan, config.folder, config.run)
+    if latest is not None:
+        print_report(console, latest, config.folder)
+    end(console, interrupted, left=latest is not None and latest.done < latest.total)
 
 
 def make_config(source: str, overrides: list[str], options: dict[str, Any]) -> RolloutConfig:
@@ -235,7 +250,17 @@ def _merge(values: dict[str, Any], options: dict[str, Any]) -> None:
             values[name] = value
 
 
-def _play(console: Console, plan: Plan, folder: Path, how: RolloutOptions) -> None:
+def tools_of(given: str | None) -> str | list[str] | None:
+    """Parse the value of `--tools`: a preset, or names separated by commas."""
+    return given.split(",") if given and "," in given else given
+
+
+def play(console: Console, plan: Plan, folder: Path, how: RolloutOptions) -> tuple[Progress | None, bool]:
+    """Run a plan and show its progress. Return the last progress, and whether Ctrl-C stopped the run.
+
+    Raises:
+        RolloutStopped: Too many tries failed.
+    """
     latest: Progress | None = None
     with display(console) as show:
 
@@ -253,10 +278,13 @@ def _play(console: Console, plan: Plan, folder: Path, how: RolloutOptions) -> No
             if latest is not None:
                 show(latest)
             raise
-    if latest is not None:
-        print_report(console, latest, folder)
+    return latest, interrupted
+
+
+def end(console: Console, interrupted: bool, *, left: bool) -> None:
+    """Exit with status 130 after Ctrl-C, and with 1 if episodes are left."""
     if interrupted:
         console.print("Interrupted. Run the same command to resume.")
         raise typer.Exit(130)
-    if latest is not None and latest.done < latest.total:
+    if left:
         raise typer.Exit(1)

@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 RUN, TRAJECTORIES, INDEX, FAILED = "run.json", "trajectories.jsonl", "index.jsonl", "failed.jsonl"
 LIVE, PROGRESS, LOCK = "live", "progress.json", "lock"
+FILES = {RUN, TRAJECTORIES, INDEX, FAILED, LIVE, PROGRESS, LOCK}
 
 
 class EpisodeKey(NamedTuple):
@@ -202,12 +203,13 @@ class RunFolder:
         run: The run.
 
     Raises:
-        UsageError: Another process writes to the folder, it holds a run of another configuration, or a file is
-            invalid.
+        UsageError: Another process writes to the folder, it holds a run of another configuration or something else,
+            or a file is invalid.
     """
 
     def __init__(self, path: str | os.PathLike[str], run: RunInfo) -> None:
         self.path = Path(path)
+        _check_ours(self.path)
         (self.path / LIVE).mkdir(parents=True, exist_ok=True)
         self._mutex = threading.Lock()
         with contextlib.ExitStack() as stack:
@@ -316,6 +318,18 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_ours(path: Path) -> None:
+    """Refuse a folder of other files, and a file."""
+    if not path.exists() or (path / RUN).exists():
+        return
+    found = [path.name] if not path.is_dir() else [one.name for one in path.iterdir() if one.name not in FILES]
+    if found:
+        raise UsageError(
+            f"{path} is not a run folder, and holds something else ({', '.join(sorted(found)[:3])}): choose another "
+            "name, or another folder of runs"
+        )
 
 
 class LiveFile:
