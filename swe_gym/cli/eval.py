@@ -245,7 +245,7 @@ def _lines(found: dict[str, Any]) -> dict[str, str]:
         "not resolved": _counts(found["unresolved"]),
         "failed tries": _counts(found["failed_tries"]),
         "cheat signs": f"in {found['cheat_signs']} episodes: look at them" if found["cheat_signs"] else "",
-        "predictions": ", ".join(found["predictions"]),
+        "predictions": " to ".join(dict.fromkeys([*found["predictions"][:1], *found["predictions"][-1:]])),
     }
 
 

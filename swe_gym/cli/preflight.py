@@ -109,7 +109,7 @@ def _check_images(boxes: Sequence["DockerSandbox"]) -> Fact:
                 f"{len(missing)} of {len(needed)} images are missing, such as {missing[0]}, and pull=never"
             )
         check_disk(engine, missing[0], options.min_free_mb)
-        check_pull(engine, missing[0])
+        unknown = check_pull(engine, missing[0])
         with engine_errors("report its disk"):
             free = free_megabytes(engine)
     needs = len(missing) * IMAGE_MB
@@ -120,7 +120,8 @@ def _check_images(boxes: Sequence["DockerSandbox"]) -> Fact:
             "choose fewer tasks, or omit this check: --sandbox-option 'options={\"min_free_mb\": 0}'"
         )
     room = "" if free is None else f"; {free / 1024:,.0f} GiB free on the engine's disk"
-    return Fact("images", f"{len(needed) - len(missing)} present, {len(missing)} to pull{room}")
+    doubt = f"; the registry could not be asked about {missing[0]}: {unknown}" if unknown else ""
+    return Fact("images", f"{len(needed) - len(missing)} present, {len(missing)} to pull{room}{doubt}")
 
 
 def check_room(folder: Path, what: str, fix: str) -> None:

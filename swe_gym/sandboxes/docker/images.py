@@ -108,11 +108,14 @@ class TooManyRequests(Exception):
         self.seconds = seconds
 
 
-def check_pull(engine: docker.APIClient, image: str) -> None:
+def check_pull(engine: docker.APIClient, image: str) -> str:
     """Ask the registry whether an image can be pulled. Nothing is downloaded.
 
+    Returns:
+        Why the registry could not be asked; empty if it has the image.
+
     Raises:
-        SandboxStartError: The image does not exist or is private. Any other failure says nothing about the image.
+        SandboxStartError: The image does not exist or is private.
     """
     try:
         engine.inspect_distribution(image)
@@ -122,9 +125,10 @@ def check_pull(engine: docker.APIClient, image: str) -> None:
         absent = isinstance(refusal, SandboxStartError) and not refusal.retryable
         if absent and "page not found" not in text.lower():  # Podman has no such call
             raise refusal from error
-        log.info("cannot ask the registry about image %s: %s", image, text)
+        return text
     except ENGINE_ERRORS as error:
-        log.info("cannot ask the registry about image %s: %s", image, error)
+        return str(error)
+    return ""
 
 
 def check_disk(engine: docker.APIClient, image: str, min_free_mb: int) -> None:
