@@ -22,7 +22,6 @@ from .common import (
     SourceOptions,
     TaskFilter,
     open_console,
-    parse_pairs,
     plain_table,
     takes_filter,
 )
@@ -40,8 +39,8 @@ from .rollout import (
     Workers,
     end,
     make_config,
+    nested,
     play,
-    tools_of,
 )
 from .rollout_display import dollars, duration
 
@@ -103,37 +102,18 @@ def evaluate(
     the key, the model's name, its context length and tool calls. The same command resumes a stopped evaluation. The
     exit status is 1 if episodes could not be graded.
     """
+    options = nested(locals())
     if wrong := next((one for one in overrides or [] if "=" not in one), ""):
         raise UsageError(f"{wrong!r} is not FIELD=VALUE. Tasks are an option: --tasks {wrong}")
     if (price_in is None) != (price_out is None):
         raise UsageError("--price-in and --price-out belong together: give both")
-    prices = None if price_in is None else {"input": price_in, "output": price_out}
+    options["tasks"]["source"] = tasks or None
+    options["policy"]["prices"] = None if price_in is None else {"input": price_in, "output": price_out}
     console = _stderr() if as_json else open_console()
     ready = []
     for one in model or [""]:
-        settings = make_config(
-            str(config) if config else "",
-            overrides or [],
-            {
-                "name": name,
-                "output": output,
-                "attempts": attempts,
-                "tasks": {
-                    "source": tasks or None,
-                    **only.model_dump(exclude_unset=True),
-                    "source_options": parse_pairs("--source-option", source_option),
-                },
-                "policy": {"model": one or None, "base_url": base_url, "temperature": temperature, "prices": prices},
-                "env": {
-                    "backend": backend,
-                    "sandbox_options": parse_pairs("--sandbox-option", sandbox_option),
-                    "tools": tools_of(tools),
-                    "max_turns": max_turns,
-                },
-                "run": {"workers": workers},
-            },
-        )
-        ready.append(_prepare(console, settings))
+        options["policy"]["model"] = one or None
+        ready.append(_prepare(console, make_config(str(config) if config else "", overrides or [], options)))
     folders = [one.config.folder for one in ready]
     if len(set(folders)) < len(folders):
         raise UsageError(f"two models would share the run folder {folders[0]}: use one command and one --name for each")

@@ -1,5 +1,6 @@
 """`swe-gym rollout`: run a policy on many tasks; stop and resume."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -185,27 +186,13 @@ def rollout(
     exit status is 1 if episodes could not be graded. A configuration file has the same fields as the overrides; the
     documentation lists them.
     """
+    options = nested(locals())
+    options["policy"]["name"] = policy
     is_override = "=" in source
     config = make_config(
         "" if is_override else source,
         [*([source] if is_override else []), *(overrides or [])],
-        {
-            "name": name,
-            "output": output,
-            "attempts": attempts,
-            "tasks": {
-                **only.model_dump(exclude_unset=True),
-                "source_options": parse_pairs("--source-option", source_option),
-            },
-            "policy": {"name": policy, "model": model, "base_url": base_url, "temperature": temperature},
-            "env": {
-                "backend": backend,
-                "sandbox_options": parse_pairs("--sandbox-option", sandbox_option),
-                "tools": tools_of(tools),
-                "max_turns": max_turns,
-            },
-            "run": {"workers": workers},
-        },
+        options,
     )
     tasks = shared_source(*config.source())  # held until the end, so that it is read once
     plan, console = config.plan(tasks), open_console()
@@ -216,6 +203,31 @@ def rollout(
     if latest is not None:
         print_report(console, latest, config.folder)
     end(console, interrupted, left=latest is not None and latest.done < latest.total)
+
+
+def nested(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that `rollout` and `eval` share as a nested configuration.
+
+    Args:
+        given: The arguments of the command by name.
+    """
+    env = {name: given[name] for name in ("backend", "max_turns")}
+    tools = given["tools"]
+    only: TaskFilter = given["only"]
+    return {
+        **{name: given[name] for name in ("name", "output", "attempts")},
+        "tasks": {
+            **only.model_dump(exclude_unset=True),
+            "source_options": parse_pairs("--source-option", given["source_option"]),
+        },
+        "policy": {name: given[name] for name in ("model", "base_url", "temperature")},
+        "env": {
+            **env,
+            "sandbox_options": parse_pairs("--sandbox-option", given["sandbox_option"]),
+            "tools": tools.split(",") if tools and "," in tools else tools,
+        },
+        "run": {"workers": given["workers"]},
+    }
 
 
 def make_config(source: str, overrides: list[str], options: dict[str, Any]) -> RolloutConfig:
@@ -248,11 +260,6 @@ def _merge(values: dict[str, Any], options: dict[str, Any]) -> None:
                 _merge(old, value)
         elif value is not None:
             values[name] = value
-
-
-def tools_of(given: str | None) -> str | list[str] | None:
-    """Parse the value of `--tools`: a preset, or names separated by commas."""
-    return given.split(",") if given and "," in given else given
 
 
 def play(console: Console, plan: Plan, folder: Path, how: RolloutOptions) -> tuple[Progress | None, bool]:
