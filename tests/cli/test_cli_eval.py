@@ -1,12 +1,14 @@
 """`swe-gym eval`: from a model's name to results."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swe_gym.rollout.policies.prices import known_prices
+from swe_gym.testing.loopback import Exchange
 from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
 from swe_gym.trajectories.run_folder import read_run
 from swe_gym.trajectories.trajectory import Usage
@@ -65,7 +67,28 @@ def test_an_evaluation_ends_with_results_and_resumes(cli, server: OpenAIServer, 
     assert "tasks   2 from toy" in again.err
 
 
-def test_several_models_and_slices(cli, server: OpenAIServer, tmp_path: Path) -> None:
+class AnyModel(OpenAIServer):
+    """Serves whatever is asked for, and lists the last one."""
+
+    def answer(self, exchange: Exchange) -> None:
+        """See `LoopbackServer.answer`."""
+        self.model = (exchange.asked.body or {}).get("model", self.model)
+        super().answer(exchange)
+
+
+def test_several_models_are_evaluated_one_after_another(cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with AnyModel(engineer) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
+        models = ("--model", "acme/large", "--model", "small", "--base-url", server.base_url)
+        result = cli("eval", "-t", "toy", "-m", "larder*", *models)
+    assert result.status == 0, result.err
+    assert "the server does not list 'small', but answers for it" in result.out
+    assert re.search(r"^acme/large +100\.0% +20\.7% to 100\.0% +unknown price$", result.out, re.MULTILINE)
+    assert "swe-gym compare runs/toy-large runs/toy-small" in result.out
+    assert {path.parent.name for path in tmp_path.glob("runs/*/results.json")} == {"toy-large", "toy-small"}
+
+
+def test_slices_and_failures(cli, server: OpenAIServer, tmp_path: Path) -> None:
     result = cli("eval", "-t", "toy:1", "--model", "scripted", "--model", "scripted", *MODEL[2:])
     assert "two models would share the run folder runs/toy-scripted" in result.err
     assert cli("eval", "-t", "toy[2:4]", *MODEL, "--check").out.endswith("without --check.\n")

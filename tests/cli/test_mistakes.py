@@ -149,7 +149,7 @@ TASKS = {
     "no Docker engine": Row(
         "eval -t {images} policy.name=gold",
         ("no Docker engine answers",),
-        {"DOCKER_HOST": "unix:///nowhere/docker.sock"},
+        {"DOCKER_HOST": "tcp://127.0.0.1:9"},
     ),
     "an image that does not exist": Row(
         "eval -t {images} policy.name=gold",
