@@ -1,7 +1,6 @@
 """The `swe-gym` command: one file per sub-command."""
 
 import enum
-import io
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -81,8 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: The arguments after `swe-gym`; None takes them from the command line.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal of ASCII shows what it can
-            stream.reconfigure(errors="replace")
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal may lack characters of a task
     try:
         app(arguments, prog_name="swe-gym")
     except (SweGymError, OSError, ValidationError) as error:

@@ -32,6 +32,7 @@ from .rollout import (
     MaxTurns,
     Output,
     Overrides,
+    RolloutCommand,
     RolloutConfig,
     RunName,
     Temperature,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from ..rollout.policies.prices import Prices
 
 MOST_REPOSITORIES = 25
+
+COMMAND_CLASS = RolloutCommand
 
 Price = Annotated[float | None, typer.Option(min=0, help="Dollars per million tokens.", rich_help_panel="Prices")]
 
@@ -174,7 +177,7 @@ def _run(console: Console, ready: list[Evaluation], *, as_json: bool) -> None:
         if as_json and found:
             typer.echo(json.dumps({"runs": found}, indent=1))
     _print_end(console, found)
-    end(console, interrupted, left=any(one["judged"] < one["episodes"] for one in found))
+    end(console, interrupted, left=any(one["graded"] < one["episodes"] for one in found))
 
 
 # --- the results ------------------------------------------------------------------------------------------------
@@ -210,18 +213,18 @@ def _print_end(console: Console, found: list[dict[str, Any]]) -> None:
 
 
 def _lines(found: dict[str, Any]) -> dict[str, str]:
-    judged, episodes = found["judged"], found["episodes"]
-    left = f", {episodes - judged} left: run the same command" if judged < episodes else ""
+    graded, episodes = found["graded"], found["episodes"]
+    left = f", {episodes - graded} left: run the same command" if graded < episodes else ""
     read, cached, written = found["prompt_tokens"], found["cached_tokens"], found["completion_tokens"]
     tokens = f"{read:,} prompt ({cached / read:.0%} cached), {written:,} completion" if read else ""
     return {
         "run": f"{found['model']} on {found['source']}",
         "resolved": _resolved(found),
-        "pass@k": ", ".join(f"pass@{k} {value:.1%}" for k, value in found["pass_at_k"].items()) if judged else "",
-        "episodes": f"{judged} of {episodes} judged ({found['tasks']} tasks x {found['attempts']}){left}",
+        "pass@k": ", ".join(f"pass@{k} {value:.1%}" for k, value in found["pass_at_k"].items()) if graded else "",
+        "episodes": f"{graded} of {episodes} graded ({found['tasks']} tasks x {found['attempts']}){left}",
         "cost": _cost(found) if tokens else "",
         "tokens": tokens,
-        "time": _time(found) if judged else "",
+        "time": _time(found) if graded else "",
         "not resolved": _counts(found["unresolved"]),
         "failed tries": _counts(found["failed_tries"]),
         "cheat signs": f"in {found['cheat_signs']} episodes: look at them" if found["cheat_signs"] else "",
@@ -231,10 +234,10 @@ def _lines(found: dict[str, Any]) -> dict[str, str]:
 
 def _resolved(found: dict[str, Any]) -> str:
     if found["interval"] is None:
-        return "no episode was judged"
+        return "no episode was graded"
     low, high = found["interval"]
     return (
-        f"{found['resolved_rate']:.1%} ({found['resolved']} of {found['judged']}), {low:.1%} to {high:.1%} "
+        f"{found['resolved_rate']:.1%} ({found['resolved']} of {found['graded']}), {low:.1%} to {high:.1%} "
         f"({found['interval_method']})"
     )
 
@@ -242,7 +245,7 @@ def _resolved(found: dict[str, Any]) -> str:
 def _cost(found: dict[str, Any]) -> str:
     if found["cost"] is None:
         return f"{dollars(None)}: give --price-in and --price-out"
-    each = f" (${found['cost'] / found['judged']:,.4f} an episode)" if found["judged"] else ""
+    each = f" (${found['cost'] / found['graded']:,.4f} an episode)" if found["graded"] else ""
     return dollars(found["cost"]) + each
 
 
@@ -258,7 +261,7 @@ def _repositories(rows: list[dict[str, Any]]) -> Table:
     table = plain_table("repository", "resolved", "episodes", "rate")
     for row in rows[:MOST_REPOSITORIES]:
         table.add_row(
-            Text(row["repository"]), str(row["resolved"]), str(row["judged"]), f"{row['resolved'] / row['judged']:.0%}"
+            Text(row["repository"]), str(row["resolved"]), str(row["graded"]), f"{row['resolved'] / row['graded']:.0%}"
         )
     if len(rows) > MOST_REPOSITORIES:
         table.add_row(f"{len(rows) - MOST_REPOSITORIES} more in {RESULTS}", "", "", "")

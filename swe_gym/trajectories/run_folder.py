@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 RUN, TRAJECTORIES, INDEX, FAILED = "run.json", "trajectories.jsonl", "index.jsonl", "failed.jsonl"
 LIVE, PROGRESS, LOCK = "live", "progress.json", "lock"
-FILES = {RUN, TRAJECTORIES, INDEX, FAILED, LIVE, PROGRESS, LOCK}
 
 
 class EpisodeKey(NamedTuple):
@@ -203,8 +202,8 @@ class RunFolder:
         run: The run.
 
     Raises:
-        UsageError: Another process writes to the folder, it holds a run of another configuration or something else,
-            or a file is invalid.
+        UsageError: Another process writes to the folder, it holds a run of another configuration, or a file is
+            invalid.
     """
 
     def __init__(self, path: str | os.PathLike[str], run: RunInfo) -> None:
@@ -320,18 +319,6 @@ class RunFolder:
         self.close()
 
 
-def _check_ours(path: Path) -> None:
-    """Refuse a folder of other files, and a file."""
-    if not path.exists() or (path / RUN).exists():
-        return
-    found = [path.name] if not path.is_dir() else [one.name for one in path.iterdir() if one.name not in FILES]
-    if found:
-        raise UsageError(
-            f"{path} is not a run folder, and holds something else ({', '.join(sorted(found)[:3])}): choose another "
-            "name, or another folder of runs"
-        )
-
-
 class LiveFile:
     """The file of a running episode. Each turn is written before the next one starts.
 
@@ -421,6 +408,19 @@ def take_lock(path: Path) -> IO[str]:
     file.write(f"process {os.getpid()}\n")
     file.flush()
     return file
+
+
+def _check_ours(path: Path) -> None:
+    """Refuse a file, and a folder of something else."""
+    if not path.exists() or (path / RUN).exists():
+        return
+    ours = {RUN, TRAJECTORIES, INDEX, FAILED, LIVE, PROGRESS, LOCK}
+    found = [path.name] if not path.is_dir() else [one.name for one in path.iterdir() if one.name not in ours]
+    if found:
+        raise UsageError(
+            f"{path} is not a run folder, and holds something else ({', '.join(sorted(found)[:3])}): choose another "
+            "name, or another folder of runs"
+        )
 
 
 def _key(trajectory: Trajectory) -> EpisodeKey:

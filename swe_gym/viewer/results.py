@@ -17,7 +17,7 @@ from ..trajectories.run_folder import RunInfo
 from ..trajectories.statistics import is_wilson, mean_interval
 from ..trajectories.trajectory import Trajectory, Usage
 from .index import Row, RunIndex
-from .stats import pass_curve, resolved_by
+from .stats import pass_curve
 
 RESULTS = "results.json"
 
@@ -90,33 +90,43 @@ def summarize(
         unchanged: Ids of the rows without a patch.
         price: As for `write_results`.
     """
-    judged = [row for row in rows if row.judged]
+    graded = [row for row in rows if row.judged]
     by_task: dict[str, list[bool]] = {}
-    for row in judged:
+    for row in graded:
         by_task.setdefault(row.task_id, []).append(row.state == "resolved")
     usage = sum((row.usage for row in rows), Usage())
-    resolved = sum(map(sum, by_task.values()))
     return {
-        "judged": len(judged),
-        "resolved": resolved,
-        "resolved_rate": resolved / len(judged) if judged else None,
+        "graded": len(graded),
+        "resolved": sum(map(sum, by_task.values())),
+        "resolved_rate": _mean([sum(tried) / len(tried) for tried in by_task.values()]),
         **_interval(list(by_task.values())),
         "pass_at_k": {str(point.k): point.value for point in pass_curve(by_task)},
         "cost": price(usage) if price else usage.cost or None,
         "prompt_tokens": usage.prompt_tokens,
         "cached_tokens": usage.cached_tokens,
         "completion_tokens": usage.completion_tokens,
-        "turns": sum(row.turns for row in judged) / len(judged) if judged else None,
+        "turns": _mean([row.turns for row in graded]),
         "seconds": _busy(rows),
-        "episode_seconds": sum(row.seconds.get("total", 0.0) for row in judged) / len(judged) if judged else None,
-        "cheat_signs": sum(row.cheat_signs > 0 for row in judged),
-        "unresolved": _causes((row for row in judged if row.state != "resolved"), set(unchanged)),
+        "episode_seconds": _mean([row.seconds.get("total", 0.0) for row in graded]),
+        "cheat_signs": sum(row.cheat_signs > 0 for row in graded),
+        "unresolved": _causes((row for row in graded if row.state != "resolved"), set(unchanged)),
         "failed_tries": _causes((row for row in rows if not row.judged), set()),
-        "repositories": [
-            {"repository": name, "resolved": good, "judged": total}
-            for name, good, total in resolved_by(judged, most=len(judged))
-        ],
+        "repositories": _repositories(graded),
     }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _repositories(graded: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return the graded and resolved episodes of each repository, the largest first."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in graded:
+        one = found.setdefault(row.repo, {"repository": row.repo or "no repository", "resolved": 0, "graded": 0})
+        one["resolved"] += row.state == "resolved"
+        one["graded"] += 1
+    return sorted(found.values(), key=lambda one: (-one["graded"], one["repository"]))
 
 
 def _interval(by_task: Sequence[Sequence[bool]]) -> dict[str, Any]:

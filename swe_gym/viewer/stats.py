@@ -41,13 +41,8 @@ def pass_curve(outcomes: Mapping[str, Sequence[bool]]) -> list[PassAtK]:
     return points
 
 
-def resolved_by(rows: Iterable[Row], most: int = MOST_BARS) -> list[tuple[str, int, int]]:
-    """Return repository, resolved and judged episodes, largest first.
-
-    Args:
-        rows: The judged episodes.
-        most: Maximum number of entries; the smallest repositories share the last one.
-    """
+def resolved_by(rows: Iterable[Row]) -> list[tuple[str, int, int]]:
+    """Return repository, resolved and judged episodes, largest first. Small repositories share the last entry."""
     judged: collections.Counter[str] = collections.Counter()
     resolved: collections.Counter[str] = collections.Counter()
     for row in rows:
@@ -55,7 +50,7 @@ def resolved_by(rows: Iterable[Row], most: int = MOST_BARS) -> list[tuple[str, i
         judged[name] += 1
         resolved[name] += row.state == "resolved"
     order = sorted(judged, key=lambda name: (-judged[name], name))
-    named, others = (order, []) if len(order) <= most else (order[: most - 1], order[most - 1 :])
+    named, others = (order, []) if len(order) <= MOST_BARS else (order[: MOST_BARS - 1], order[MOST_BARS - 1 :])
     bars = [(name, resolved[name], judged[name]) for name in named]
     if others:
         total = sum(resolved[name] for name in others), sum(judged[name] for name in others)

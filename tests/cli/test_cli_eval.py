@@ -96,8 +96,8 @@ def test_slices_and_failures(cli, server: OpenAIServer, tmp_path: Path) -> None:
     server.inject(CHAT, skip=1, times=None, status=400)
     failed = cli("eval", "-t", "toy[2:4]", *MODEL)
     assert failed.status == 1
-    assert "no episode was judged" in failed.out
-    assert "episodes      0 of 2 judged (2 tasks x 1), 2 left: run the same command" in failed.out
+    assert "no episode was graded" in failed.out
+    assert "episodes      0 of 2 graded (2 tasks x 1), 2 left: run the same command" in failed.out
     assert "failed tries  2 PolicyError (refused)" in failed.out
     assert len(read_run(tmp_path / "runs" / "toy-scripted").tasks) == 2
 

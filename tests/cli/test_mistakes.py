@@ -310,4 +310,4 @@ def test_the_table_is_json_free_of_secrets(cli, server: OpenAIServer, tmp_path: 
     )
     for path in (tmp_path / "runs").rglob("*"):
         assert not path.is_file() or server.api_key not in path.read_text()
-    assert json.loads((tmp_path / "runs" / "toy-scripted" / "results.json").read_text())["judged"] == 1
+    assert json.loads((tmp_path / "runs" / "toy-scripted" / "results.json").read_text())["graded"] == 1
