@@ -21,11 +21,10 @@ from ..envs.swe_env import SweEnv
 from ..errors import TaskError, UsageError
 from ..tasks import TaskSource, load_source
 from ..tasks.choice import changed_lines
+from ..tasks.file import is_place_of_tasks
 from ..types import Frozen, Task
 
 Kind = TypeVar("Kind")
-
-TASK_FILES = (".jsonl", ".json", ".parquet")
 
 SLICED = re.compile(r"(.+?)(?:\[(.*)\]|:(\d+))")
 """A source with a slice: SOURCE[START:STOP] or SOURCE:N."""
@@ -34,8 +33,8 @@ MAX_SHOWN = 20
 """Broken tasks that are named."""
 
 SOURCE_HELP = (
-    "Task source (toy, micro, swebench-verified, ...) or task file (.jsonl, .json, .parquet). SOURCE:50 takes the "
-    "first 50 tasks, SOURCE[START:STOP] a slice."
+    "Task source (toy, swebench-verified, ...), task file (.jsonl, .json, .parquet), bundle, or hf://owner/name. "
+    "SOURCE:50 takes the first 50 tasks, SOURCE[START:STOP] a slice."
 )
 Source = Annotated[str, typer.Option("--source", "-s", help=SOURCE_HELP)]
 SourceOptions = Annotated[
@@ -249,7 +248,7 @@ def source_of(name: str, pairs: list[str] | None = None) -> tuple[str, dict[str,
     """Return name and arguments of a task source, without its slice; a file name stands for the tasks in the file."""
     options = parse_pairs("--source-option", pairs)
     name = split_slice(name)[0]
-    return ("file", {"path": name, **options}) if name.endswith(TASK_FILES) else (name, options)
+    return ("file", {"path": name, **options}) if is_place_of_tasks(name) else (name, options)
 
 
 def matching(source: TaskSource, pattern: str) -> list[str]:
