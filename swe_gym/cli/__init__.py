@@ -16,6 +16,7 @@ COMMANDS = {
     "demo": ("demo:demo", "Play and grade the bundled tasks."),
     "play": ("play:play", "Solve a task yourself."),
     "rollout": ("rollout:rollout", "Run many episodes; monitor, stop and resume them."),
+    "eval": ("eval:evaluate", "Evaluate a model: checks, a rollout, results."),
     "view": ("view:view", "Show a run in the browser."),
     "report": ("report:report", "Write a run to one HTML file."),
     "replay": ("replay:replay", "Replay recorded actions and compare the results."),

@@ -5,9 +5,10 @@ import fnmatch
 import inspect
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 from pydantic import Field
@@ -26,10 +27,16 @@ if TYPE_CHECKING:  # slow to import, and help needs none of it
 
 Kind = TypeVar("Kind")
 
+SLICED = re.compile(r"(.+?)(?:\[(.*)\]|:(\d+))")
+"""A source with a slice: SOURCE[START:STOP] or SOURCE:N."""
+
 MAX_SHOWN = 20
 """Broken tasks that are named."""
 
-SOURCE_HELP = "Task source (toy, swebench, ...), task file (.jsonl, .json, .parquet), bundle, or hf://owner/name."
+SOURCE_HELP = (
+    "Task source (toy, swebench-verified, ...), task file (.jsonl, .json, .parquet), bundle, or hf://owner/name. "
+    "SOURCE:50 takes the first 50 tasks, SOURCE[START:STOP] a slice."
+)
 Source = Annotated[str, typer.Option("--source", "-s", help=SOURCE_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SourceOptions = Annotated[
@@ -155,15 +162,24 @@ class TaskFilter(Frozen):
         """Shuffle, slice and limit."""
         if self.shuffle is not None:
             random.Random(self.shuffle).shuffle(found)
-        try:
-            bounds = [int(part) if part else None for part in (self.slice or ":").split(":")]
-        except ValueError:
-            bounds = []
-        if len(bounds) not in (2, 3) or bounds[2:] == [0]:
-            raise UsageError(f"--slice {self.slice!r} is invalid: write START:STOP")
-        if not (chosen := found[slice(*bounds)][: self.limit]):
-            raise UsageError(f"--slice {self.slice} selects none of the {len(found)} tasks")
-        return chosen
+        return cut(found, self.slice or ":", "--slice ")[: self.limit]
+
+
+def cut(found: Sequence[Kind], part: str, what: str = "") -> list[Kind]:
+    """Return a slice of a sequence, given as text.
+
+    Raises:
+        UsageError: The slice is invalid or empty. The message starts with `what`.
+    """
+    try:
+        bounds = [int(bound) if bound else None for bound in part.split(":")]
+    except ValueError:
+        bounds = []
+    if len(bounds) not in (2, 3) or bounds[2:] == [0]:
+        raise UsageError(f"{what}{part!r} is invalid: write START:STOP")
+    if not (chosen := found[slice(*bounds)]):
+        raise UsageError(f"{what}{part} selects none of the {len(found)} tasks")
+    return list(chosen)
 
 
 def takes_filter(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -196,7 +212,32 @@ def takes_filter(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None
 def open_source(name: str, pairs: list[str] | None = None) -> TaskSource:
     """Open the task source that a user named, with the arguments of `--source-option`."""
     source, options = source_of(name, pairs)
-    return load_source(source, **options)
+    return part_of(name, load_source(source, **options))
+
+
+class Part(NamedTuple):
+    """Some tasks of a source, as a source."""
+
+    chosen: list[str]
+    get: Callable[[str], Task]
+
+    def ids(self) -> list[str]:
+        """Return the ids of the tasks."""
+        return self.chosen
+
+
+def part_of(name: str, source: TaskSource) -> TaskSource:
+    """Return the tasks that a name such as "toy:3" or "toy[2:5]" selects from its source."""
+    part = split_slice(name)[1]
+    return Part(cut(source.ids(), part, f"{name}: the slice "), source.get) if part else source
+
+
+def split_slice(name: str) -> tuple[str, str]:
+    """Return a source and its slice: "toy" and ":3" for "toy:3", "toy" and "2:5" for "toy[2:5]", else no slice."""
+    found = SLICED.fullmatch(name)
+    if found is None:
+        return name, ""
+    return found[1], f":{found[3]}" if found[3] else found[2]
 
 
 def open_env(name: str, pairs: list[str] | None = None, **settings: Any) -> "SweEnv":
@@ -208,8 +249,9 @@ def open_env(name: str, pairs: list[str] | None = None, **settings: Any) -> "Swe
 
 
 def source_of(name: str, pairs: list[str] | None = None) -> tuple[str, dict[str, Any]]:
-    """Return name and arguments of a task source; a file name stands for the tasks in the file."""
+    """Return name and arguments of a task source, without its slice; a file name stands for the tasks in the file."""
     options = parse_pairs("--source-option", pairs)
+    name = split_slice(name)[0]
     return ("file", {"path": name, **options}) if is_place_of_tasks(name) else (name, options)
 
 

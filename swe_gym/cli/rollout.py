@@ -1,5 +1,6 @@
 """`swe-gym rollout`: run a policy on many tasks; stop and resume."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,9 @@ from .common import (
     TaskFilter,
     open_console,
     parse_pairs,
+    part_of,
     source_of,
+    split_slice,
     takes_filter,
 )
 from .rollout_display import display, print_report
@@ -50,6 +53,19 @@ FIELDS = {
 """Names that a user may take for an option -> the override to write instead."""
 
 TOOLS_HELP = f"Tool preset ({', '.join(TOOLSETS)}) or comma-separated tool names."
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FIELD=VALUE", help="Any field, for example run.retries=0 env.time_limit=600."),
+]
+Attempts = Annotated[int | None, typer.Option("--attempts", "-k", min=1, help="Episodes per task.")]
+BaseUrl = Annotated[str | None, typer.Option(help="Server URL, for example http://localhost:8000/v1.")]
+Temperature = Annotated[float | None, typer.Option(help="Sampling temperature.")]
+Tools = Annotated[str | None, typer.Option(help=TOOLS_HELP)]
+MaxTurns = Annotated[int | None, typer.Option(min=1, help="Steps per episode.")]
+Workers = Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")]
+RunName = Annotated[str | None, typer.Option("--name", "-n", help="Run name (default: SOURCE-POLICY).")]
+Output = Annotated[str | None, typer.Option("--output", "-o", help="Folder of runs (default: runs).")]
 
 
 class RolloutCommand(TyperCommand):
@@ -74,7 +90,7 @@ class TaskConfig(TaskFilter):
     """The tasks of a rollout: a source, and the conditions of `TaskFilter`.
 
     Attributes:
-        source: Task source or task file.
+        source: Task source or task file, perhaps with a slice: "swebench-verified:50".
         source_options: Arguments of the source.
     """
 
@@ -111,7 +127,7 @@ class RolloutConfig(Frozen):
     @property
     def folder(self) -> Path:
         """The run folder."""
-        source, player = self.tasks.source, str(self.policy.get("model") or self._policy_name)
+        source, player = split_slice(self.tasks.source)[0], str(self.policy.get("model") or self._policy_name)
         words = (Path(source).stem if is_place_of_tasks(source) else source, player.rpartition("/")[2])
         return Path(self.output) / (self.name or "-".join(words).replace(":", "-"))
 
@@ -134,7 +150,7 @@ class RolloutConfig(Frozen):
         return Plan(
             source=source,
             source_options=options,
-            tasks=tuple(self.tasks.ids(tasks)),
+            tasks=tuple(self.tasks.ids(part_of(self.tasks.source, tasks))),
             attempts=self.attempts,
             env=self.env,
             policy=self._policy_name,
@@ -149,23 +165,20 @@ def rollout(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="Task source, task file, or configuration (.toml).")
     ] = "",
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FIELD=VALUE", help="Any field, for example run.retries=0 env.time_limit=600."),
-    ] = None,
+    overrides: Overrides = None,
     source_option: SourceOptions = None,
-    attempts: Annotated[int | None, typer.Option("--attempts", "-k", min=1, help="Episodes per task.")] = None,
+    attempts: Attempts = None,
     policy: Annotated[str | None, typer.Option("--policy", "-p", help=POLICY_HELP)] = None,
     model: Annotated[str | None, typer.Option(help="Model name at the server. Implies --policy llm.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="Server URL, for example http://localhost:8000/v1.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
+    base_url: BaseUrl = None,
+    temperature: Temperature = None,
     backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
     sandbox_option: SandboxOptions = None,
-    tools: Annotated[str | None, typer.Option(help=TOOLS_HELP)] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Steps per episode.")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Run name (default: SOURCE-POLICY).")] = None,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="Folder of runs (default: runs).")] = None,
+    tools: Tools = None,
+    max_turns: MaxTurns = None,
+    workers: Workers = None,
+    name: RunName = None,
+    output: Output = None,
     check: Annotated[bool, typer.Option("--check", help="Print the configuration and exit.")] = False,
     *,
     only: TaskFilter,
@@ -176,34 +189,48 @@ def rollout(
     exit status is 1 if episodes could not be graded. A configuration file has the same fields as the overrides; the
     documentation lists them.
     """
+    options = nested(locals())
+    options["policy"]["name"] = policy
     is_override = "=" in source
     config = make_config(
         "" if is_override else source,
         [*([source] if is_override else []), *(overrides or [])],
-        {
-            "name": name,
-            "output": output,
-            "attempts": attempts,
-            "tasks": {
-                **only.model_dump(exclude_unset=True),
-                "source_options": parse_pairs("--source-option", source_option),
-            },
-            "policy": {"name": policy, "model": model, "base_url": base_url, "temperature": temperature},
-            "env": {
-                "backend": backend,
-                "sandbox_options": parse_pairs("--sandbox-option", sandbox_option),
-                "tools": tools.split(",") if tools and "," in tools else tools,
-                "max_turns": max_turns,
-            },
-            "run": {"workers": workers},
-        },
+        options,
     )
     tasks = shared_source(*config.source())  # held until the end, so that it is read once
     plan, console = config.plan(tasks), open_console()
     if check:
         console.print_json(data={**config.model_dump(mode="json", exclude={"env", "policy"}), **plan.config()})
         return
-    _play(console, plan, config.folder, config.run)
+    latest, interrupted = play(console, plan, config.folder, config.run)
+    if latest is not None:
+        print_report(console, latest, config.folder)
+    end(console, interrupted, left=latest is not None and latest.done < latest.total)
+
+
+def nested(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that `rollout` and `eval` share as a nested configuration.
+
+    Args:
+        given: The arguments of the command by name.
+    """
+    env = {name: given[name] for name in ("backend", "max_turns")}
+    tools = given["tools"]
+    only: TaskFilter = given["only"]
+    return {
+        **{name: given[name] for name in ("name", "output", "attempts")},
+        "tasks": {
+            **only.model_dump(exclude_unset=True),
+            "source_options": parse_pairs("--source-option", given["source_option"]),
+        },
+        "policy": {name: given[name] for name in ("model", "base_url", "temperature")},
+        "env": {
+            **env,
+            "sandbox_options": parse_pairs("--sandbox-option", given["sandbox_option"]),
+            "tools": tools.split(",") if tools and "," in tools else tools,
+        },
+        "run": {"workers": given["workers"]},
+    }
 
 
 def make_config(source: str, overrides: list[str], options: dict[str, Any]) -> RolloutConfig:
@@ -260,7 +287,12 @@ def _merge(values: dict[str, Any], options: dict[str, Any]) -> None:
             values[name] = value
 
 
-def _play(console: Console, plan: Plan, folder: Path, how: RolloutOptions) -> None:
+def play(console: Console, plan: Plan, folder: Path, how: RolloutOptions) -> tuple[Progress | None, bool]:
+    """Run a plan and show its progress. Return the last progress, and whether Ctrl-C stopped the run.
+
+    Raises:
+        RolloutStopped: Too many tries failed.
+    """
     latest: Progress | None = None
     with display(console) as show:
 
@@ -278,10 +310,13 @@ def _play(console: Console, plan: Plan, folder: Path, how: RolloutOptions) -> No
             if latest is not None:
                 show(latest)
             raise
-    if latest is not None:
-        print_report(console, latest, folder)
+    return latest, interrupted
+
+
+def end(console: Console, interrupted: bool, *, left: bool) -> None:
+    """Exit with status 130 after Ctrl-C, and with 1 if episodes are left."""
     if interrupted:
         console.print("Interrupted. Run the same command to resume.")
         raise typer.Exit(130)
-    if latest is not None and latest.done < latest.total:
+    if left:
         raise typer.Exit(1)

@@ -51,11 +51,11 @@ def progress_line(progress: Progress) -> str:
         f"{progress.mean_turns:.1f} turns",
         f"{progress.running} running ({progress.sandboxes} sandboxes)",
         f"{progress.per_hour:,.0f}/h",
-        f"ETA {_duration(progress.eta)}",
+        f"ETA {duration(progress.eta)}",
         f"{progress.failed_tries} failed tries",
     ]
     if progress.usage.calls:
-        parts.append(f"{progress.tokens_per_second:,.0f} tokens/s, ${progress.usage.cost:,.2f}")
+        parts.append(f"{progress.tokens_per_second:,.0f} tokens/s, {dollars(progress.usage.cost or None)}")
     if progress.stopping:
         parts.append(f"stopping: {progress.stopping}")
     return ", ".join(parts)
@@ -68,7 +68,7 @@ def _panel(progress: Progress) -> Group:
         Text(progress.experiment, style="bold"),
         ProgressBar(total=progress.total, completed=progress.done, width=40),
         f"{progress.done}/{progress.total}",
-        Text(f"ETA {_duration(progress.eta)}", style="dim"),
+        Text(f"ETA {duration(progress.eta)}", style="dim"),
     )
     facts = Text.assemble(
         (f"{progress.resolved} resolved", "green"),
@@ -76,7 +76,7 @@ def _panel(progress: Progress) -> Group:
         f"{progress.running} running in {progress.sandboxes} sandboxes" + (f" ({waiting})" if waiting else ""),
     )
     if progress.usage.calls:
-        facts.append(f" · {progress.tokens_per_second:,.0f} tokens/s · ${progress.usage.cost:,.2f}")
+        facts.append(f" · {progress.tokens_per_second:,.0f} tokens/s · {dollars(progress.usage.cost or None)}")
     lines: list[RenderableType] = [bar, facts]
     if progress.failures:
         kinds = ", ".join(f"{count} {name}" for name, count in list(progress.failures.items())[:4])
@@ -104,13 +104,14 @@ def print_report(console: Console, progress: Progress, folder: Path) -> None:
     left = progress.total - progress.done
     console.print(
         f"\n{progress.resolved} of {progress.done} resolved ({progress.resolved_rate:.1%}), "
-        f"{progress.mean_turns:.1f} turns on average, in {_duration(progress.seconds)}."
+        f"{progress.mean_turns:.1f} turns on average, in {duration(progress.seconds)}."
         + (f" {left} episodes are left; run the same command to run them." if left else "")
     )
     if progress.usage.calls:
         used = progress.usage
         console.print(
-            f"{used.prompt_tokens:,} prompt tokens, {used.completion_tokens:,} completion tokens, ${used.cost:,.2f}."
+            f"{used.prompt_tokens:,} prompt tokens, {used.completion_tokens:,} completion tokens, "
+            f"{dollars(used.cost or None)}."
         )
     console.print(f"Run folder: {folder}")
 
@@ -120,5 +121,11 @@ def _said(progress: Progress, name: str) -> str:
     return textwrap.shorten(progress.first_failures.get(name, ""), 300, placeholder=" ...")
 
 
-def _duration(seconds: float | None) -> str:
+def dollars(cost: float | None) -> str:
+    """Return a cost as text; None is unknown."""
+    return "unknown price" if cost is None else f"${cost:,.2f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time as text; None is unknown."""
     return "unknown" if seconds is None else str(timedelta(seconds=round(seconds)))

@@ -59,7 +59,7 @@ class Row(Columns):
 
 
 class SWEBenchSource(DatasetSource):
-    """The tasks of SWE-bench, in any edition.
+    """The tasks of SWE-bench, in any edition; by default Verified.
 
     Args:
         path: File or folder of rows; None uses the Hub.
@@ -79,6 +79,31 @@ class SWEBenchSource(DatasetSource):
     def task_of(self, row: Mapping[str, Any], place: str) -> Task:
         """Return the task of a row."""
         return task_from_row(row, hints=self._hints, place=place)
+
+
+class SWEBenchFull(SWEBenchSource):
+    """The full SWE-bench: 2,294 tasks."""
+
+    dataset = "SWE-bench/SWE-bench"
+
+
+class SWEBenchLite(SWEBenchSource):
+    """SWE-bench Lite: 300 tasks."""
+
+    dataset = "SWE-bench/SWE-bench_Lite"
+
+
+class SWEBenchMultilingual(SWEBenchSource):
+    """SWE-bench Multilingual: 300 tasks in nine languages."""
+
+    dataset = "SWE-bench/SWE-bench_Multilingual"
+
+
+class SWEBenchMultimodal(SWEBenchSource):
+    """SWE-bench Multimodal: the 102 tasks whose tests are public."""
+
+    dataset = "SWE-bench/SWE-bench_Multimodal"
+    split = "dev"
 
 
 def task_from_row(row: Mapping[str, Any], *, hints: bool = False, place: str = "the row") -> Task:

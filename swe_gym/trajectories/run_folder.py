@@ -208,6 +208,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str], run: RunInfo) -> None:
         self.path = Path(path)
+        _check_ours(self.path)
         (self.path / LIVE).mkdir(parents=True, exist_ok=True)
         self._mutex = threading.Lock()
         with contextlib.ExitStack() as stack:
@@ -416,6 +417,19 @@ def take_lock(path: Path) -> IO[str]:
     file.write(f"process {os.getpid()}\n")
     file.flush()
     return file
+
+
+def _check_ours(path: Path) -> None:
+    """Refuse a file, and a folder of something else."""
+    if not path.exists() or (path / RUN).exists():
+        return
+    ours = {RUN, TRAJECTORIES, INDEX, FAILED, LIVE, PROGRESS, LOCK}
+    found = [path.name] if not path.is_dir() else [one.name for one in path.iterdir() if one.name not in ours]
+    if found:
+        raise UsageError(
+            f"{path} is not a run folder, and holds something else ({', '.join(sorted(found)[:3])}): choose another "
+            "name, or another folder of runs"
+        )
 
 
 def _key(trajectory: Trajectory) -> EpisodeKey:

@@ -32,6 +32,13 @@ def wilson(resolved: int, attempts: int, z: float = 1.96) -> tuple[float, float]
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def is_wilson(by_task: Sequence[Sequence[float]]) -> bool:
+    """Return whether `mean_interval` is Wilson's interval for these rewards."""
+    rewards = [reward for attempts in by_task for reward in attempts]
+    independent = len(by_task) == 1 or len(rewards) == len(by_task) or len(set(rewards)) < 2
+    return independent and all(reward in (0.0, 1.0) for reward in rewards)
+
+
 def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Return the 95 % confidence interval of the mean reward.
 
@@ -42,11 +49,10 @@ def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
         by_task: Rewards of each task's attempts.
     """
     rewards = [reward for attempts in by_task for reward in attempts]
+    if is_wilson(by_task):
+        return wilson(int(sum(rewards)), len(rewards))
     if len(by_task) == 1:
         by_task = [[reward] for reward in rewards]
-    independent = len(rewards) == len(by_task) or len(set(rewards)) < 2
-    if independent and all(reward in (0.0, 1.0) for reward in rewards):
-        return wilson(int(sum(rewards)), len(rewards))
     means = [sum(attempts) / len(attempts) for attempts in by_task]
     middle = sum(means) / len(means)
     variance = sum((mean - middle) ** 2 for mean in means) / max(1, len(means) - 1)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
+import functools
+import ipaddress
 import json
+import os
 import re
 import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import openai
@@ -58,18 +64,23 @@ class ChatClient:
     now and then, and `close` ends waiting calls.
 
     Args:
-        base_url: URL such as "http://localhost:8000/v1". None: the variable OPENAI_BASE_URL, else OpenAI.
-        api_key: API key. None: the variable OPENAI_API_KEY.
+        base_url: URL such as "http://localhost:8000/v1". Proxies of the environment are not used for this machine.
+        api_key: API key.
         timeout: Seconds of silence before one try fails.
         deadline: Seconds for an answer, retries included.
         retries: Retries after the statuses 408, 409, 429 and 5xx, a timeout or a lost connection. The SDK waits 0.5 s,
             then doubles up to 8 s, or waits as long as `Retry-After` says.
     """
 
-    def __init__(
-        self, base_url: str | None, api_key: str | None, *, timeout: float, deadline: float, retries: int
-    ) -> None:
-        self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=retries)
+    def __init__(self, base_url: str, api_key: str, *, timeout: float, deadline: float, retries: int) -> None:
+        direct = {f"all://{_host(base_url)}": None} if _is_local(base_url) else {}
+        self._client = openai.AsyncOpenAI(
+            base_url=base_url,
+            api_key=api_key,
+            timeout=timeout,
+            max_retries=retries,
+            http_client=openai.DefaultAsyncHttpxClient(mounts=direct) if direct else None,
+        )
         self._deadline = deadline
         self._closed = False
         self._lock = threading.Lock()  # guards _closed: a closed loop takes no calls
@@ -84,17 +95,30 @@ class ChatClient:
             ContextExceeded: The messages are too long for the model.
             PolicyError: The server did not answer; `reason` says why.
         """
+        # `chat.completions.create` validates every part of every message, which took 8 of 10 ms.
+        send = functools.partial(self._client.post, "/chat/completions", body=request, cast_to=object)
+        return _read(self._ask(send, self._deadline))
+
+    def get(self, path: str, *, deadline: float) -> Any:
+        """Return the JSON at a path or URL, or the text of an answer that is not JSON.
+
+        Raises:
+            PolicyError: The server did not answer; `reason` says why, and the SDK's error is its cause.
+        """
+        return self._ask(functools.partial(self._client.get, path, cast_to=object), deadline)
+
+    def _ask(self, send: Callable[[], Awaitable[Any]], deadline: float) -> Any:
         with self._lock:
             if self._closed:
                 raise _closed()
-            waiting = asyncio.run_coroutine_threadsafe(self._complete(request), self._loop)
+            waiting = asyncio.run_coroutine_threadsafe(_within(deadline, send), self._loop)
         try:
             return waiting.result()
         except concurrent.futures.CancelledError:
             raise _closed() from None
         except TimeoutError:
             raise PolicyError(
-                f"no answer from {self._client.base_url} within {self._deadline:g} s", reason="timeout", retryable=True
+                f"no answer from {self._client.base_url} within {deadline:g} s", reason="timeout", retryable=True
             ) from None
         except openai.OpenAIError as error:
             raise _policy_error(error, str(self._client.base_url)) from error
@@ -112,21 +136,20 @@ class ChatClient:
         self._thread.join(10)
         self._loop.close()
 
-    async def _complete(self, request: dict[str, Any]) -> Answer:
-        # `chat.completions.create` validates every part of every message, which took 8 of 10 ms.
-        async with asyncio.timeout(self._deadline):
-            try:
-                data = await self._client.post("/chat/completions", body=request, cast_to=object)
-            except (RecursionError, ValueError) as error:  # raised by the SDK for a body that is not JSON
-                raise _bad_reply(str(error)) from error
-        return _read(data)
-
     async def _end(self) -> None:
         calls = asyncio.all_tasks() - {asyncio.current_task()}
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         await self._client.close()
+
+
+async def _within(deadline: float, send: Callable[[], Awaitable[Any]]) -> Any:
+    async with asyncio.timeout(deadline):
+        try:
+            return await send()
+        except (RecursionError, ValueError) as error:  # raised by the SDK for a body that is not JSON
+            raise _bad_reply(str(error)) from error
 
 
 def _read(data: Any) -> Answer:
@@ -163,6 +186,35 @@ def _usage(counts: dict[str, Any]) -> Usage:
     )
 
 
+# --- proxies ------------------------------------------------------------------------------------------------
+
+
+def _host(url: str) -> str:
+    host = urllib.parse.urlsplit(url).hostname or ""
+    return f"[{host}]" if ":" in host else host
+
+
+def _is_local(url: str) -> bool:
+    """Return whether a URL is one of this machine, which no proxy can reach."""
+    host = _host(url).strip("[]")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def _by_proxy(url: str) -> str:
+    """Return the proxy that the environment sets for a URL, for messages."""
+    parts = urllib.parse.urlsplit(url)
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or _is_local(url) or urllib.request.proxy_bypass(parts.hostname or ""):
+        return ""
+    variable = f"{parts.scheme.upper()}_PROXY" if parts.scheme in proxies else "ALL_PROXY"
+    return f" through the proxy {proxy} (set by {variable}; NO_PROXY={parts.hostname} connects without it)"
+
+
 # --- what can go wrong --------------------------------------------------------------------------------------
 
 
@@ -178,11 +230,19 @@ def _policy_error(error: openai.OpenAIError, server: str) -> PolicyError:
     if isinstance(error, openai.APITimeoutError):
         return PolicyError(f"{server} did not answer in time", reason="timeout", retryable=True)
     if isinstance(error, openai.APIConnectionError):
-        cause = error.__cause__ or error
-        return PolicyError(f"no connection to {server}: {cause!r}", reason="connection", retryable=True)
+        text = f"no connection to {server}{_by_proxy(server)}: {_first_cause(error)}"
+        return PolicyError(text, reason="connection", retryable=True)
     if isinstance(error, openai.APIStatusError):
         return _refusal(error, server)
     return PolicyError(f"{server}: {error}", reason="bad_reply")
+
+
+def _first_cause(error: BaseException) -> str:
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    if isinstance(error, OSError) and error.strerror:
+        return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+    return repr(error)
 
 
 def _refusal(error: openai.APIStatusError, server: str) -> PolicyError:

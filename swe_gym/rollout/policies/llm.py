@@ -19,6 +19,7 @@ from ..policy import PolicyReport
 from .calls import swe_env
 from .chat_client import Answer, ChatClient, ContextExceeded
 from .history import History
+from .prices import Prices, known_prices
 from .prompts import system_prompt
 
 logger = logging.getLogger(__name__)
@@ -32,31 +33,14 @@ SHRUNK = 0.6
 REPLY_ROOM = 2048
 """Tokens reserved for the answer if `max_tokens` is None; at most a quarter of the context."""
 
+OPENAI = "https://api.openai.com/v1"
+"""Default server."""
+
 MAX_SEED = 1 << 31
 """Upper bound of seeds: some servers refuse larger ones."""
 
 TOKENS_PER_CHARACTER = 0.3
 """Estimate before the first answer reports the prompt's tokens."""
-
-
-class Prices(Frozen):
-    """Prices in US dollars per million tokens.
-
-    Attributes:
-        input: Price of prompt tokens.
-        cached: Price of cached prompt tokens; None is the price of `input`.
-        output: Price of completion tokens.
-    """
-
-    input: float = Field(default=0.0, ge=0)
-    cached: float | None = Field(default=None, ge=0)
-    output: float = Field(default=0.0, ge=0)
-
-    def cost(self, usage: Usage) -> float:
-        """Return the cost in US dollars."""
-        cached = self.input if self.cached is None else self.cached
-        read = (usage.prompt_tokens - usage.cached_tokens) * self.input + usage.cached_tokens * cached
-        return (read + usage.completion_tokens * self.output) / 1e6
 
 
 class LLMPolicies(Frozen):
@@ -80,7 +64,8 @@ class LLMPolicies(Frozen):
         timeout: Seconds of silence before one try fails.
         deadline: Seconds for an answer, retries included.
         retries: Retries of a request; see `ChatClient`.
-        prices: Prices of tokens.
+        prices: Prices of tokens. None looks the model up in the table of public prices; a model that is not in it has
+            an unknown price and costs 0.
     """
 
     model: str
@@ -98,8 +83,9 @@ class LLMPolicies(Frozen):
     timeout: float = Field(default=300.0, gt=0)
     deadline: float = Field(default=900.0, gt=0)
     retries: int = Field(default=6, ge=0)
-    prices: Prices = Prices()
+    prices: Prices | None = None
     _client: ChatClient = PrivateAttr()
+    _price: Prices | None = PrivateAttr()
 
     def model_post_init(self, _: Any, /) -> None:
         """Create the client; nothing is sent."""
@@ -107,9 +93,8 @@ class LLMPolicies(Frozen):
             raise UsageError(f"invalid base_url {self.base_url!r}: write a URL such as http://localhost:8000/v1")
         if self.context is not None and self.max_tokens is not None and self.max_tokens >= self.context:
             raise UsageError(f"max_tokens={self.max_tokens} leaves no room for the prompt in context={self.context}")
-        self._client = ChatClient(
-            self.base_url, self._key(), timeout=self.timeout, deadline=self.deadline, retries=self.retries
-        )
+        self._price = self.prices or known_prices(self.model, self.server)
+        self._client = self.connect(timeout=self.timeout, deadline=self.deadline, retries=self.retries)
 
     def __call__(self, env: gymnasium.Env[str, str], *, seed: int | None = None) -> LLMPolicy:
         """The policy of one episode."""
@@ -119,11 +104,33 @@ class LLMPolicies(Frozen):
         """Close the connection: policies that wait for an answer raise `PolicyError`."""
         self._client.close()
 
-    def _key(self) -> str:
-        key = self.api_key.get_secret_value() if self.api_key else os.environ.get(self.api_key_variable)
-        if key is None and self.base_url is None and "OPENAI_BASE_URL" not in os.environ:
-            raise UsageError(f"no API key: set {self.api_key_variable}, or set base_url for your own server")
-        return key or "none"
+    @property
+    def server(self) -> str:
+        """URL of the server."""
+        return self.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI
+
+    @property
+    def key(self) -> str:
+        """API key; empty if there is none."""
+        return self.api_key.get_secret_value() if self.api_key else os.environ.get(self.api_key_variable, "")
+
+    @property
+    def price(self) -> Prices | None:
+        """Prices that the cost is counted with; None if they are unknown."""
+        return self._price
+
+    def connect(self, *, timeout: float, deadline: float, retries: int) -> ChatClient:
+        """Make a client of the server, which the caller closes; nothing is sent.
+
+        Raises:
+            UsageError: The server needs a key, and there is none.
+        """
+        if not self.key and self.server == OPENAI:
+            raise UsageError(
+                f"no API key: set {self.api_key_variable} (an environment variable), or give the URL of your server "
+                "(--base-url on the command line, base_url in Python)"
+            )
+        return ChatClient(self.server, self.key or "none", timeout=timeout, deadline=deadline, retries=retries)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -156,7 +163,7 @@ class LLMPolicy:
         own = swe_env(env)
         self._options = options
         self._client = client
-        self._native = _is_native(options.calls, own.config["action_format"])
+        self._native = is_native(options.calls, own.config["action_format"])
         self._system = _system(own, options.system, native=self._native)
         self._fixed = _fixed(own, options, native=self._native)
         self._seed = None if options.seed is None else options.seed + (seed or 0)
@@ -214,7 +221,8 @@ class LLMPolicy:
     def _count(self, usage: Usage) -> None:
         if usage.prompt_tokens:
             self._density = usage.prompt_tokens / self._size()
-        self._usage = usage.model_copy(update={"cost": self._options.prices.cost(usage)})
+        price = self._options.price
+        self._usage = usage.model_copy(update={"cost": price.cost(usage) if price else 0.0})
 
     def _request(self) -> dict[str, Any]:
         seed = {} if self._seed is None else {"seed": (self._seed + self._turn) % MAX_SEED}
@@ -240,7 +248,12 @@ class LLMPolicy:
         return self._history.shrink(max(0, int(tokens / self._density) - tools))
 
 
-def _is_native(calls: str | None, action_format: str) -> bool:
+def is_native(calls: str | None, action_format: str) -> bool:
+    """Return whether the model calls tools through the server's API.
+
+    Raises:
+        UsageError: `calls` is "native", and the action format cannot read native calls.
+    """
     reads_native = action_format in ("auto", "openai")
     if calls == "native" and not reads_native:
         raise UsageError(

@@ -18,7 +18,7 @@ import requests
 
 from ...errors import SandboxStartError
 from ..jitter import jittered
-from .engine import engine_errors, free_megabytes, url
+from .engine import ENGINE_ERRORS, engine_errors, free_megabytes, url
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def pull_image(
     log.info("pulling image %s%s", image, suffix)
     pause = FIRST_PAUSE
     while True:
-        _check_disk(engine, image, min_free_mb)
+        check_disk(engine, image, min_free_mb)
         try:
             with engine_errors(f"pull image {image!r}"):
                 _pull_once(engine, image, deadline, progress, wanted)
@@ -108,7 +108,35 @@ class TooManyRequests(Exception):
         self.seconds = seconds
 
 
-def _check_disk(engine: docker.APIClient, image: str, min_free_mb: int) -> None:
+def check_pull(engine: docker.APIClient, image: str) -> str:
+    """Ask the registry whether an image can be pulled. Nothing is downloaded.
+
+    Returns:
+        Why the registry could not be asked; empty if it has the image.
+
+    Raises:
+        SandboxStartError: The image does not exist or is private.
+    """
+    try:
+        engine.inspect_distribution(image)
+    except docker.errors.APIError as error:
+        text = str(error.explanation or error)
+        refusal = _refusal(image, text)
+        absent = isinstance(refusal, SandboxStartError) and not refusal.retryable
+        if absent and "page not found" not in text.lower():  # Podman has no such call
+            raise refusal from error
+        return text
+    except ENGINE_ERRORS as error:
+        return str(error)
+    return ""
+
+
+def check_disk(engine: docker.APIClient, image: str, min_free_mb: int) -> None:
+    """Check the free space on the engine's disk, if that disk belongs to this machine.
+
+    Raises:
+        SandboxStartError: There is too little.
+    """
     with engine_errors("report its disk"):
         free = free_megabytes(engine) if min_free_mb else None
     if free is not None and free < min_free_mb:

@@ -1,0 +1,264 @@
+"""`swe-gym eval`: evaluate models on tasks, from the model's name to a table of results."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..envs.sources import shared_source
+from ..errors import UsageError
+from ..rollout.engine import RolloutStopped
+from ..rollout.plan import Plan
+from ..tasks import TaskSource
+from ..viewer.results import RESULTS, write_results
+from .common import (
+    BACKEND_HELP,
+    SOURCE_HELP,
+    SandboxOptions,
+    SourceOptions,
+    TaskFilter,
+    open_console,
+    plain_table,
+    takes_filter,
+)
+from .preflight import backend_for, check_model, check_room, check_sandboxes, read_tasks
+from .rollout import (
+    Attempts,
+    BaseUrl,
+    MaxTurns,
+    Output,
+    Overrides,
+    RolloutCommand,
+    RolloutConfig,
+    RunName,
+    Temperature,
+    Tools,
+    Workers,
+    end,
+    make_config,
+    nested,
+    play,
+)
+from .rollout_display import dollars, duration
+
+if TYPE_CHECKING:
+    from ..rollout.policies.prices import Prices
+
+MOST_REPOSITORIES = 25
+
+COMMAND_CLASS = RolloutCommand
+
+Price = Annotated[float | None, typer.Option(min=0, help="Dollars per million tokens.", rich_help_panel="Prices")]
+
+
+class Evaluation(NamedTuple):
+    """An evaluation that may start.
+
+    Attributes:
+        config: Its configuration.
+        plan: Its plan.
+        tasks: Its task source, held so that it is read once.
+        prices: Prices of the model; None if they are unknown.
+    """
+
+    config: RolloutConfig
+    plan: Plan
+    tasks: TaskSource
+    prices: "Prices | None"
+
+
+@takes_filter()
+def evaluate(
+    overrides: Overrides = None,
+    tasks: Annotated[str, typer.Option("--tasks", "-t", metavar="SOURCE[:N]", help=SOURCE_HELP)] = "",
+    source_option: SourceOptions = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Model name at the server. Repeat to evaluate several models.")
+    ] = None,
+    base_url: BaseUrl = None,
+    attempts: Attempts = None,
+    temperature: Temperature = None,
+    backend: Annotated[str | None, typer.Option(help=BACKEND_HELP + " Default: docker if tasks have images.")] = None,
+    sandbox_option: SandboxOptions = None,
+    tools: Tools = None,
+    max_turns: MaxTurns = None,
+    workers: Workers = None,
+    price_in: Price = None,
+    price_out: Price = None,
+    name: RunName = None,
+    output: Output = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", dir_okay=False, help="Configuration (.toml) of a rollout.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check everything and exit. No episode starts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    *,
+    only: TaskFilter,
+) -> None:
+    """Evaluate a model on tasks: checks first, then a rollout, then a table of results.
+
+    Before an episode starts, the command checks tasks, backend, images and disk, and asks the model's server once for
+    the key, the model's name, its context length and tool calls. The same command resumes a stopped evaluation. The
+    exit status is 1 if episodes could not be graded.
+    """
+    options = nested(locals())
+    if wrong := next((one for one in overrides or [] if "=" not in one), ""):
+        raise UsageError(f"{wrong!r} is not FIELD=VALUE. Tasks are an option: --tasks {wrong}")
+    if (price_in is None) != (price_out is None):
+        raise UsageError("--price-in and --price-out belong together: give both")
+    options["tasks"]["source"] = tasks or None
+    options["policy"]["prices"] = None if price_in is None else {"input": price_in, "output": price_out}
+    console = open_console(stderr=as_json)
+    ready = []
+    for one in model or [""]:
+        options["policy"]["model"] = one or None
+        ready.append(_prepare(console, make_config(str(config) if config else "", overrides or [], options)))
+    folders = [one.config.folder for one in ready]
+    if len(set(folders)) < len(folders):
+        raise UsageError(f"two models would share the run folder {folders[0]}: use one command and one --name for each")
+    if check:
+        console.print("Everything is ready. Run the same command without --check.")
+        return
+    _run(console, ready, as_json=as_json)
+
+
+def _prepare(console: Console, config: RolloutConfig) -> Evaluation:
+    """Check everything before an episode starts, and print what was found.
+
+    Raises:
+        UsageError: Something cannot work.
+    """
+    if "source" not in config.tasks.model_fields_set:
+        raise UsageError("no tasks: add --tasks swebench-verified:50, --tasks toy, or a task file")
+    if not config.policy.get("name"):
+        config = config.model_copy(update={"policy": {**config.policy, "name": "llm"}})
+    tasks = shared_source(*config.source())
+    plan = config.plan(tasks)
+    chosen = read_tasks(tasks, plan.tasks or ())
+    if "backend" not in plan.env:
+        plan = plan.model_copy(update={"env": {**plan.env, "backend": backend_for(chosen)}})
+    check_room(config.folder, "the run folder", "choose another folder: --output")
+    for fact in check_sandboxes(plan, chosen):
+        console.print(f"{fact.what:8}{fact.said}")
+    limited = plan.budget.cost is not None or config.run.budget.cost is not None
+    told, prices = check_model(plan, cost_limit=limited)
+    if told is not None:
+        console.print(f"{told.what:8}{told.said}")
+    return Evaluation(config, plan, tasks, prices)
+
+
+def _run(console: Console, ready: list[Evaluation], *, as_json: bool) -> None:
+    """Run evaluations one after another; print the results of each, and finally those of all."""
+    found: list[dict[str, Any]] = []
+    try:
+        for one in ready:
+            folder = one.config.folder
+            stopped: RolloutStopped | None = None
+            interrupted = False
+            try:
+                _, interrupted = play(console, one.plan, folder, one.config.run)
+            except RolloutStopped as error:
+                stopped = error
+            found.append({**write_results(folder, one.prices.cost if one.prices else None), "folder": str(folder)})
+            print_results(console, found[-1])
+            if stopped:
+                raise stopped
+            if interrupted:
+                break
+    finally:
+        if as_json and found:
+            typer.echo(json.dumps({"runs": found}, indent=1))
+    _print_end(console, found)
+    end(console, interrupted, left=any(one["graded"] < one["episodes"] for one in found))
+
+
+# --- the results ------------------------------------------------------------------------------------------------
+
+
+def print_results(console: Console, found: dict[str, Any]) -> None:
+    """Print the results of a run, as `write_results` returns them."""
+    console.print()
+    for name, said in _lines(found).items():
+        if said:
+            console.print(Text.assemble((f"{name:14}", "bold"), said))
+    if len(found["repositories"]) > 1:
+        console.print()
+        console.print(_repositories(found["repositories"]))
+
+
+def _print_end(console: Console, found: list[dict[str, Any]]) -> None:
+    """Print a line per model if there are several, and the next commands."""
+    folders = [one["folder"] for one in found]
+    if len(found) > 1:
+        table = plain_table("model", "resolved", "interval", "cost")
+        for one in found:
+            low, high = one["interval"] or (0.0, 1.0)
+            rate = "" if one["resolved_rate"] is None else f"{one['resolved_rate']:.1%}"
+            table.add_row(Text(one["model"]), rate, f"{low:.1%} to {high:.1%}", dollars(one["cost"]))
+        console.print()
+        console.print(table)
+    other = folders[1] if len(folders) > 1 else "ANOTHER_RUN"
+    console.print(f"\nResults: {', '.join(f'{folder}/{RESULTS}' for folder in folders)}. Next:")
+    console.print(f"  swe-gym view {folders[0]}")
+    console.print(f"  swe-gym compare {folders[0]} {other}")
+    console.print(f"  swe-gym export {folders[0]} sft.jsonl --to sft --resolved")
+
+
+def _lines(found: dict[str, Any]) -> dict[str, str]:
+    graded, episodes = found["graded"], found["episodes"]
+    left = f", {episodes - graded} left: run the same command" if graded < episodes else ""
+    read, cached, written = found["prompt_tokens"], found["cached_tokens"], found["completion_tokens"]
+    tokens = f"{read:,} prompt ({cached / read:.0%} cached), {written:,} completion" if read else ""
+    return {
+        "run": f"{found['model']} on {found['source']}",
+        "resolved": _resolved(found),
+        "pass@k": ", ".join(f"pass@{k} {value:.1%}" for k, value in found["pass_at_k"].items()) if graded else "",
+        "episodes": f"{graded} of {episodes} graded ({found['tasks']} tasks x {found['attempts']}){left}",
+        "cost": _cost(found) if tokens else "",
+        "tokens": tokens,
+        "time": _time(found) if graded else "",
+        "not resolved": _counts(found["unresolved"]),
+        "failed tries": _counts(found["failed_tries"]),
+        "cheat signs": f"in {found['cheat_signs']} episodes: look at them" if found["cheat_signs"] else "",
+        "predictions": " to ".join(dict.fromkeys([*found["predictions"][:1], *found["predictions"][-1:]])),
+    }
+
+
+def _resolved(found: dict[str, Any]) -> str:
+    if found["interval"] is None:
+        return "no episode was graded"
+    low, high = found["interval"]
+    return (
+        f"{found['resolved_rate']:.1%} ({found['resolved']} of {found['graded']}), {low:.1%} to {high:.1%} "
+        f"({found['interval_method']})"
+    )
+
+
+def _cost(found: dict[str, Any]) -> str:
+    if found["cost"] is None:
+        return f"{dollars(None)}: give --price-in and --price-out"
+    each = f" (${found['cost'] / found['graded']:,.4f} an episode)" if found["graded"] else ""
+    return dollars(found["cost"]) + each
+
+
+def _time(found: dict[str, Any]) -> str:
+    return f"{duration(found['seconds'])}, an episode {found['episode_seconds']:.1f} s and {found['turns']:.1f} turns"
+
+
+def _counts(causes: dict[str, int]) -> str:
+    return ", ".join(f"{count} {cause}" for cause, count in causes.items())
+
+
+def _repositories(rows: list[dict[str, Any]]) -> Table:
+    table = plain_table("repository", "resolved", "episodes", "rate")
+    for row in rows[:MOST_REPOSITORIES]:
+        table.add_row(
+            Text(row["repository"]), str(row["resolved"]), str(row["graded"]), f"{row['resolved'] / row['graded']:.0%}"
+        )
+    if len(rows) > MOST_REPOSITORIES:
+        table.add_row(f"{len(rows) - MOST_REPOSITORIES} more in {RESULTS}", "", "", "")
+    return table

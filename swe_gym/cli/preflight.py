@@ -1,0 +1,179 @@
+"""Checks before an evaluation: its tasks on their backend, images, disk, and the model's server. Nothing is started."""
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..cache import cache_folder
+from ..envs.group import task_spec
+from ..errors import TaskError, Unsupported, UsageError
+from ..rollout.plan import Plan
+from ..rollout.policies import make_policies
+from ..sandboxes import BACKENDS
+from ..sandboxes.container import default_image
+from ..tasks import TaskSource
+from ..types import Task
+
+if TYPE_CHECKING:
+    from ..rollout.policies.llm import LLMPolicies
+    from ..rollout.policies.prices import Prices
+    from ..rollout.policies.server_check import ServerFacts
+    from ..sandboxes.docker import DockerSandbox
+
+MOST_TASKS = 5000
+"""Number of tasks whose images are checked."""
+
+ENGINE_SECONDS = 4.0
+IMAGE_MB = 390
+"""Disk space of an image of SWE-bench Verified, on average over all 500, in MiB."""
+
+FREE_MB = 100
+"""MiB that must be free for results and sandboxes."""
+
+
+class Fact(NamedTuple):
+    """A line of the report, such as "images", "12 present"."""
+
+    what: str
+    said: str
+
+
+def read_tasks(source: TaskSource, ids: Sequence[str]) -> list[Task]:
+    """Read tasks. Broken rows are left out: they fail alone, by name.
+
+    Raises:
+        TaskError: The first one is broken.
+    """
+    first = source.get(ids[0])
+    found = [first]
+    for task_id in itertools.islice(ids, 1, MOST_TASKS):
+        try:
+            found.append(source.get(task_id))
+        except TaskError:
+            continue
+    return found
+
+
+def backend_for(tasks: Sequence[Task]) -> str:
+    """Return the backend of tasks if the user names none."""
+    return "docker" if any(task.image and task.workspace is None for task in tasks) else "local"
+
+
+def check_sandboxes(plan: Plan, tasks: Sequence[Task]) -> Iterator[Fact]:
+    """Check that the backend can run every task.
+
+    Raises:
+        UsageError: It cannot.
+        SandboxStartError: The Docker engine does not answer, its disk is full, or an image does not exist.
+    """
+    config = plan.config()["env"]
+    backend, options = config["backend"], config["sandbox_options"]
+    yield Fact("tasks", f"{len(plan.tasks or ())} from {plan.source}, backend {backend}")
+    kind = BACKENDS.load(backend)
+    with_images = [task for task in tasks if task.image and task.workspace is None]
+    if backend == "local" and with_images and "workspace" not in options:
+        raise UsageError(
+            f"{len(with_images)} of the {len(tasks)} tasks need a container image, such as {with_images[0].image}, "
+            "which the local backend cannot run: use --backend docker"
+        )
+    boxes = []
+    for task in tasks:
+        try:
+            boxes.append(kind(task_spec(task, options)))
+        except Unsupported as error:
+            raise UsageError(f"backend {backend!r} cannot run task {task.task_id}: {error}") from error
+    if backend == "docker":
+        yield _check_images(boxes)
+    if backend == "local":
+        check_room(cache_folder(), "the cache", "set SWE_GYM_CACHE to a writable folder with more space")
+
+
+def _check_images(boxes: Sequence["DockerSandbox"]) -> Fact:
+    from ..sandboxes.docker.engine import connect, engine_errors, free_megabytes
+    from ..sandboxes.docker.images import check_disk, check_pull, find_image
+
+    options = boxes[0].options
+    needed = dict.fromkeys(
+        box.spec.image or box.options.default_image or default_image(box.spec.python) for box in boxes
+    )
+    with closing(connect(options.base_url, ENGINE_SECONDS)) as engine:
+        missing = [image for image in needed if find_image(engine, image) is None]
+        if not missing:
+            return Fact("images", f"all {len(needed)} present")
+        if options.pull == "never":
+            raise UsageError(
+                f"{len(missing)} of {len(needed)} images are missing, such as {missing[0]}, and pull=never"
+            )
+        check_disk(engine, missing[0], options.min_free_mb)
+        unknown = check_pull(engine, missing[0])
+        with engine_errors("report its disk"):
+            free = free_megabytes(engine)
+    needs = len(missing) * IMAGE_MB
+    if free is not None and options.min_free_mb and free - options.min_free_mb < needs:
+        raise UsageError(
+            f"{len(missing)} of {len(needed)} images are missing. At {IMAGE_MB} MiB each, as in SWE-bench, they need "
+            f"about {needs / 1024:,.0f} GiB, and the Docker engine's disk has {free / 1024:,.0f} GiB. Free space, "
+            "choose fewer tasks, or omit this check: --sandbox-option 'options={\"min_free_mb\": 0}'"
+        )
+    room = "" if free is None else f"; {free / 1024:,.0f} GiB free on the engine's disk"
+    doubt = f"; the registry could not be asked about {missing[0]}: {unknown}" if unknown else ""
+    return Fact("images", f"{len(needed) - len(missing)} present, {len(missing)} to pull{room}{doubt}")
+
+
+def check_room(folder: Path, what: str, fix: str) -> None:
+    """Check that a folder can be written to, and that its disk has some room.
+
+    Raises:
+        UsageError: It cannot, or has not.
+    """
+    there = folder.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise UsageError(f"{what} cannot be written: {there} is not a folder. Fix: {fix}")
+    if not os.access(there, os.W_OK):
+        raise UsageError(f"{what} cannot be written: {there} is read-only. Fix: {fix}")
+    if (free := shutil.disk_usage(there).free >> 20) < FREE_MB:
+        raise UsageError(f"{what} has no room: {free} MiB are free in {there}, less than {FREE_MB}. Fix: {fix}")
+
+
+def check_model(plan: Plan, *, cost_limit: bool) -> tuple[Fact | None, "Prices | None"]:
+    """Ask the server of the policy `llm` once. Return what it told, and the prices of the model.
+
+    Args:
+        plan: The plan.
+        cost_limit: Whether a budget limits the cost.
+
+    Raises:
+        UsageError: The server, the key, the model or a setting is wrong; or the cost is limited and no price is known.
+    """
+    if plan.policy != "llm":
+        return None, None
+    with closing(make_policies("llm", {"model": "", **plan.policy_options})) as made:
+        from ..rollout.policies.llm import LLMPolicies, is_native  # an extra, which `make_policies` has checked
+        from ..rollout.policies.server_check import check_server
+
+        assert isinstance(made, LLMPolicies)
+        told = check_server(made, native=is_native(made.calls, plan.config()["env"]["action_format"]))
+        if cost_limit and made.price is None:
+            raise UsageError(
+                f"the budget limits the cost, but the price of {made.model!r} at {made.server} is unknown: give "
+                "--price-in and --price-out, in dollars per million tokens"
+            )
+        return Fact("model", _told(made, told)), made.price
+
+
+def _told(made: "LLMPolicies", told: "ServerFacts") -> str:
+    called = {True: "calls tools", False: "accepts tools, but called none in a short request", None: "tools in text"}
+    price = made.price
+    parts = [
+        f"{made.model} at {made.server}",
+        f"context {told.context:,} tokens" if told.context else "context length unknown",
+        told.note or called[told.called],
+        "unknown price" if price is None else f"${price.input:g} in, ${price.output:g} out per million tokens",
+    ]
+    return ", ".join(filter(None, parts))

@@ -1,0 +1,189 @@
+"""Asks a model's server, before a run, whether it will answer the run's requests."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, NoReturn
+
+from ...errors import PolicyError, UsageError, unknown_name
+from .chat_client import ChatClient
+from .llm import LLMPolicies
+
+LIST_SECONDS = 4.0
+"""Deadline of the list of models."""
+
+CHAT_SECONDS = 60.0
+"""Deadline of the short request. A large model on a busy server needs some time."""
+
+PING = {
+    "type": "function",
+    "function": {"name": "ping", "description": "Answers.", "parameters": {"type": "object", "properties": {}}},
+}
+TOOLS_FIX = (
+    "Start it with tool calls (vLLM: --enable-auto-tool-choice --tool-call-parser NAME; llama.cpp: --jinja), or let "
+    "the model call tools in its text: policy.calls=text"
+)
+
+
+class ServerFacts(NamedTuple):
+    """What a server told.
+
+    Attributes:
+        models: The models that it serves, as far as it lists them.
+        context: Context length of the model in tokens; None if the server does not tell it.
+        called: Whether the model called the tool of the short request; None if it was offered none.
+        note: What the user should know; empty if nothing.
+    """
+
+    models: tuple[str, ...]
+    context: int | None
+    called: bool | None
+    note: str = ""
+
+
+def check_server(options: LLMPolicies, *, native: bool) -> ServerFacts:
+    """List the models of a server, and send one short request with the run's settings.
+
+    Args:
+        options: The policy's options. An empty `model` asks only for the list.
+        native: Whether the model gets tools through the server's API.
+
+    Raises:
+        UsageError: The server cannot be reached, or refuses the key, the model, the settings or the tools. The message
+            names the variable to set or the models that are served.
+    """
+    client = options.connect(timeout=CHAT_SECONDS, deadline=CHAT_SECONDS, retries=0)
+    try:
+        rows = _list_models(client, options)
+        names = tuple(str(row["id"]) for row in rows)
+        if not options.model:
+            served = f"{options.server} serves {', '.join(names)}" if names else f"{options.server} lists no models"
+            raise UsageError(f"no model: add --model NAME. {served}")
+        facts = _send(client, options, names, native=native)
+    finally:
+        client.close()
+    row = next((row for row in rows if row["id"] == options.model), {})
+    limit = row.get("max_model_len") or row.get("context_length")
+    context = limit if isinstance(limit, int) else None
+    _check_context(options, context)
+    unlisted = not row and bool(names) and not facts.note
+    note = f"the server does not list {options.model!r}, but answers for it" if unlisted else facts.note
+    return facts._replace(context=context, note=note)
+
+
+def _check_context(options: LLMPolicies, context: int | None) -> None:
+    for name, value in (("context", options.context), ("max_tokens", options.max_tokens)):
+        if context and value and value > context:
+            raise UsageError(f"policy.{name}={value} is more than the server's context length of {context} tokens")
+
+
+# --- the list of models ---------------------------------------------------------------------------------------
+
+
+def _list_models(client: ChatClient, options: LLMPolicies) -> list[dict[str, Any]]:
+    """Return the rows of the list; none if the server has no list."""
+    try:
+        said = client.get("/models", deadline=LIST_SECONDS)
+    except PolicyError as error:
+        if _status(error) != 404:
+            _refuse(error, options)
+        said = None
+    rows = _rows(said)
+    if rows is None and (better := _better_url(client, options.server)):
+        raise UsageError(f"{options.server} is not the API's address: use --base-url {better}")
+    if rows is None and said is not None:
+        raise UsageError(
+            f"{options.server} is not an OpenAI-compatible server: it answered with {_kind(said)} instead of a list of "
+            "models. --base-url must be the address of the API, such as http://localhost:8000/v1"
+        )
+    return rows or []
+
+
+def _rows(said: Any) -> list[dict[str, Any]] | None:
+    rows = said.get("data") if isinstance(said, dict) else None
+    return [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else None
+
+
+def _kind(said: Any) -> str:
+    if not isinstance(said, str):
+        return "other data"
+    return "a web page" if "<html" in said[:1000].lower() else "text"
+
+
+def _better_url(client: ChatClient, url: str) -> str:
+    """Return the URL that the user probably meant: it has a list of models, or asks for a key."""
+    base = url.rstrip("/").removesuffix("/chat/completions").removesuffix("/models")
+    for candidate in dict.fromkeys((base, f"{base}/v1")):
+        if candidate == url.rstrip("/"):
+            continue
+        try:
+            if _rows(client.get(f"{candidate}/models", deadline=LIST_SECONDS / 2)) is not None:
+                return candidate
+        except PolicyError as error:
+            if _status(error) in (401, 403):
+                return candidate
+    return ""
+
+
+# --- the short request ----------------------------------------------------------------------------------------
+
+
+def _send(client: ChatClient, options: LLMPolicies, names: tuple[str, ...], *, native: bool) -> ServerFacts:
+    text = "Call the tool `ping`." if native else "Answer with one word."
+    request = {
+        "model": options.model,
+        **options.sampling,
+        **options.request,
+        "messages": [{"role": "user", "content": text}],
+    }
+    try:
+        answer = client.complete({**request, "tools": [PING]} if native else request)
+    except PolicyError as error:
+        if error.reason == "rate_limit" and "quota" not in str(error).lower():
+            return ServerFacts(names, None, None, f"not checked further: {error}")
+        status = _status(error)
+        if names and options.model not in names and status in (400, 404):
+            raise unknown_name(f"model at {options.server}:", options.model, names) from error
+        if native and status in (400, 404, 422, 500, 501) and _answers(client, request):
+            raise UsageError(f"{options.server} refuses tool calls: {_said(error)}. {TOOLS_FIX}") from error
+        _refuse(error, options)
+    return ServerFacts(names, None, bool(answer.message.get("tool_calls")) if native else None)
+
+
+def _answers(client: ChatClient, request: dict[str, Any]) -> bool:
+    try:
+        client.complete(request)
+    except PolicyError:
+        return False
+    return True
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+
+def _status(error: PolicyError) -> int:
+    return getattr(error.__cause__, "status_code", 0)
+
+
+def _said(error: PolicyError) -> str:
+    """Return what the server said, without our words around it."""
+    body = getattr(error.__cause__, "body", None)
+    said = body.get("message") if isinstance(body, dict) else None
+    return str(said or error).rstrip(".")[:300]
+
+
+def _refuse(error: PolicyError, options: LLMPolicies) -> NoReturn:
+    """Raise the error with its fix."""
+    if _status(error) in (401, 403):
+        where = "api_key" if options.api_key else options.api_key_variable
+        fix = f"correct {where}" if options.key else f"set the environment variable {where}"
+        raise UsageError(
+            f"{options.server} refused the API key: {_said(error)}. Fix: {fix}, or name another variable: "
+            "policy.api_key_variable=NAME"
+        ) from error
+    fixes = {
+        "connection": "Start the server, or correct --base-url",
+        "timeout": "Check that the server is ready, or correct --base-url",
+        "bad_reply": "--base-url must be the address of an OpenAI-compatible API, such as http://localhost:8000/v1",
+    }
+    fix = fixes.get(error.reason, "")
+    raise UsageError(f"{error}. {fix}" if fix else str(error)) from error

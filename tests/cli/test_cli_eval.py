@@ -1,0 +1,126 @@
+"""`swe-gym eval`: from a model's name to results."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_gym.rollout.policies.prices import known_prices
+from swe_gym.testing.loopback import Exchange
+from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
+from swe_gym.trajectories.run_folder import read_run
+from swe_gym.trajectories.trajectory import Usage
+from swe_gym.viewer.index import Row
+from swe_gym.viewer.results import summarize
+
+REPAIR = r"""sed -i -e 's/if len(self._entries) >=/if key not in self._entries and len(self._entries) >=/' \
+  -e '/self._entries\[key\] = Entry/a\        self._entries.move_to_end(key)' larder/cache.py"""
+MODEL = ("--model", "scripted", "--workers", 2)
+
+
+def engineer(request: dict[str, Any]) -> Reply:
+    """Repairs one task, and submits the others unchanged."""
+    turn = sum(message["role"] == "assistant" for message in request["messages"])
+    if request["tools"][0]["function"]["name"] == "ping":
+        return Reply(tool_calls=[("ping", "{}")])
+    return Reply(tool_calls=[[("bash", json.dumps({"command": REPAIR})), ("submit", "{}")][min(turn, 1)]])
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch):
+    with OpenAIServer(engineer, context_length=32768) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        yield server
+
+
+def test_an_evaluation_ends_with_results_and_resumes(cli, server: OpenAIServer, tmp_path: Path) -> None:
+    result = cli("eval", "--tasks", "toy", "--match", "l*", "-k", 2, *MODEL)
+    assert (result.status, result.err) == (0, ""), result.err
+    for said in (
+        "tasks   2 from toy, backend local",
+        f"model   scripted at {server.base_url}, context 32,768 tokens, calls tools, unknown price",
+        "4/4 done",
+        "resolved      50.0% (2 of 4), 0.0% to 100.0% (95 % normal interval, attempts clustered by task)",
+        "pass@k        pass@1 50.0%, pass@2 50.0%",
+        "cost          unknown price: give --price-in and --price-out",
+        "not resolved  2 submit, no change",
+        "toy/larder      2         2         100%",
+        "swe-gym compare runs/toy-scripted ANOTHER_RUN",
+    ):
+        assert said in result.out
+    assert "$" not in result.out
+    folder = tmp_path / "runs" / "toy-scripted"
+    rows = [json.loads(line) for line in (folder / "predictions-1.jsonl").read_text().splitlines()]
+    assert {row["instance_id"]: bool(row["model_patch"]) for row in rows} == {
+        "ledgerline-failed-batch": False,
+        "larder-overwrite-evicts": True,
+    }
+    asked = len(server.requests)
+    again = cli("eval", "--tasks", "toy", "--match", "l*", "-k", 2, *MODEL, "--price-in", 1, "--price-out", 2, "--json")
+    assert len(server.requests) == asked + 2  # the list of models and the short request
+    (found,) = json.loads(again.out)["runs"]
+    assert found["cost"] == pytest.approx((found["prompt_tokens"] + 2 * found["completion_tokens"]) / 1e6)
+    assert json.loads((folder / "results.json").read_text()) == {k: v for k, v in found.items() if k != "folder"}
+    assert "tasks   2 from toy" in again.err
+
+
+class AnyModel(OpenAIServer):
+    """Serves whatever is asked for, and lists the last one."""
+
+    def answer(self, exchange: Exchange) -> None:
+        """See `LoopbackServer.answer`."""
+        self.model = (exchange.asked.body or {}).get("model", self.model)
+        super().answer(exchange)
+
+
+def test_several_models_are_evaluated_one_after_another(cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with AnyModel(engineer) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
+        models = ("--model", "acme/large", "--model", "small", "--base-url", server.base_url)
+        result = cli("eval", "-t", "toy", "-m", "larder*", *models)
+    assert result.status == 0, result.err
+    assert "the server does not list 'small', but answers for it" in result.out
+    assert re.search(r"^acme/large +100\.0% +20\.7% to 100\.0% +unknown price$", result.out, re.MULTILINE)
+    assert "swe-gym compare runs/toy-large runs/toy-small" in result.out
+    assert {path.parent.name for path in tmp_path.glob("runs/*/results.json")} == {"toy-large", "toy-small"}
+
+
+def test_slices_and_failures(cli, server: OpenAIServer, tmp_path: Path) -> None:
+    result = cli("eval", "-t", "toy:1", "--model", "scripted", "--model", "scripted", *MODEL[2:])
+    assert "two models would share the run folder runs/toy-scripted" in result.err
+    assert cli("eval", "-t", "toy[2:4]", *MODEL, "--check").out.endswith("without --check.\n")
+    assert not (tmp_path / "runs").exists()
+    server.inject(CHAT, skip=1, times=None, status=400)
+    failed = cli("eval", "-t", "toy[2:4]", *MODEL)
+    assert failed.status == 1
+    assert "no episode was graded" in failed.out
+    assert "episodes      0 of 2 graded (2 tasks x 1), 2 left: run the same command" in failed.out
+    assert "failed tries  2 PolicyError (refused)" in failed.out
+    assert len(read_run(tmp_path / "runs" / "toy-scripted").tasks) == 2
+
+
+def test_other_policies_are_evaluated_without_a_server(cli, tmp_path: Path) -> None:
+    result = cli("eval", "--tasks", "toy:1", "policy.name=gold")
+    assert "100.0% (1 of 1), 20.7% to 100.0% (95 % Wilson interval)" in result.out
+    assert (tmp_path / "runs" / "toy-gold" / "predictions.jsonl").exists()
+
+
+def test_public_prices_are_known_by_host_and_model() -> None:
+    usage = Usage(prompt_tokens=1_000_000, cached_tokens=500_000, completion_tokens=100_000)
+    prices = known_prices("gpt-4.1-2025-04-14", "https://api.openai.com/v1")
+    assert prices is not None
+    assert (prices.cost(usage), prices.date) == (pytest.approx(2.05), "2026-03-31")
+    assert known_prices("gpt-4.1", "http://localhost:8000/v1") is None
+    assert known_prices("gpt-4.1-turbo", "https://api.openai.com/v1") is None
+
+
+def test_time_counts_once_where_episodes_overlap() -> None:
+    def row(start: str, seconds: float) -> Row:
+        started = f"2026-01-01T{start}+00:00"
+        return Row("", "resolved", "t", "r", 0, 1, "submit", 1.0, 1, Usage(), 0, {"total": seconds}, started)
+
+    rows = [row("10:00:00", 60), row("10:00:30", 60), row("10:00:40", 5), row("12:00:00", 10)]
+    assert summarize(rows)["seconds"] == 100
