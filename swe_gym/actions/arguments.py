@@ -11,14 +11,13 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from ..errors import ActionError
-from ..types import ToolSpec
+from ..types import JsonMapping, JsonObject, ToolSpec
 from .scan import read_json
 
-Schema = Mapping[str, Any]
-Arguments = dict[str, Any]
+Schema = JsonMapping
+Arguments = JsonObject
 
 MAX_DEPTH = 64
 """Maximum nesting of an argument, so that every call can be written as JSON again."""

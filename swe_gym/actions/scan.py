@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..types import JsonMapping
+
 FORMATS: tuple[str, ...] = ("openai", "hermes", "r2e", "graph_planner", "json", "bash")
 """All formats, in the order in which `format="auto"` prefers them."""
 
@@ -244,7 +246,7 @@ def _plain_call(value: Mapping[str, object], format: str) -> Found:
     return dataclasses.replace(found, flaw=flaw)
 
 
-def _named_call(value: Mapping[str, Any], format: str, call_id: str | None) -> Found:
+def _named_call(value: JsonMapping, format: str, call_id: str | None) -> Found:
     name = value.get("name")
     if not isinstance(name, str) or not name.strip():
         return Found(format, flaw='"name" must be a string that names a tool.')

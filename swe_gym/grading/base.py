@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from ..sandboxes.base import Sandbox
-from ..types import ExecResult, Frozen, Task, TestStatus, Verdict
+from ..types import ExecResult, Frozen, JsonObject, Task, TestStatus, Verdict
 from .plan import Plan
 
 OpenSandbox: TypeAlias = Callable[[], AbstractContextManager[Sandbox]]
@@ -36,7 +36,7 @@ class Results(Frozen):
     reason: str = ""
     result: ExecResult
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Return the fields of a `Verdict` that do not depend on the task's lists."""
         return {
             "exit_code": self.result.exit_code,

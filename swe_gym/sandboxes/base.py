@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -25,7 +25,7 @@ from ..errors import (
     unknown_name,
     wrong_fields,
 )
-from ..types import Capabilities, ExecResult, FileEntry, Frozen, PythonEnv, Workspace
+from ..types import Capabilities, ExecResult, FileEntry, Frozen, JsonMapping, JsonObject, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
 """Values of `SandboxSpec.min_isolation`, weakest first."""
@@ -101,13 +101,13 @@ class SandboxSpec(Frozen):
     )
     min_isolation: Literal["none", "process", "landlock", "namespace", "container", "vm"] = "none"
     labels: dict[str, str] = {}
-    options: dict[str, Any] = {}
+    options: JsonObject = {}
 
 
 Options = TypeVar("Options", bound=Frozen)
 
 
-def parse_options(model: type[Options], options: Mapping[str, Any], backend: str) -> Options:
+def parse_options(model: type[Options], options: JsonMapping, backend: str) -> Options:
     """Validate a backend's own options.
 
     Raises:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
 from ..errors import TaskError, UsageError
-from ..types import ExitCode, Oracle, Task
+from ..types import ExitCode, JsonObject, Oracle, Task
 from .base import ListedSource
 from .dataset import Columns, Text, Texts, facts, read_columns, task_name
 
@@ -52,7 +51,7 @@ class Config(Columns):
     """The fields of `task.toml` that are read. Its metadata is free-form."""
 
     task: Package = Package()
-    metadata: dict[str, Any] = {}
+    metadata: JsonObject = {}
     environment: Environment = Environment()
     verifier: Verifier = Verifier()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import MissingDependency, TaskError, UsageError
 from ..tables import SUFFIXES
+from ..types import JsonObject
 from .rows import is_of_split
 
 HINT = (
@@ -95,7 +96,7 @@ def _patterns(readme: Path, config: str | None, split: str) -> list[str] | None:
     return splits[split]
 
 
-def _configs(readme: Path) -> list[dict[str, Any]]:
+def _configs(readme: Path) -> list[JsonObject]:
     data = _hub()[0].metadata_load(readme) if readme.is_file() else None
     return (data or {}).get("configs") or []
 

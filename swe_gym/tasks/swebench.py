@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from ..errors import TaskError
-from ..types import LogScript, Oracle, Task
+from ..types import JsonMapping, LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Moment, Object, Text, Texts, facts, read_columns, task_name
 
 TIMEOUT = 1800.0
@@ -76,12 +76,12 @@ class SWEBenchSource(DatasetSource):
         super().__init__(path, **options)
         self._hints = hints
 
-    def task_of(self, row: Mapping[str, Any], place: str) -> Task:
+    def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a row."""
         return task_from_row(row, hints=self._hints, place=place)
 
 
-def task_from_row(row: Mapping[str, Any], *, hints: bool = False, place: str = "the row") -> Task:
+def task_from_row(row: JsonMapping, *, hints: bool = False, place: str = "the row") -> Task:
     """Return the task of a row of SWE-bench.
 
     Args:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ...types import TestStatus
+from ...types import JsonObject, TestStatus
 from .junit import parse_junit
 from .jvm import RUNNING, parse_maven
 from .lines import TAIL, by_line, clean_lines, note, stripped_lines, without_end
@@ -254,7 +254,7 @@ def parse_dart_events(log: str) -> dict[str, TestStatus]:
     return results
 
 
-def _objects(log: str) -> Iterator[dict[str, Any]]:
+def _objects(log: str) -> Iterator[JsonObject]:
     for line in stripped_lines(log):
         if not line.startswith(("{", "[")):
             continue

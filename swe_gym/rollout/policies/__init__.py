@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import gymnasium
 from pydantic import ValidationError
 
 from ...errors import UsageError, unknown_name, wrong_fields
 from ...registry import Registry
+from ...types import JsonMapping, JsonObject
 from ..policy import Policy, PolicyFactory
 
 __all__ = ["POLICIES", "make_policies"]
@@ -34,7 +34,7 @@ POLICIES = Registry(
 _PER_EPISODE = ("env", "seed")
 
 
-def make_policies(name: str, options: Mapping[str, Any] | None = None) -> PolicyFactory:
+def make_policies(name: str, options: JsonMapping | None = None) -> PolicyFactory:
     """Return the factory of a policy. The caller closes it.
 
     A policy is a class or another callable whose arguments are its options. An argument `env` gets the episode's
@@ -68,7 +68,7 @@ def make_policies(name: str, options: Mapping[str, Any] | None = None) -> Policy
     return _Separate(kind, given, per_episode)
 
 
-def _shared(name: str, make: Callable[..., PolicyFactory], options: dict[str, Any]) -> PolicyFactory:
+def _shared(name: str, make: Callable[..., PolicyFactory], options: JsonObject) -> PolicyFactory:
     try:
         return make(**options)
     except ValidationError as error:
@@ -78,7 +78,7 @@ def _shared(name: str, make: Callable[..., PolicyFactory], options: dict[str, An
 class _Separate:
     """A factory of policies that share nothing."""
 
-    def __init__(self, kind: Callable[..., Policy], options: dict[str, Any], per_episode: list[str]) -> None:
+    def __init__(self, kind: Callable[..., Policy], options: JsonObject, per_episode: list[str]) -> None:
         self._kind = kind
         self._options = options
         self._per_episode = per_episode

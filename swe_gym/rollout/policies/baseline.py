@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Generator
-from typing import Any
 
 import gymnasium
 
 from ...actions.arguments import properties_of
-from ...types import ToolCall
+from ...spaces import Info
+from ...types import JsonObject, ToolCall
 from .calls import render, shell_call, submit_call, swe_env
 
 Plan = Generator[ToolCall, str, None]
@@ -50,7 +50,7 @@ class BaselinePolicy:
         self._plan: Plan | None = None
         submit_call(self._env)  # raises now if no tool submits
 
-    def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  the issue says all
+    def reset(self, info: Info) -> None:  # noqa: ARG002  the issue says all
         """Start a new plan with the next observation."""
         self._plan = None
 
@@ -100,7 +100,7 @@ class BaselinePolicy:
         command = f"sed -n {first},{last}p {shlex.quote(path)}"
         return self._tool("view", {"path": path, "start": first, "end": last}) or shell_call(self._env, command)
 
-    def _tool(self, name: str, arguments: dict[str, Any]) -> ToolCall | None:
+    def _tool(self, name: str, arguments: JsonObject) -> ToolCall | None:
         """Return the call of a tool; None if no tool has that name and these arguments."""
         spec = self._tools.get(name)
         if spec is None or not arguments.keys() <= properties_of(spec.parameters).keys():

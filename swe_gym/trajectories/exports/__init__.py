@@ -9,17 +9,17 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ...errors import UsageError
 from ...registry import Registry
 from ...tables import SUFFIXES, write_table
+from ...types import JsonObject
 from ..trajectory import Trajectory
 from .rows import encodable, row_schema
 
 __all__ = ["EXPORTERS", "Exporter", "export_trajectories"]
 
-Exporter = Callable[[Iterable[Trajectory]], Iterator[dict[str, Any]]]
+Exporter = Callable[[Iterable[Trajectory]], Iterator[JsonObject]]
 """Turns trajectories into rows of JSON data."""
 
 EXPORTERS = Registry(

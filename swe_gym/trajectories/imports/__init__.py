@@ -9,13 +9,13 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from ...errors import UsageError, wrong_fields
 from ...registry import Registry
 from ...tables import scan_table
+from ...types import JsonObject
 from ..trajectory import Trajectory
 
 __all__ = ["IMPORTERS", "Importer", "import_trajectories"]
@@ -23,7 +23,7 @@ __all__ = ["IMPORTERS", "Importer", "import_trajectories"]
 MOST_CHARS = 300
 """Characters of an error that are shown: some errors repeat the whole row."""
 
-Importer = Callable[[dict[str, Any], str], Trajectory]
+Importer = Callable[[JsonObject, str], Trajectory]
 """Turns a row into a trajectory. The text is the task id for rows that name no task."""
 
 IMPORTERS = Registry(
@@ -67,7 +67,7 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
             raise UsageError(f"{source}, {place}: {_problem(error)}") from error
 
 
-def from_swe_gym(row: dict[str, Any], name: str) -> Trajectory:  # noqa: ARG001  the row names its task
+def from_swe_gym(row: JsonObject, name: str) -> Trajectory:  # noqa: ARG001  the row names its task
     """Return the trajectory of a row in swe_gym's own format."""
     return Trajectory.from_json(json.dumps(row))
 
@@ -78,7 +78,7 @@ def _problem(error: Exception) -> str:
     return f"missing field {error}" if isinstance(error, KeyError) else str(error)[:MOST_CHARS]
 
 
-def _form(row: dict[str, Any]) -> str:
+def _form(row: JsonObject) -> str:
     for field, form in _FIELDS.items():
         if field in row:
             return form
