@@ -1,7 +1,5 @@
 """Configurations: a TOML file, overrides such as `run.retries=0`, and clear errors for unknown fields."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path

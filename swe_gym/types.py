@@ -1,7 +1,5 @@
 """The data types of the package: frozen, and equal after a round trip through JSON."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self

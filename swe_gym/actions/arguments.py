@@ -5,8 +5,6 @@ It supports `type` (also a list of types), `anyOf`, `enum`, `properties`, `requi
 `additionalProperties` allows them: they are typos.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

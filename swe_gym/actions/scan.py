@@ -4,8 +4,6 @@ The pass skips a call as a whole, so nothing inside an argument is taken for a c
 moves forward and the number of steps is bounded: the time is linear in the length of the text.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -5,8 +5,6 @@ are the hidden tests, and the rest of the difference is the gold patch. Which te
 they run before and after it, in sandboxes, several times.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

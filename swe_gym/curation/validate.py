@@ -1,7 +1,5 @@
 """Validates tasks: every grading must find the gold patch resolved and the untouched repository unresolved."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

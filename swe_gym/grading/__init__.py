@@ -1,7 +1,5 @@
 """Judges work: puts its patch and the hidden tests into fresh sandboxes, and has a grader run them there."""
 
-from __future__ import annotations
-
 from ..errors import TaskError, UsageError
 from ..registry import Registry
 from ..sandboxes.base import Sandbox

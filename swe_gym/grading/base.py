@@ -1,7 +1,5 @@
 """The parts that all graders share: prepared sandboxes, results of a run, and the two functions of a grader."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """`rollout`: runs many episodes into a run folder, each counted exactly once; it can be stopped and resumed."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """`Plan`: the episodes of a rollout, their environment and their policy."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

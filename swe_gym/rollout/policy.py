@@ -1,7 +1,5 @@
 """`Policy`: the protocol between policies and the episode loop. `policies` holds the built-in ones."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Protocol, runtime_checkable
 

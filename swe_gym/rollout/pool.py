@@ -3,8 +3,6 @@
 One thread, the caller's, starts jobs, cancels them and decides what becomes of each; an `Executor` runs them.
 """
 
-from __future__ import annotations
-
 import abc
 import collections
 import contextlib

@@ -1,7 +1,5 @@
 """Replay recorded trajectories and find the first byte that differs."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

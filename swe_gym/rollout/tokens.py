@@ -6,8 +6,6 @@ example drops earlier thoughts, a new segment starts with the rendered text as i
 stay in their own segment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 

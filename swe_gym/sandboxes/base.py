@@ -1,7 +1,5 @@
 """The base class of all sandboxes, with the contract of its calls, and their common options."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Selection of tasks: the size of a solution, and splits that share no repository."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Base of the task sources of public datasets: it finds rows, checks their columns and names their tasks."""
 
-from __future__ import annotations
-
 import abc
 import datetime
 import hashlib

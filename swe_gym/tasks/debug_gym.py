@@ -1,7 +1,5 @@
 """debug-gym's tasks: rows with an `env_type`, or a mapping from problem to row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

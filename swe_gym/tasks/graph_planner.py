@@ -4,8 +4,6 @@ A record holds the issue and the image, but not how the work is judged. That is 
 `sandbox.r2e_ds_json` names, or in SWE-bench rows, passed as `rows`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Sequence

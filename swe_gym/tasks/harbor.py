@@ -4,8 +4,6 @@ Only changes inside the workdir are judged, in a fresh sandbox: a task that asks
 here. The reward file is read in the judging sandbox, which the policy never entered.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -4,8 +4,6 @@
 (gated datasets) and `HF_HUB_OFFLINE=1` (use the cache only).
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterator
 from pathlib import Path

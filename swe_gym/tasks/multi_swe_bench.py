@@ -3,8 +3,6 @@
 The image also holds the tests and the solution (`/home/fix.patch`).
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any
 

@@ -4,8 +4,6 @@ Rows have no id and no patch. The id is built from repository and commit, the go
 the commit. Images hold files that a policy must not see: the tests, and descriptions of the commit.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase

@@ -3,8 +3,6 @@
 Memory holds only the offset of each JSON line and the last batch of a parquet file. A JSON list is held whole.
 """
 
-from __future__ import annotations
-
 import array
 import bisect
 import itertools

@@ -1,7 +1,5 @@
 """SWE-bench-Live: rows with the columns of SWE-bench and lists of commands that build, test and print results."""
 
-from __future__ import annotations
-
 from ..errors import TaskError
 from ..types import JsonMapping, Task
 from .dataset import Text, Texts, facts, read_columns

@@ -3,8 +3,6 @@
 Rows on the Hub lack both scripts. Pass a copy of the authors' repository, which holds them, as `scripts`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -4,8 +4,6 @@ V1 is Python in SWE-bench's layout. V2 covers twenty languages; the image holds 
 own name.
 """
 
-from __future__ import annotations
-
 import contextlib
 from typing import Annotated, Any
 

@@ -4,8 +4,6 @@ Rows of v5 have `image`, `eval_script`, `log_parser` and `eval_type`. For rows o
 test commands of that harness (`swebench_specs.toml`).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import shlex

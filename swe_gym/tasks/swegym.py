@@ -1,7 +1,5 @@
 """SWE-Gym: rows with the columns of SWE-bench, without image and test command; this module adds both."""
 
-from __future__ import annotations
-
 from ..types import JsonMapping, Task
 from .dataset import read_columns
 from .swebench import Row, SWEBenchSource, instance_task, known_specs, made_evaluation

@@ -4,8 +4,6 @@ The image holds the working repository. The bug is applied when a sandbox starts
 Test files that the bug makes fail are absent while a policy works, as in SWE-smith's own branches.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 The columns are those that the data loaders of verl and rLLM read.
 """
 
-from __future__ import annotations
-
 import json
 
 from ..types import JsonMapping, JsonObject, Task

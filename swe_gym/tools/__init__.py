@@ -1,7 +1,5 @@
 """The tools that policies call, and presets of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from ..errors import UsageError, unknown_name

@@ -1,7 +1,5 @@
 """A tool is one typed function: its name, description and JSON schema come from the signature and the docstring."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

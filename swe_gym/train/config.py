@@ -1,7 +1,5 @@
 """The configuration of a training run: a TOML file, each value of which the command line can override."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self

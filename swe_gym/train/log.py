@@ -1,7 +1,5 @@
 """The log of a run, `log.jsonl`: one line of JSON per event."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

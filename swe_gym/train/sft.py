@@ -1,7 +1,5 @@
 """Supervised fine-tuning (SFT) on episodes: demonstrations, or rejection sampling."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The state of a run apart from the weights: saving, resuming, and the check of the run folder."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

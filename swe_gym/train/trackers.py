@@ -1,7 +1,5 @@
 """Experiment trackers: TensorBoard, Weights & Biases and MLflow. Each receives the numbers of the log."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping

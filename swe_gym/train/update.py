@@ -1,7 +1,5 @@
 """One update: from the episodes that were played to an optimizer step and its metrics."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Finds the ways to change an assertion so that right work must fail it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 A parser keeps whole test ids. `grading.matching` matches the cut ids of published lists.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ...registry import Registry

@@ -1,7 +1,5 @@
 """Log parsers for JavaScript: jest, vitest, mocha, karma, tap."""
 
-from __future__ import annotations
-
 import re
 
 from ...types import TestStatus

@@ -3,8 +3,6 @@
 They read tag by tag: no XML parser sees text that a policy can write.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable

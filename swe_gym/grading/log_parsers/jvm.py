@@ -1,7 +1,5 @@
 """Log parsers for Maven, Ant and Gradle."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 

@@ -1,7 +1,5 @@
 """The parts that all log parsers share: clean lines, and results of which the worst counts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 

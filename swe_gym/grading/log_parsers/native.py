@@ -1,7 +1,5 @@
 """Log parsers for Go, Rust, C and C++: one line per test, or doctest's XML."""
 
-from __future__ import annotations
-
 import html
 import re
 

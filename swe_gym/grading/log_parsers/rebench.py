@@ -1,7 +1,5 @@
 """Log parsers for twenty languages, with the test names of SWE-rebench V2's lists."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Log parsers for Ruby and PHP."""
 
-from __future__ import annotations
-
 import re
 
 from ...types import TestStatus

@@ -1,7 +1,5 @@
 """Log parser for sympy's own runner, `bin/test --verbose`: per test a line with a name, a blank and a letter."""
 
-from __future__ import annotations
-
 import re
 
 from ...types import TestStatus

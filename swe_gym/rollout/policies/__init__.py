@@ -1,7 +1,5 @@
 """The built-in policies by name, and `make_policies`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 

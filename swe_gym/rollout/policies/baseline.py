@@ -1,7 +1,5 @@
 """A rule-based policy without a model: it explores the repository and repairs nothing."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """A connection to an OpenAI-compatible server, shared by the episodes of a run."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import dataclasses

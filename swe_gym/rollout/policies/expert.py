@@ -1,7 +1,5 @@
 """A policy that solves generated tasks, for demonstrations."""
 
-from __future__ import annotations
-
 import gymnasium
 
 from ...spaces import Info

@@ -1,7 +1,5 @@
 """The policy that applies the gold patch."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The conversation of an episode, and how it is shortened when it is too long for the model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A policy that asks a person at the terminal."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 

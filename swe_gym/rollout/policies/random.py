@@ -1,7 +1,5 @@
 """A policy of random, valid actions."""
 
-from __future__ import annotations
-
 import copy
 
 import gymnasium

@@ -1,7 +1,5 @@
 """Policies that ignore observations: a script, and one that only submits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import gymnasium

@@ -6,8 +6,6 @@ needs no network and installs nothing.
     base image -> Python (shared by tasks of that version) -> requirements (shared by tasks) -> repository
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """A case of the contract, and helpers of all cases."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

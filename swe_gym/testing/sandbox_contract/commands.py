@@ -1,7 +1,5 @@
 """Cases of commands: their input and their results."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

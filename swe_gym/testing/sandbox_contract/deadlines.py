@@ -1,7 +1,5 @@
 """Cases of deadlines: `exec` returns within timeout, grace and slack, and a timeout leaves no process alive."""
 
-from __future__ import annotations
-
 from ...sandboxes.base import Sandbox
 from ...types import ExecResult
 from .case import SLACK, Background, Opener, case, eventually, loss_of, new_marker, ok, processes_inside, python

@@ -1,7 +1,5 @@
 """Cases of files: content, names, modes and errors."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Cases of hostile commands: the sandbox survives or is lost, and never hangs or lies."""
 
-from __future__ import annotations
-
 import contextlib
 
 from ...errors import FileError

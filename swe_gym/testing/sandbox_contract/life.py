@@ -1,7 +1,5 @@
 """Cases of the lifecycle: starting, closing from any thread, and leaving nothing behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

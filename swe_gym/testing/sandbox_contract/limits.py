@@ -1,7 +1,5 @@
 """Cases of exhausted limits: processes, memory and disk."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -1,7 +1,5 @@
 """Cases of output: bytes, limits, floods."""
 
-from __future__ import annotations
-
 import hashlib
 import resource
 import sys

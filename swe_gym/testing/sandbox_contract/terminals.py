@@ -1,7 +1,5 @@
 """Cases of pseudo-terminals: input, output, signals, closing."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from functools import partial

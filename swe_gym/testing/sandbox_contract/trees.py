@@ -1,7 +1,5 @@
 """Cases of folders: tar archives and manifests."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

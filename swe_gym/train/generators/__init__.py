@@ -1,7 +1,5 @@
 """The table of generators, which sample tokens for training. Each is a `TrainGenerator`."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 from ...registry import Registry

@@ -1,7 +1,5 @@
 """Sampling from a vLLM server over HTTP, with weight sync."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import socket

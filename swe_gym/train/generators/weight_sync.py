@@ -7,8 +7,6 @@
 | "nccl" | a broadcast from the trainer's GPU to the server's | separate GPUs; vLLM in the trainer's Python |
 """
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import os

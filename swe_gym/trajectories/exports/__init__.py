@@ -3,8 +3,6 @@
 No exporter passes on `Trajectory.verdict` or `Trajectory.failure`, which only the owner of a run may see.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator

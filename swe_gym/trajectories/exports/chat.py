@@ -1,7 +1,5 @@
 """Conversations: for supervised fine-tuning, and in pairs for preference learning."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Predictions for SWE-bench's harness."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from ...errors import UsageError

@@ -1,7 +1,5 @@
 """R2E-Gym's trajectory lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from ...actions import render_call

@@ -1,7 +1,5 @@
 """One row per trajectory: swe_gym's own format, and flat rows for tables, parquet and Hugging Face datasets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 What the other system did not record stays empty. `env` is empty, so imported trajectories cannot be replayed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

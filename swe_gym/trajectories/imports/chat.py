@@ -1,7 +1,5 @@
 """Conversations in the format of OpenAI's chat API, as in SFT datasets, including debug-gym's."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """debug-gym's `trajectory.json`."""
 
-from __future__ import annotations
-
 from ...actions import render_call
 from ...types import JsonObject, ToolCall
 from ..trajectory import PolicyInfo, Trajectory, Turn, Usage

@@ -1,7 +1,5 @@
 """R2E-Gym's trajectory lines."""
 
-from __future__ import annotations
-
 from ...types import JsonObject
 from ..trajectory import PolicyInfo, Trajectory, Turn, Usage
 from .chat import ended, first_call, number
