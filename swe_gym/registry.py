@@ -8,12 +8,14 @@ A registry maps names to `"module:attribute"` and imports a target on first use.
 import importlib
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Generic, TypeVar
 
 from .errors import MissingDependency, UsageError, unknown_name
 
+T_co = TypeVar("T_co", covariant=True)
 
-class Registry(Mapping[str, str]):
+
+class Registry(Mapping[str, str], Generic[T_co]):
     """A mapping `name -> "module:attribute"` whose targets are imported on demand.
 
     Args:
@@ -40,7 +42,7 @@ class Registry(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._table)
 
-    def load(self, name: str) -> Any:
+    def load(self, name: str) -> T_co:
         """Import and return the target of a name.
 
         Raises:
@@ -50,7 +52,8 @@ class Registry(Mapping[str, str]):
         target = self._table.get(name) or (name if ":" in name else self._plugin(name))
         module, _, attribute = target.partition(":")
         try:
-            return getattr(importlib.import_module(module), attribute)
+            loaded: T_co = getattr(importlib.import_module(module), attribute)
+            return loaded
         except ImportError as error:
             if name in self._extras:
                 raise MissingDependency(

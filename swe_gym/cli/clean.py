@@ -1,5 +1,6 @@
 """`swe-gym clean`: remove sandboxes that dead clients left behind."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -8,7 +9,7 @@ from ..errors import SweGymError, UsageError, unknown_name
 from ..registry import Registry
 from .common import BackendOptions, open_console, parse_pairs
 
-SWEEPS = Registry(
+SWEEPS = Registry[Callable[[dict[str, object]], list[str]]](
     "backend to clean",
     {
         "docker": "swe_gym.sandboxes.docker:sweep",

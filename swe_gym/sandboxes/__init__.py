@@ -9,7 +9,7 @@ from .base import Pty, Sandbox, SandboxSpec
 
 __all__ = ["BACKENDS", "Pty", "Sandbox", "SandboxSpec", "make_spec", "open_sandbox"]
 
-BACKENDS = Registry(
+BACKENDS = Registry[type[Sandbox]](
     "backend",
     {
         "local": "swe_gym.sandboxes.local:LocalSandbox",
@@ -34,8 +34,7 @@ def open_sandbox(spec: SandboxSpec, backend: str = "local") -> Sandbox:
         UsageError: The backend or one of its options is unknown.
         SandboxStartError: The sandbox did not start.
     """
-    sandbox: Sandbox = BACKENDS.load(backend)(spec)
-    return sandbox.start()
+    return BACKENDS.load(backend)(spec).start()
 
 
 def make_spec(base: SandboxSpec, options: JsonObject) -> SandboxSpec:

@@ -63,7 +63,7 @@ class WarmPool:
 
     def want(self, spec: SandboxSpec, count: int = 1) -> int:
         """Start up to `count` sandboxes of this spec in the background, as far as there is room; return how many."""
-        kind: type[Sandbox] = BACKENDS.load(self.backend)
+        kind = BACKENDS.load(self.backend)
         with self._lock:
             self._check_open()
             count = min(count, self._ready - sum(map(len, self._shelf.values())))

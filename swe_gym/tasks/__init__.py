@@ -1,7 +1,7 @@
 """Task sources: a registry of them, and a function that opens one."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import UsageError, unknown_name
@@ -10,7 +10,7 @@ from .base import TaskSource
 
 __all__ = ["SOURCES", "TaskSource", "check_source", "load_source"]
 
-SOURCES = Registry(
+SOURCES = Registry[Callable[..., TaskSource]](
     "task source",
     {
         "toy": "swe_gym.tasks.toy:ToySource",
@@ -45,8 +45,7 @@ def load_source(name: str, **arguments: Any) -> TaskSource:
         TaskError: The source's data is broken.
     """
     check_source(name, arguments)
-    source: TaskSource = SOURCES.load(name)(**arguments)
-    return source
+    return SOURCES.load(name)(**arguments)
 
 
 def check_source(name: str, arguments: Iterable[str]) -> None:
@@ -67,10 +66,10 @@ def check_source(name: str, arguments: Iterable[str]) -> None:
             raise UsageError(f"task source {name!r} requires the argument {one.name!r}")
 
 
-def _parameters(source: Any) -> list[inspect.Parameter]:
+def _parameters(source: Callable[..., TaskSource]) -> list[inspect.Parameter]:
     """Return the parameters of a source. A class that accepts `**options` passes them to its base class."""
     bases = inspect.getmro(source)[:-1] if inspect.isclass(source) else ()
-    kinds = [kind for kind in bases if "__init__" in vars(kind)]
+    kinds: list[Callable[..., object]] = [kind for kind in bases if "__init__" in vars(kind)]
     found: dict[str, inspect.Parameter] = {}
     for kind in kinds or [source]:
         own = inspect.signature(kind).parameters

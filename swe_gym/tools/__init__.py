@@ -8,7 +8,7 @@ from .base import Tool, ToolContext, tool
 
 __all__ = ["TOOLS", "TOOLSETS", "Tool", "ToolContext", "make_tools", "tool"]
 
-TOOLS = Registry(
+TOOLS = Registry[object](
     "tool",
     {
         "bash": "swe_gym.tools.bash:bash",

@@ -13,7 +13,7 @@ from ..policy import Policy, PolicyFactory
 
 __all__ = ["POLICIES", "make_policies"]
 
-POLICIES = Registry(
+POLICIES = Registry[Callable[..., Policy]](
     "policy",
     {
         "scripted": "swe_gym.rollout.policies.scripted:ScriptedPolicy",
@@ -48,7 +48,8 @@ def make_policies(name: str, options: JsonMapping | None = None) -> PolicyFactor
         MissingDependency: The policy needs an extra that is not installed.
     """
     kind = POLICIES.load(name)
-    make = getattr(kind, "factory", kind)
+    factory = getattr(kind, "factory", None)
+    make = factory or kind
     given = dict(options or {})
     parameters = inspect.signature(make).parameters
     per_episode = [one for one in _PER_EPISODE if make is kind and one in parameters]
@@ -61,8 +62,8 @@ def make_policies(name: str, options: JsonMapping | None = None) -> PolicyFactor
     missing = [one for one in wanted if parameters[one].default is inspect.Parameter.empty and one not in given]
     if missing:
         raise UsageError(f"policy {name!r} needs the option {missing[0]!r}")
-    if make is not kind:
-        return _shared(name, make, given)
+    if factory:
+        return _shared(name, factory, given)
     return _Separate(kind, given, per_episode)
 
 

@@ -20,7 +20,7 @@ __all__ = ["EXPORTERS", "Exporter", "export_trajectories"]
 Exporter = Callable[[Iterable[Trajectory]], Iterator[JsonObject]]
 """Turns trajectories into rows of JSON data."""
 
-EXPORTERS = Registry(
+EXPORTERS = Registry[Exporter](
     "export format",
     {
         "swe-gym": "swe_gym.trajectories.exports.rows:as_they_are",
@@ -49,7 +49,7 @@ def export_trajectories(trajectories: Iterable[Trajectory], to: str, path: str |
         UsageError: The format or the suffix is unknown.
         MissingDependency: A parquet file needs the extra "parquet".
     """
-    exporter: Exporter = EXPORTERS.load(to)
+    exporter = EXPORTERS.load(to)
     target = Path(path)
     if target.suffix not in SUFFIXES:
         raise UsageError(f"{target}: the file name must end in {', '.join(SUFFIXES)}")

@@ -24,7 +24,7 @@ MOST_CHARS = 300
 Importer = Callable[[JsonObject, str], Trajectory]
 """Turns a row into a trajectory. The text is the task id for rows that name no task."""
 
-IMPORTERS = Registry(
+IMPORTERS = Registry[Importer](
     "import format",
     {
         "swe-gym": "swe_gym.trajectories.imports:from_swe_gym",
@@ -59,7 +59,7 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
                 raise row
             if not isinstance(row, dict):
                 raise ValueError("not an object")
-            importer: Importer = IMPORTERS.load(_form(row) if form == "auto" else form)
+            importer = IMPORTERS.load(_form(row) if form == "auto" else form)
             yield importer(row, f"{source.name.partition('.')[0]}-{number}")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise UsageError(f"{source}, {place}: {_problem(error)}") from error
