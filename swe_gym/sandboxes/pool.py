@@ -4,7 +4,6 @@ import dataclasses
 import threading
 from collections import defaultdict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from ..errors import SandboxClosed, SandboxError, SandboxLost, UsageError
@@ -135,9 +134,7 @@ class WarmPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
