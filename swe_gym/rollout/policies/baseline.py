@@ -67,7 +67,7 @@ class BaselinePolicy:
     # --- the plan -----------------------------------------------------------------------------------------
 
     def _engineer(self, issue: str) -> Plan:
-        seen = [(yield self._list_files())]
+        seen = [(yield self._tool("listdir", {"path": "."}) or shell_call(self._env, "ls"))]
         seen.append((yield self._run_tests()))
         if examples := _EXAMPLE.findall(issue):
             seen.append((yield self._run_python("".join(examples))))  # later examples may need the imports of the first
@@ -78,9 +78,6 @@ class BaselinePolicy:
         places = [place for text in reversed(seen) for place in _places_in(text)]
         for path, line in _first_of_each_file(places)[:MAX_FILES]:
             yield self._open(path, line)
-
-    def _list_files(self) -> ToolCall:
-        return self._tool("listdir", {"path": "."}) or shell_call(self._env, "ls")
 
     def _run_tests(self) -> ToolCall:
         own = self._tool("eval", {}) if self._env.task.eval_cmd else None

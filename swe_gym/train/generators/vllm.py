@@ -171,7 +171,7 @@ class VllmGenerator:
     # --- the wire ---------------------------------------------------------------------------------------
 
     def _model_name(self) -> str:
-        models = self._get("/v1/models")
+        models = self._answer("GET", "/v1/models", None)
         try:
             return str(models["data"][0]["id"])
         except (LookupError, TypeError) as error:
@@ -182,9 +182,6 @@ class VllmGenerator:
     def _has(self, path: str) -> bool:
         """Return whether the server has a path: an empty request is then invalid instead of unknown."""
         return self._send("POST", path, {}).status_code in (400, 422)
-
-    def _get(self, path: str) -> Any:
-        return self._answer("GET", path, None)
 
     def _post(self, path: str, body: JsonObject) -> Any:
         return self._answer("POST", path, body)
