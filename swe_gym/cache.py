@@ -32,6 +32,12 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()[:32]
 
 
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def build_once(kind: str, key: str, build: Callable[[Path], None], *, deadline: float) -> Path:
     """Return the folder of a cache entry. If this or another process has not built it yet, build it.
 

@@ -192,11 +192,18 @@ class FolderWorkspace(Frozen):
 
 
 class TarWorkspace(Frozen):
-    """A tar archive on this machine. `strip` leading path components are removed."""
+    """A tar archive on this machine.
+
+    Attributes:
+        path: Path of the archive.
+        strip: Number of leading path components to remove.
+        sha256: SHA-256 of the archive in hex, checked before it is unpacked. Empty: not checked.
+    """
 
     kind: Literal["tar"] = "tar"
     path: str
     strip: int = 1
+    sha256: str = ""
 
 
 class GitWorkspace(Frozen):

@@ -37,6 +37,11 @@ hypothesis.settings.register_profile("untimed", deadline=None)  # no test measur
 hypothesis.settings.load_profile("untimed")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Run two processes per core: most tests wait for sandboxes."""
+    return 2 * len(os.sched_getaffinity(0))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests build their caches in a folder of their own, never in the user's; all processes of a run share it."""

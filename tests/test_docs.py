@@ -1,7 +1,8 @@
-"""Python in the README and the docs runs, commands exist, links have targets."""
+"""Python in README, docs and notebook runs, commands exist, links have targets, translations are complete."""
 
 import contextlib
 import io
+import json
 import re
 import shlex
 import textwrap
@@ -13,6 +14,8 @@ import pytest
 import typer.main
 from test_architecture import LAYERS
 
+import swe_gym
+from swe_gym import SandboxSpec
 from swe_gym.cli import app
 from swe_gym.viewer.training_report import write_curves
 
@@ -65,6 +68,31 @@ def test_python_runs(page: str, shown: list[str], tmp_path: Path, monkeypatch: p
         names["env"].close()
     for text in shown:
         assert text in output.getvalue()
+
+
+def test_the_notebook_prints_what_it_shows() -> None:
+    """Its cells run in order, and print the outputs that it was saved with."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in json.loads((ROOT / "docs/first_episode.ipynb").read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                exec("".join(cell["source"]), names)
+            assert output.getvalue() == "".join(line for shown in cell["outputs"] for line in shown["text"]), cell["id"]
+
+
+# --- translations -------------------------------------------------------------------------------------------
+
+
+def code(page: str) -> list[str]:
+    """The code of a page without its comments."""
+    found = re.findall(r"^```(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [re.sub(r" *# .*", "", block) for block in found]
+
+
+@pytest.mark.parametrize("page", ["README", "docs/quickstart"])
+def test_a_chinese_page_has_the_code_of_the_english_one(page: str) -> None:
+    assert code(f"{page}.zh-CN.md") == code(f"{page}.md")
 
 
 # --- commands -----------------------------------------------------------------------------------------------
@@ -131,8 +159,29 @@ def test_relative_links_have_targets(path: Path) -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    listed = re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2])
+    listed = re.findall(r"^ +- .*?([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == [str(page.relative_to(ROOT / "docs")) for page in PAGES]
+
+
+def test_the_faq_has_the_words_that_people_search_for() -> None:
+    text = (ROOT / "docs/faq.md").read_text().lower()
+    words = "gpt claude anthropic trl verl cuda gpu proxy mirror wsl macos windows disk timeouts offline cost resume"
+    assert [word for word in words.split() if word not in text] == []
+
+
+def test_sandbox_options_of_pages_are_valid() -> None:
+    for path in TEXTS:
+        for quoted, plain in re.findall(r"--sandbox-option (?:'([^']*)'|([^\s`]+))", path.read_text(encoding="utf-8")):
+            name, _, value = (quoted or plain).partition("=")
+            if name != "NAME":
+                with contextlib.suppress(json.JSONDecodeError):
+                    value = json.loads(value)
+                SandboxSpec.model_validate({name: value})
+
+
+def test_every_public_name_has_a_reference() -> None:
+    shown = {name for page in PAGES for name in re.findall(r"^::: [\w.]*\.(\w+)$", page.read_text(), re.MULTILINE)}
+    assert set(swe_gym.__all__) - {"__version__"} <= shown
 
 
 def test_the_drawing_of_the_package_shows_every_layer() -> None:

@@ -20,16 +20,15 @@ from ..envs.swe_env import SweEnv
 from ..errors import TaskError, UsageError
 from ..tasks import TaskSource, load_source
 from ..tasks.choice import changed_lines
+from ..tasks.file import is_place_of_tasks
 from ..types import Frozen, Task
 
 Kind = TypeVar("Kind")
 
-TASK_FILES = (".jsonl", ".json", ".parquet")
-
 MAX_SHOWN = 20
 """Broken tasks that are named."""
 
-SOURCE_HELP = "Task source (toy, micro, swebench, ...) or task file (.jsonl, .json, .parquet)."
+SOURCE_HELP = "Task source (toy, swebench, ...), task file (.jsonl, .json, .parquet), bundle, or hf://owner/name."
 Source = Annotated[str, typer.Option("--source", "-s", help=SOURCE_HELP)]
 SourceOptions = Annotated[
     list[str] | None,
@@ -207,7 +206,7 @@ def open_env(name: str, pairs: list[str] | None = None, **settings: Any) -> SweE
 def source_of(name: str, pairs: list[str] | None = None) -> tuple[str, dict[str, Any]]:
     """Return name and arguments of a task source; a file name stands for the tasks in the file."""
     options = parse_pairs("--source-option", pairs)
-    return ("file", {"path": name, **options}) if name.endswith(TASK_FILES) else (name, options)
+    return ("file", {"path": name, **options}) if is_place_of_tasks(name) else (name, options)
 
 
 def matching(source: TaskSource, pattern: str) -> list[str]:

@@ -1,5 +1,6 @@
 """`swe-gym images`: the container images that tasks need, on a Docker engine."""
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from ..atomic import write_text
 from ..errors import MissingDependency, SandboxError, SandboxStartError, TaskError
 from ..sandboxes import SandboxSpec, open_sandbox
 from ..sandboxes.container import default_image
@@ -219,6 +221,62 @@ def _remove(client: "APIClient", image: str) -> str:
     except SandboxStartError as error:
         return str(error)
     return ""
+
+
+@app.command()
+def ags(
+    output: Annotated[Path, typer.Option("--output", "-o", help="JSON file to write: image -> name of its tool.")],
+    source: Source = "toy",
+    source_option: SourceOptions = None,
+    match: Match = "*",
+    region: Annotated[str, typer.Option(help="Region of the account.")] = "ap-guangzhou",
+    registry_type: Annotated[str, typer.Option(help="enterprise (TCR), personal (CCR) or custom.")] = "enterprise",
+    role_arn: Annotated[str, typer.Option(help="Role that may pull the images.")] = "",
+    envd_image: Annotated[
+        str, typer.Option(help="Image with /usr/bin/envd, mounted into each instance (default: the images hold envd).")
+    ] = "",
+    network: Annotated[str, typer.Option(help="PUBLIC, VPC or SANDBOX (no network).")] = "SANDBOX",
+    cpus: Annotated[float, typer.Option(min=0.1, help="CPUs of an instance.")] = 2.0,
+    memory_mb: Annotated[int, typer.Option(min=128, help="Memory of an instance in MiB.")] = 4096,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of tools at a time.")] = 4,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds until a tool must be active.")] = 600.0,
+    endpoint: Annotated[str, typer.Option(help="Address of the API (default: Tencent's).")] = "",
+) -> None:
+    """Make the sandbox tools for the images of tasks on Tencent's Agent Sandbox. Run it again to resume.
+
+    TENCENTCLOUD_SECRET_ID and TENCENTCLOUD_SECRET_KEY hold the account's key. Name the images of your own registry with
+    --source-option image=REGISTRY/{image}.
+    """
+    from ..sandboxes.e2b.ags import Tools, ToolSettings
+
+    console = open_console()
+    images = list(_needed(source, source_option, match, None))
+    tools = Tools(region, endpoint=endpoint)
+    settings = ToolSettings(
+        registry_type=registry_type,
+        role_arn=role_arn,
+        envd_image=envd_image,
+        network=network,
+        cpus=cpus,
+        memory_mb=memory_mb,
+    )
+    made: dict[str, str] = {}
+
+    def one(image: str) -> str:
+        try:
+            made[image] = tools.make(image, settings, timeout=timeout)
+        except SandboxStartError as error:
+            return str(error)
+        return ""
+
+    problems = _for_each(images, one, jobs, threading.Event(), console.print)
+    write_text(output, json.dumps({image: made[image] for image in images if image in made}, indent=1) + "\n")
+    console.print(f"{len(made)} tools are active, {problems} failed. Their names are in {output}:")
+    console.print(
+        f"pass its content as the backend option `templates`, with --backend-option domain={region}.tencentags.com"
+    )
+    if problems:
+        raise typer.Exit(1)
 
 
 def _needed(source: str, options: list[str] | None, match: str, default: str | None) -> Counter[str]:

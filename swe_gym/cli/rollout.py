@@ -16,12 +16,12 @@ from ..rollout.engine import rollout as play_plan
 from ..rollout.plan import Plan
 from ..rollout.progress import Progress
 from ..tasks import TaskSource
+from ..tasks.file import is_place_of_tasks
 from ..toml import check_names, override, read_toml
 from ..tools import TOOLSETS
 from ..types import Frozen
 from .common import (
     BACKEND_HELP,
-    TASK_FILES,
     SandboxOptions,
     SourceOptions,
     TaskFilter,
@@ -109,7 +109,7 @@ class RolloutConfig(Frozen):
     def folder(self) -> Path:
         """The run folder."""
         source, player = self.tasks.source, str(self.policy.get("model") or self._policy_name)
-        words = (Path(source).stem if source.endswith(TASK_FILES) else source, player.rpartition("/")[2])
+        words = (Path(source).stem if is_place_of_tasks(source) else source, player.rpartition("/")[2])
         return Path(self.output) / (self.name or "-".join(words).replace(":", "-"))
 
     @property

@@ -6,16 +6,19 @@ from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from ..curation import bundle as bundles
 from ..curation.new_task import BuildOptions, build_commit_task, build_release_task
 from ..curation.validate import validate
 from ..errors import TaskError, UsageError
 from ..tables import write_table
 from ..tasks.choice import split_by_repository
-from ..tasks.file import FileSource, write_tasks
+from ..tasks.file import HUB, FileSource, write_tasks
+from ..tasks.hub import push_files
 from ..tasks.training import training_row
 from ..types import Task
 from .common import (
@@ -138,6 +141,47 @@ def export(
     else:
         write_tasks(tasks, output)
     open_console().print(f"{len(tasks)} tasks in {output}")
+
+
+@app.command()
+@takes_filter()
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Folder to make. It must be missing or empty.")],
+    source: Source = "toy",
+    source_option: SourceOptions = None,
+    license: Annotated[str, typer.Option(help="License for the dataset card, such as mit or apache-2.0.")] = "unknown",
+    *,
+    only: TaskFilter,
+) -> None:
+    """Pack tasks and the code that they start from into a folder that works on any machine.
+
+    Folders, archives and git commits become archives in the bundle, each with its SHA-256. Use the bundle as a task
+    source, or share it with `swe-gym tasks push`.
+    """
+    bundle = bundles.pack(only.tasks(open_source(source, source_option)), folder, license=license)
+    console = open_console()
+    archives = {packed.path for packed in bundle.sources.values()}
+    console.print(f"{len(bundle.tasks)} tasks and {len(archives)} archives in {folder}, {decimal(bundle.bytes)}")
+    if images := {task.image for task in bundle.tasks if task.image}:
+        console.print(f"{len(images)} images are not packed: other machines must be able to pull them")
+    if missing := bundle.unlicensed():
+        console.print(f"no license file in the code of {len(missing)} tasks: {', '.join(missing[:MAX_SHOWN])}")
+    console.print(f"Check it: swe-gym validate {folder}\nShare it: swe-gym tasks push {folder} OWNER/NAME")
+
+
+@app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Bundle made by `swe-gym tasks pack`.")],
+    dataset: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Dataset on the Hugging Face Hub.")],
+    public: Annotated[bool, typer.Option("--public", help="Make a new dataset public.")] = False,
+) -> None:
+    """Upload a bundle to the Hugging Face Hub, with its dataset card. Files of an earlier upload are replaced.
+
+    HF_TOKEN holds the token; HF_ENDPOINT names another server. New datasets are private unless you pass --public.
+    """
+    bundles.check(folder)
+    address = push_files(folder, dataset, private=not public)
+    open_console().print(f"{address}\nUse it: swe-gym tasks list --source {HUB}{dataset}")
 
 
 @app.command()

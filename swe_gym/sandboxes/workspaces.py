@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from ..cache import build_once, digest
+from ..cache import build_once, digest, file_sha256
 from ..commands import run_command, tail
 from ..errors import MissingDependency, SandboxStartError, TaskError
 from ..index import download_sdist
@@ -76,7 +76,7 @@ def prepare_workspace(workspace: Workspace, *, timeout: float, at: str = "") -> 
     if isinstance(workspace, FolderWorkspace):
         return _folder(Path(workspace.path).expanduser().absolute(), deadline, at)
     if isinstance(workspace, TarWorkspace):
-        return _tar(Path(workspace.path).expanduser().absolute(), workspace.strip, deadline, at)
+        return _tar(workspace, deadline, at)
     if isinstance(workspace, GitWorkspace):
         return _git(workspace, deadline, at)
     if isinstance(workspace, FilesWorkspace):
@@ -111,15 +111,21 @@ def _folder(root: Path, deadline: float, at: str) -> Path:
     raise TaskError(f"workspace {root} changes while it is copied: stop the program that writes to it")
 
 
-def _tar(path: Path, strip: int, deadline: float, at: str) -> Path:
+def _tar(workspace: TarWorkspace, deadline: float, at: str) -> Path:
+    path = Path(workspace.path).expanduser().absolute()
     try:
         status = path.stat()
     except FileNotFoundError:
         raise TaskError(f"workspace {path} does not exist") from None
-    key = digest(str(path), strip, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return _prepare(
-        f"tar-{key}", f"workspace {path}", lambda tree, deadline: _untar(path, tree, strip, deadline), deadline, at
-    )
+
+    def fill(tree: Path, deadline: float) -> None:
+        if workspace.sha256 and (found := file_sha256(path)) != workspace.sha256:
+            raise TaskError(f"workspace {path} has SHA-256 {found}, not {workspace.sha256}: copy the archive again")
+        _untar(path, tree, workspace.strip, deadline)
+
+    options = (workspace.strip, workspace.sha256)
+    key = digest(str(path), *options, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return _prepare(f"tar-{key}", f"workspace {path}", fill, deadline, at)
 
 
 def _git(workspace: GitWorkspace, deadline: float, at: str) -> Path:

@@ -9,12 +9,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import TaskError, UsageError
-from ..tables import load_arrow, scan_table, write_table
+from ..tables import SUFFIXES, load_arrow, scan_table, write_table
 from ..types import FolderWorkspace, GitWorkspace, JsonObject, TarWorkspace, Task
 from .base import ListedSource
+from .hub import fetch_files
 
 MAX_SHOWN = 20
 """How many broken rows an error lists."""
+
+BUNDLE_TASKS = "tasks.jsonl"
+"""The task file of a bundle; see `swe_gym.curation.bundle`."""
+
+HUB = "hf://"
+"""Prefix of a bundle on the Hugging Face Hub: "hf://owner/name" or "hf://owner/name@revision"."""
 
 NO_TASK = "no task_id. Rows as a dataset publishes them have a source of their own: 'swebench', 'r2e', ..."
 
@@ -28,22 +35,36 @@ class FileSource(ListedSource[Task]):
     Relative paths of workspaces are relative to the file.
 
     Args:
-        path: A `.jsonl`, `.json` (one list) or `.parquet` file, as `write_tasks` writes it.
+        path: A `.jsonl`, `.json` (one list) or `.parquet` file, as `write_tasks` writes it; the folder of a bundle; or
+            a bundle on the Hugging Face Hub, as "hf://owner/name" or "hf://owner/name@revision".
 
     Raises:
-        UsageError: The file is missing, or its suffix is unknown.
+        UsageError: The file or bundle is missing, or its suffix is unknown.
         TaskError: Rows are broken; the message names each row and field.
         MissingDependency: A parquet file needs pyarrow.
     """
 
     def __init__(self, path: str) -> None:
         super().__init__()
-        for task in _load(Path(path).expanduser().absolute()):
+        for task in _load(_locate(path)):
             self.add(task.task_id, task)
 
     def build(self, task_id: str, item: Task) -> Task:  # noqa: ARG002  the task has its id
         """Return the task."""
         return item
+
+
+def is_place_of_tasks(name: str) -> bool:
+    """Return whether a name is a path that `FileSource` reads, rather than the name of a task source."""
+    return name.endswith(SUFFIXES) or name.startswith(HUB) or (Path(name).expanduser() / BUNDLE_TASKS).is_file()
+
+
+def _locate(path: str) -> Path:
+    if path.startswith(HUB):
+        dataset, _, revision = path.removeprefix(HUB).partition("@")
+        return fetch_files(dataset, revision or None) / BUNDLE_TASKS
+    file = Path(path).expanduser().absolute()
+    return file / BUNDLE_TASKS if file.is_dir() else file
 
 
 # --- reading ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face Hub, as files in its local cache.
+"""Datasets of the Hugging Face Hub: files in its local cache, and uploads.
 
 `huggingface_hub` downloads them, so its variables apply: `HF_ENDPOINT` (a mirror), `HF_HOME` (the cache), `HF_TOKEN`
 (gated datasets) and `HF_HUB_OFFLINE=1` (use the cache only).
@@ -47,6 +47,42 @@ def fetch_dataset(dataset: str, *, revision: str | None, config: str | None, spl
     if not chosen:
         raise UsageError(f"dataset {dataset!r} has no rows of the split {split!r}: {', '.join(names[:10]) or 'none'}")
     return [folder / name for name in chosen]
+
+
+def fetch_files(dataset: str, revision: str | None) -> Path:
+    """Return a folder with all files of a dataset. They are downloaded unless the cache holds them.
+
+    Raises:
+        MissingDependency, UsageError, TaskError: As `fetch_dataset`.
+    """
+    return _snapshot(dataset, revision, ["*"])
+
+
+def push_files(folder: Path, dataset: str, *, private: bool) -> str:
+    """Upload a folder as a dataset, which is made if it does not exist, and return its address.
+
+    Raises:
+        MissingDependency: `huggingface_hub` is not installed.
+        UsageError: The name is invalid, or the token is missing, wrong or not allowed to write.
+        TaskError: The Hub cannot be reached or refused the files.
+    """
+    hub, errors = _hub()
+    try:
+        api = hub.HfApi()
+        api.create_repo(dataset, repo_type="dataset", private=private, exist_ok=True)
+        commit = api.upload_folder(repo_id=dataset, repo_type="dataset", folder_path=folder, delete_patterns="*")
+    except errors.HFValidationError as error:
+        raise UsageError(f"{dataset!r} is not a valid dataset id, such as owner/name: {error}") from error
+    except errors.LocalTokenNotFoundError as error:
+        raise UsageError("the Hub needs a token that may write: set HF_TOKEN, or run `hf auth login`") from error
+    except Exception as error:  # the HTTP client, and so its errors, differ between versions of huggingface_hub
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403):
+            raise UsageError(
+                f"the token may not write to {dataset!r}: check HF_TOKEN and the owner: {error}"
+            ) from error
+        raise TaskError(f"cannot upload {folder} to {dataset!r}: {error}") from error
+    return str(commit.repo_url)
 
 
 def _snapshot(dataset: str, revision: str | None, patterns: list[str]) -> Path:

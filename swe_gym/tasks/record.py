@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ..errors import UsageError, wrong_fields
 from ..lines import json_lines
-from ..types import Frozen, Task
+from ..types import Frozen, TarWorkspace, Task
 
 Status = Literal["valid", "invalid", "skipped", "error"]
 """`skipped`: the machine lacks something that the task needs. `error`: the infrastructure failed; try again."""
@@ -82,7 +82,9 @@ def read_records(path: str | os.PathLike[str]) -> list[TaskRecord]:
 
 
 def digest(task: Task) -> str:
-    """Return the SHA-256 of a task and its oracle."""
+    """Return the SHA-256 of a task and its oracle. The path of an archive that has a SHA-256 itself does not count."""
+    if isinstance(task.workspace, TarWorkspace) and task.workspace.sha256:
+        task = task.model_copy(update={"workspace": task.workspace.model_copy(update={"path": ""})})
     return hashlib.sha256(task.model_dump_json().encode()).hexdigest()
 
 

@@ -223,6 +223,8 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
     ) -> list[int]:
         """Start episodes in some slots without waiting. `recv` returns their rows, with reward 0.0.
 
+        It raises the errors of `send`.
+
         Args:
             env_ids: Slots; None for all.
             seed: Seed of the first slot, where the k-th one gets `seed + k`; or a sequence with one per slot.
@@ -230,9 +232,6 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
 
         Returns:
             The tickets' numbers.
-
-        Raises:
-            See `send`.
         """
         self._check_usable()
         slots = self._chosen(env_ids)

@@ -1,21 +1,17 @@
 """Datasets of the Hub, from its cache and from a local mirror, without a network."""
 
-import hashlib
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
+from servers.hub import COMMIT, Hub
 
 pytest.importorskip("huggingface_hub", reason="the extra hf is not installed")
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 README = """\
 ---
@@ -135,61 +131,13 @@ def test_rows_of_the_hub_are_named_by_file(home: Path) -> None:
 # --- a mirror -------------------------------------------------------------------------------------------------
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """Serves the files of one dataset like the Hub."""
-
-    files: ClassVar[dict[str, bytes]] = {}
-
-    def do_GET(self) -> None:
-        self.answer(*self.found())
-
-    do_HEAD = do_GET
-
-    def found(self) -> tuple[int, bytes, dict[str, str]]:
-        path = self.path.partition("?")[0]
-        if path.startswith("/api/datasets/owner/name/revision/"):
-            if path.rpartition("/")[2] not in ("main", COMMIT):
-                return 404, b"{}", {"X-Error-Code": "RevisionNotFound"}
-            siblings = [{"rfilename": name} for name in self.files]
-            return 200, json.dumps({"id": "owner/name", "sha": COMMIT, "siblings": siblings}).encode(), {}
-        if path == f"/api/datasets/owner/name/tree/{COMMIT}":
-            tree = [
-                {"type": "file", "path": name, "size": len(self.files[name]), "oid": "0" * 40} for name in self.files
-            ]
-            return 200, json.dumps(tree).encode(), {}
-        name = path.removeprefix(f"/datasets/owner/name/resolve/{COMMIT}/")
-        if name in self.files:
-            return (
-                200,
-                self.files[name],
-                {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(self.files[name]).hexdigest()}"'},
-            )
-        return 404, b"{}", {"X-Error-Code": "RepoNotFound"}
-
-    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for header, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(header, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
 @pytest.fixture
 def mirror(home: Path) -> Iterator[str]:
     """A server with the files in the cache."""
     snapshot = home / f"hub/datasets--owner--name/snapshots/{COMMIT}"
     files = {str(file.relative_to(snapshot)): file.read_bytes() for file in snapshot.rglob("*") if file.is_file()}
-    handler = type("Handler", (Hub,), {"files": files})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with Hub(files) as hub:
+        yield hub.url
 
 
 def test_a_mirror_is_asked_once_for_the_needed_files(mirror: str, tmp_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""Bundles: what they hold, that they work elsewhere, and their way over the Hub."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from servers.hub import TOKEN, Hub
+
+from swe_gym.curation.bundle import Bundle, check, pack
+from swe_gym.curation.validate import validate
+from swe_gym.errors import TaskError, UsageError
+from swe_gym.tasks.file import FileSource
+from swe_gym.tasks.record import digest
+from swe_gym.types import FilesWorkspace, FolderWorkspace, GitWorkspace, PythonEnv, Task
+
+
+@pytest.fixture
+def tasks(adder: Task, tmp_path: Path) -> list[Task]:
+    """A task on a folder, the same code as a git commit, and one whose files stand in its row."""
+    task = adder
+    assert isinstance(task.workspace, FolderWorkspace)
+    code = Path(task.workspace.path)
+    (code / "LICENSE").write_text("MIT")
+    (code / "run.sh").write_text("true\n")
+    (code / "run.sh").chmod(0o755)
+    (code / "link").symlink_to("calc.py")
+    repository = tmp_path / "repository"
+    shutil.copytree(code, repository, symlinks=True)
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *identity, *command], cwd=repository, check=True)
+    others = {"commit": GitWorkspace(url=str(repository)), "files": FilesWorkspace(files={"a": "b"})}
+    rows = [task.model_copy(update={"task_id": name, "workspace": place}) for name, place in others.items()]
+    return [task, *rows]
+
+
+@pytest.fixture
+def bundle(tasks: list[Task], tmp_path: Path) -> Bundle:
+    return pack(tasks, tmp_path / "made" / "bundle", license="mit")
+
+
+def test_a_bundle_works_after_it_moved_and_its_sources_are_gone(bundle: Bundle, tmp_path: Path) -> None:
+    place = tmp_path / "elsewhere"
+    shutil.copytree(bundle.folder, place)
+    digests = [digest(task) for task in map(FileSource(str(bundle.folder)).get, FileSource(str(place)).ids())]
+    shutil.rmtree(bundle.folder)
+    for source in tmp_path.glob("*/calc.py"):
+        shutil.rmtree(source.parent)
+    source = FileSource(str(place))
+    assert [digest(source.get(task_id)) for task_id in source.ids()] == digests
+    records = {record.task_id: record.status for record in validate(source, times=1)}
+    first, *_ = source.ids()
+    assert records[first] == records["commit"] == "valid"
+
+
+def test_equal_code_is_stored_once_and_packing_is_reproducible(bundle: Bundle, tasks: list[Task]) -> None:
+    (archive,) = {source.path for source in bundle.sources.values()}
+    assert len(bundle.sources) == 2
+    again = pack(tasks, bundle.folder.with_name("again"), license="mit")
+    assert (again.folder / archive).read_bytes() == (bundle.folder / archive).read_bytes()
+
+
+def test_a_card_names_license_and_sources(bundle: Bundle) -> None:
+    card = (bundle.folder / "README.md").read_text()
+    assert card.startswith("---\nlicense: mit\n")
+    assert "| LICENSE |" in card
+    assert bundle.unlicensed() == []
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=bundle.folder, check=True)
+
+
+def test_changed_files_are_noticed(bundle: Bundle) -> None:
+    assert len(check(bundle.folder)) == 4
+    (archive,) = (bundle.folder / "sources").iterdir()
+    archive.write_bytes(archive.read_bytes() + b"\0")
+    with pytest.raises(TaskError, match=rf"do not match SHA256SUMS: sources/{archive.name}"):
+        check(bundle.folder)
+    record = next(iter(validate(FileSource(str(bundle.folder)), times=1)))
+    assert record.status != "valid"
+    assert "has SHA-256" in record.reason
+
+
+def test_what_other_machines_lack_is_refused(tasks: list[Task], tmp_path: Path) -> None:
+    local = tasks[0].model_copy(update={"python": PythonEnv(requirements=("pytest==8.0", "mine @ file:///home/me"))})
+    with pytest.raises(UsageError, match="requires 'mine @ file:///home/me'"):
+        pack([local], tmp_path / "bundle")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(UsageError, match="not an empty folder"):
+        pack(tasks, tmp_path / "full")
+    missing = tasks[0].model_copy(update={"workspace": FolderWorkspace(path="/nowhere")})
+    with pytest.raises(TaskError, match="/nowhere"):
+        pack([missing], tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+    with pytest.raises(UsageError, match="swe-gym tasks pack"):
+        check(tmp_path)
+
+
+def swe_gym(hub: Hub, home: Path, *words: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
+    variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": token, "HF_HUB_DISABLE_XET": "1"}
+    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-c", "from swe_gym.cli import main; main()", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **variables, **quiet}, timeout=120
+    )
+
+
+def test_a_bundle_is_pushed_and_used_from_the_hub(bundle: Bundle, tmp_path: Path) -> None:
+    with Hub({"old": b"", "sources/old.tar.gz": b""}) as hub:
+        refused = swe_gym(hub, tmp_path / "home", "tasks", "push", str(bundle.folder), "owner/name", token="hf_wrong")
+        assert refused.returncode == 2
+        assert "check HF_TOKEN" in refused.stderr
+        pushed = swe_gym(hub, tmp_path / "home", "tasks", "push", str(bundle.folder), "owner/name")
+        assert pushed.returncode == 0, pushed.stderr
+        assert "--source hf://owner/name" in pushed.stdout
+        assert hub.private
+        assert set(hub.files) == {str(path.relative_to(bundle.folder)) for path in check(bundle.folder)}
+        shown = swe_gym(hub, tmp_path / "other", "tasks", "list", "--source", "hf://owner/name@main")
+        assert shown.returncode == 0, shown.stderr
+        assert "commit" in shown.stdout
