@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from .errors import TaskError
+
 TAIL = 4000
 """Characters of a failed command's output that are shown."""
 
@@ -20,6 +22,7 @@ def run_command(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdout: IO[bytes] | None = None,
+    failure: str = "",
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command with empty standard input. At the deadline, kill it and everything it started.
 
@@ -29,8 +32,10 @@ def run_command(
         cwd: Working directory.
         env: Whole environment; None inherits ours.
         stdout: Open file for the standard output; None returns it in the result.
+        failure: Message of the error if the command fails; empty returns the result.
 
     Raises:
+        TaskError: The command failed, and `failure` is set. The message ends with the output.
         TimeoutError: The command was killed at the deadline.
         FileNotFoundError: The command does not exist.
     """
@@ -52,7 +57,10 @@ def run_command(
             if isinstance(reason, subprocess.TimeoutExpired):
                 raise TimeoutError(f"{Path(argv[0]).name} timed out and was killed") from reason
             raise
-    return subprocess.CompletedProcess(list(argv), process.returncode, out or b"", error)
+    result = subprocess.CompletedProcess(list(argv), process.returncode, out or b"", error)
+    if failure and result.returncode:
+        raise TaskError(f"{failure}:\n{tail(result)}")
+    return result
 
 
 def tail(result: subprocess.CompletedProcess[bytes]) -> str:

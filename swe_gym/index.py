@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 
 from .cache import build_once, digest
-from .commands import run_command, tail
+from .commands import run_command
 from .errors import MissingDependency, SandboxStartError, TaskError
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -224,9 +224,8 @@ def _public(url: str) -> str:
 
 def _pip(arguments: list[str], deadline: float) -> str:
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "COLUMNS": "4000"}
-    result = run_command([*pip_command(), *arguments], deadline=deadline, env=environment)
-    if result.returncode:
-        raise TaskError(f"pip {' '.join(arguments)} failed:\n{tail(result)}")
+    failure = f"pip {' '.join(arguments)} failed"
+    result = run_command([*pip_command(), *arguments], deadline=deadline, env=environment, failure=failure)
     return result.stdout.decode("utf-8", "replace")
 
 

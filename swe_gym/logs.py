@@ -1,7 +1,5 @@
 """Logging: every record of the logger "swe_gym" can name the episode and the sandbox that it is about."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import logging

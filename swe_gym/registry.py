@@ -7,17 +7,19 @@ A registry maps names to `"module:attribute"` and imports a target on first use.
 
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Generic, TypeVar
 
 from .errors import MissingDependency, UsageError, unknown_name
 
+T_co = TypeVar("T_co", covariant=True)
 
-def parameters_of(target: Any) -> list[inspect.Parameter]:
+
+def parameters_of(target: Callable[..., object]) -> list[inspect.Parameter]:
     """Return the parameters of a class or function. A class that accepts `**options` passes them to its base class."""
     bases = inspect.getmro(target)[:-1] if inspect.isclass(target) else ()
-    kinds = [kind for kind in bases if "__init__" in vars(kind)]
+    kinds: list[Callable[..., object]] = [kind for kind in bases if "__init__" in vars(kind)]
     found: dict[str, inspect.Parameter] = {}
     for kind in kinds or [target]:
         own = inspect.signature(kind).parameters
@@ -27,7 +29,7 @@ def parameters_of(target: Any) -> list[inspect.Parameter]:
     return list(found.values())
 
 
-class Registry(Mapping[str, str]):
+class Registry(Mapping[str, str], Generic[T_co]):
     """A mapping `name -> "module:attribute"` whose targets are imported on demand.
 
     Args:
@@ -54,7 +56,7 @@ class Registry(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._table)
 
-    def load(self, name: str) -> Any:
+    def load(self, name: str) -> T_co:
         """Import and return the target of a name.
 
         Raises:
@@ -64,7 +66,8 @@ class Registry(Mapping[str, str]):
         target = self._table.get(name) or (name if ":" in name else self._plugin(name))
         module, _, attribute = target.partition(":")
         try:
-            return getattr(importlib.import_module(module), attribute)
+            loaded: T_co = getattr(importlib.import_module(module), attribute)
+            return loaded
         except ImportError as error:
             if name in self._extras:
                 raise MissingDependency(

@@ -15,6 +15,7 @@ from typing import Any
 
 from .atomic import replacing
 from .errors import MissingDependency, UsageError
+from .types import JsonObject
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
 
@@ -100,7 +101,7 @@ def _parsed(text: bytes) -> Any:
 # --- writing ----------------------------------------------------------------------------------------------
 
 
-def write_table(rows: Iterable[dict[str, Any]], path: str | os.PathLike[str], *, schema: Any = None) -> int:
+def write_table(rows: Iterable[JsonObject], path: str | os.PathLike[str], *, schema: Any = None) -> int:
     """Write rows of JSON data to a file, one at a time. An existing file is replaced atomically.
 
     Args:
@@ -123,7 +124,7 @@ def write_table(rows: Iterable[dict[str, Any]], path: str | os.PathLike[str], *,
         return writers[file.suffix](rows, partial, schema)
 
 
-def _write_lines(rows: Iterable[dict[str, Any]], file: Path, _: Any, *, between: str = "") -> int:
+def _write_lines(rows: Iterable[JsonObject], file: Path, _: Any, *, between: str = "") -> int:
     number = 0
     with file.open("a", encoding="ascii") as out:
         for number, row in enumerate(rows, 1):
@@ -131,7 +132,7 @@ def _write_lines(rows: Iterable[dict[str, Any]], file: Path, _: Any, *, between:
     return number
 
 
-def _write_list(rows: Iterable[dict[str, Any]], file: Path, _: Any) -> int:
+def _write_list(rows: Iterable[JsonObject], file: Path, _: Any) -> int:
     file.write_text("[\n")
     count = _write_lines(rows, file, None, between=",")
     with file.open("a") as out:
@@ -139,7 +140,7 @@ def _write_list(rows: Iterable[dict[str, Any]], file: Path, _: Any) -> int:
     return count
 
 
-def _write_parquet(rows: Iterable[dict[str, Any]], file: Path, schema: Any) -> int:
+def _write_parquet(rows: Iterable[JsonObject], file: Path, schema: Any) -> int:
     arrow, count = load_arrow(), 0
     remaining = iter(rows)
     group = list(itertools.islice(remaining, GROUP))

@@ -1,18 +1,16 @@
 """Configurations: a TOML file, overrides such as `run.retries=0`, and clear errors for unknown fields."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
 from .errors import UsageError, unknown_name
+from .types import JsonMapping, JsonObject
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
+def read_toml(path: str | Path) -> JsonObject:
     """Return the content of a TOML file.
 
     Raises:
@@ -26,7 +24,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
 
 
-def override(values: dict[str, Any], overrides: Iterable[str], example: str) -> None:
+def override(values: JsonObject, overrides: Iterable[str], example: str) -> None:
     """Set nested values by overrides such as "optim.lr=1e-5". A value is TOML or a plain word.
 
     Raises:
@@ -48,7 +46,7 @@ def override(values: dict[str, Any], overrides: Iterable[str], example: str) -> 
             section[field] = value.strip()
 
 
-def check_names(values: Mapping[str, Any], model: type[BaseModel], section: str = "") -> None:
+def check_names(values: JsonMapping, model: type[BaseModel], section: str = "") -> None:
     """Refuse a name that is not a field of the model.
 
     Raises:

@@ -1,12 +1,16 @@
 """The data types of the package: frozen, and equal after a round trip through JSON."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, model_serializer, model_validator
+
+JsonObject = dict[str, Any]
+"""An object that was read from JSON or will be written as JSON."""
+
+JsonMapping = Mapping[str, Any]
+"""A JSON object that is only read."""
 
 
 class Frozen(BaseModel):
@@ -43,9 +47,9 @@ class ToolSpec(Frozen):
 
     name: str
     description: str
-    parameters: dict[str, Any]
+    parameters: JsonObject
 
-    def openai(self) -> dict[str, Any]:
+    def openai(self) -> JsonObject:
         """Return the tool in the form of the `tools` argument of OpenAI's chat completions."""
         return {"type": "function", "function": self.model_dump()}
 
@@ -54,7 +58,7 @@ class ToolCall(Frozen):
     """One call of a tool, parsed from an action and converted by the tool's schema."""
 
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: JsonObject = {}
     call_id: str | None = None
 
 
@@ -439,7 +443,7 @@ class Oracle(Hidden):
         return {**fields, "evaluation": {**flat, "kind": kind}}
 
     @model_serializer
-    def _flatten(self) -> dict[str, Any]:
+    def _flatten(self) -> JsonObject:
         """Write the flat form."""
         return {name: getattr(self, name) for name in _FILE_ORDER}
 
@@ -512,7 +516,7 @@ class Task(Frozen):
     eval_timeout: float = 120.0
     difficulty: str = ""
     tags: tuple[str, ...] = ()
-    metadata: dict[str, Any] = {}
+    metadata: JsonObject = {}
     oracle: Oracle = Field(default=Oracle(), repr=False)
 
 

@@ -5,8 +5,6 @@ import lzma
 import math
 import re
 import string
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
@@ -697,15 +695,13 @@ LONG: dict[str, Callable[[], str]] = {
 }
 
 
+@pytest.mark.timeout(300)  # quadratic time would be days
 @pytest.mark.parametrize("what", LONG)
-def test_ten_megabytes_take_two_seconds_at_most(what: str) -> None:
-    text = LONG[what]()
-    start = time.process_time()
+def test_ten_megabytes_take_linear_time(what: str) -> None:
     try:
-        parse_action(text, TOOLS)
+        parse_action(LONG[what](), TOOLS)
     except ActionError as error:
         check_lesson(error)
-    assert time.process_time() - start < (2 if sys.gettrace() is None else 20)  # coverage slows it down
 
 
 # --- written and read again -----------------------------------------------------------------------------

@@ -5,20 +5,17 @@ It supports `type` (also a list of types), `anyOf`, `enum`, `properties`, `requi
 `additionalProperties` allows them: they are typos.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from ..errors import ActionError
-from ..types import ToolSpec
+from ..types import JsonMapping, JsonObject, ToolSpec
 from .scan import read_json
 
-Schema = Mapping[str, Any]
-Arguments = dict[str, Any]
+Schema = JsonMapping
+Arguments = JsonObject
 
 MAX_DEPTH = 64
 """Maximum nesting of an argument, so that every call can be written as JSON again."""

@@ -1,7 +1,5 @@
 """Parses an action: picks the call, checks it against the tools, and explains errors to the policy."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """Renders calls, and the part of a prompt that teaches the tools and the format."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

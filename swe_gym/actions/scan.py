@@ -4,14 +4,14 @@ The pass skips a call as a whole, so nothing inside an argument is taken for a c
 moves forward and the number of steps is bounded: the time is linear in the length of the text.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from ..types import JsonMapping
 
 FORMATS: tuple[str, ...] = ("openai", "hermes", "r2e", "graph_planner", "json", "bash")
 """All formats, in the order in which `format="auto"` prefers them."""
@@ -244,7 +244,7 @@ def _plain_call(value: Mapping[str, object], format: str) -> Found:
     return dataclasses.replace(found, flaw=flaw)
 
 
-def _named_call(value: Mapping[str, Any], format: str, call_id: str | None) -> Found:
+def _named_call(value: JsonMapping, format: str, call_id: str | None) -> Found:
     name = value.get("name")
     if not isinstance(name, str) or not name.strip():
         return Found(format, flaw='"name" must be a string that names a tool.')

@@ -6,8 +6,6 @@
 Stable-Baselines3 supports neither text nor tool calls: wrap the environments in `ToolMenu` and `HashedText`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

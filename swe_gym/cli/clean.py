@@ -1,14 +1,16 @@
 """`swe-gym clean`: remove sandboxes that dead clients left behind."""
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
 from ..errors import MissingDependency, SweGymError, UsageError, unknown_name
 from ..registry import Registry
+from ..types import JsonObject
 from .common import AsJson, BackendOptions, open_console, parse_pairs, print_json
 
-SWEEPS = Registry(
+SWEEPS = Registry[Callable[[dict[str, object]], list[str]]](
     "backend to clean",
     {
         "docker": "swe_gym.sandboxes.docker:sweep",
@@ -37,7 +39,7 @@ def clean(
     options = parse_pairs("--backend-option", backend_option)
     if options and len(backend or []) != 1:
         raise UsageError("--backend-option needs exactly one --backend: options differ between backends")
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for name in backend or SWEEPS:
         try:
             found[name] = {"removed": list(SWEEPS.load(name)(options))}
@@ -52,7 +54,7 @@ def clean(
         raise typer.Exit(1)
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(found: JsonObject) -> None:
     console = open_console()
     for name, one in found.items():
         removed = one.get("removed", ())

@@ -87,7 +87,9 @@ def check_sandboxes(plan: Plan, tasks: Sequence[Task]) -> Iterator[Fact]:
         except Unsupported as error:
             raise UsageError(f"backend {backend!r} cannot run task {task.task_id}: {error}") from error
     if backend == "docker":
-        yield _check_images(boxes)
+        from ..sandboxes.docker import DockerSandbox
+
+        yield _check_images([box for box in boxes if isinstance(box, DockerSandbox)])
     if backend == "local":
         check_room(cache_folder(), "the cache", "set SWE_GYM_CACHE to a writable folder with more space")
 

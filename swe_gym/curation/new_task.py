@@ -5,8 +5,6 @@ are the hidden tests, and the rest of the difference is the gold patch. Which te
 they run before and after it, in sandboxes, several times.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -29,7 +27,7 @@ from ..grading.tests import find_statuses
 from ..index import Sdist, find_sdists, normalised, version_order
 from ..sandboxes.pythons import list_installed, prepare_python
 from ..sandboxes.workspaces import git_program, prepare_workspace
-from ..types import GitWorkspace, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus
+from ..types import GitWorkspace, JsonObject, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus
 from .releases import TestLayout, changes_between, find_source_root, find_tests, list_files, test_requirements
 
 PYTEST = "python -m pytest -p no:cacheprovider -o addopts= --continue-on-collection-errors"
@@ -339,7 +337,7 @@ def _own_environment(tree: Path, tests: str, options: BuildOptions) -> PythonEnv
     return _pinned(options.python, list(dict.fromkeys(wanted))) if wanted else PythonEnv(version=options.python)
 
 
-def _project_table(tree: Path) -> dict[str, Any]:
+def _project_table(tree: Path) -> JsonObject:
     try:
         table = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
     except FileNotFoundError:

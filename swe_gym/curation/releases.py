@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import TaskError
 from ..index import normalised
+from ..types import JsonObject
 
 _TEST_FILE = ("test_*.py", "*_test.py", "tests.py", "test.py")
 _TEST_FOLDER = re.compile(r"(?:.*/)?tests?|testing")
@@ -176,7 +177,7 @@ def _pyproject_groups(tree: Path) -> Iterator[tuple[str, list[str]]]:
         yield name, list(table.get("dependencies", {}))
 
 
-def _group(groups: dict[str, Any], name: str, above: tuple[str, ...]) -> Iterator[str]:
+def _group(groups: JsonObject, name: str, above: tuple[str, ...]) -> Iterator[str]:
     """Yield the lines of a dependency group and of the groups that it includes."""
     for entry in groups.get(name, []) if name not in above else []:
         if isinstance(entry, str):

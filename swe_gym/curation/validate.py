@@ -1,7 +1,5 @@
 """Validates tasks: every grading must find the gold patch resolved and the untouched repository unresolved."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -10,7 +8,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from ..envs.group import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
@@ -21,7 +18,7 @@ from ..lines import append_line
 from ..rollout.pool import EpisodePool, Job
 from ..tasks import TaskSource
 from ..tasks.record import TaskRecord, digest, read_records
-from ..types import TestStatus, Verdict
+from ..types import JsonObject, TestStatus, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +30,7 @@ def validate(
     ids: Sequence[str] | None = None,
     *,
     backend: str = "local",
-    sandbox_options: dict[str, Any] | None = None,
+    sandbox_options: JsonObject | None = None,
     times: int = 3,
     workers: int = 4,
     record: str | os.PathLike[str] | None = None,
@@ -119,7 +116,7 @@ class _Settings:
 
     source: TaskSource
     backend: str
-    options: dict[str, Any]
+    options: JsonObject
     times: int
     date: str
     counter: Scope
@@ -152,7 +149,7 @@ class _Check(Job[str]):
     def run(self) -> None:
         """Validate the task. Failures become a record; only the caller's mistakes are raised."""
         settings = self._settings
-        facts: dict[str, Any] = {"task_id": self.key, "backend": settings.backend, "date": settings.date}
+        facts: JsonObject = {"task_id": self.key, "backend": settings.backend, "date": settings.date}
         try:
             task = settings.source.get(self.key)
             facts["digest"] = digest(task)
@@ -175,7 +172,7 @@ class _Check(Job[str]):
         if self._group is not None:
             self._group.close()
 
-    def _runs(self, group: SandboxGroup, facts: dict[str, Any]) -> TaskRecord:
+    def _runs(self, group: SandboxGroup, facts: JsonObject) -> TaskRecord:
         verdicts: dict[str, list[Verdict]] = {"gold": [], "empty": []}
         seconds, test_seconds = [], []
         vouched = Vouched()
@@ -244,7 +241,7 @@ class Vouched:
         self._disturbing = self._disturbing or found.runs > MIXED_RUNS
         self._natural = self._natural and not NATURAL.isdisjoint(fit)
 
-    def facts(self, times: int) -> dict[str, Any]:
+    def facts(self, times: int) -> JsonObject:
         """Return the fields of the record. Only changes that failed in all runs are vouched for."""
         kinds = {test: kind for (test, kind), number in self._failed.items() if number == times}
         unsure = {test: "no change of it failed with the gold patch in every run" for test, _ in self._failed}

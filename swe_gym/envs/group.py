@@ -51,7 +51,7 @@ class SandboxGroup:
     def __init__(self, task: Task, backend: str, options: dict[str, Any], pool: WarmPool | None = None) -> None:
         self.task = task
         self._pool = pool
-        self._kind: type[Sandbox] = BACKENDS.load(backend)
+        self._kind = BACKENDS.load(backend)
         self.spec = task_spec(task, options)
         self._sandboxes: list[Sandbox] = []
         self._closed = False

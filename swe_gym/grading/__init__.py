@@ -1,11 +1,11 @@
 """Judges work: puts its patch and the hidden tests into fresh sandboxes, and has a grader run them there."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 from ..errors import TaskError, UsageError
 from ..registry import Registry
 from ..sandboxes.base import Sandbox
-from ..types import Task, TestStatus, Verdict
+from ..types import Reward, Task, TestStatus, Verdict
 from .base import Grader, OpenSandbox, PlainGrader, Ready
 from .counter import CounterOptions
 from .judge import Judge
@@ -15,7 +15,7 @@ from .staging import Stage
 
 __all__ = ["GRADERS", "REWARDS", "CounterOptions", "Grader", "grade"]
 
-GRADERS = Registry(
+GRADERS = Registry[Grader | PlainGrader](
     "grader",
     {
         "tests": "swe_gym.grading.tests:TESTS",
@@ -26,7 +26,7 @@ GRADERS = Registry(
     group="swe_gym.graders",
 )
 
-REWARDS = Registry(
+REWARDS = Registry[Callable[[Verdict], Reward]](
     "reward",
     {
         "binary": "swe_gym.grading.rewards:binary",
@@ -65,7 +65,7 @@ def grade(
     """
     oracle = task.oracle
     try:
-        grader: Grader | PlainGrader = GRADERS.load(oracle.grader)
+        grader = GRADERS.load(oracle.grader)
     except UsageError as error:
         raise TaskError(f"task {task.task_id}: {error}") from error
     protection = Protection(task)

@@ -1,15 +1,13 @@
 """The parts that all graders share: prepared sandboxes, results of a run, and the two functions of a grader."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from ..sandboxes.base import Sandbox
-from ..types import ExecResult, Frozen, Task, TestStatus, Verdict
+from ..types import ExecResult, Frozen, JsonObject, Task, TestStatus, Verdict
 from .plan import Plan
 
 OpenSandbox: TypeAlias = Callable[[], AbstractContextManager[Sandbox]]
@@ -36,7 +34,7 @@ class Results(Frozen):
     reason: str = ""
     result: ExecResult
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Return the fields of a `Verdict` that do not depend on the task's lists."""
         return {
             "exit_code": self.result.exit_code,

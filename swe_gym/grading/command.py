@@ -1,7 +1,5 @@
 """Finds the call of a test runner in a shell command, so that the reporter can replace it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -4,8 +4,6 @@
 its pytest section differs from the original's, pytest is pointed at a copy of the original.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 import secrets

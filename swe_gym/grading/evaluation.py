@@ -1,7 +1,5 @@
 """Runs the tests of an evaluation script and reads their results: from the reporter if possible, else from the log."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

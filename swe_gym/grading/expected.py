@@ -1,7 +1,5 @@
 """The grader "expected": every test must end as a map says, failures included, and no other test may run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from ..errors import GradingError

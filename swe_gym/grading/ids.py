@@ -1,7 +1,5 @@
 """Takes the ids of tests apart: pytest's, unittest's, Django's, sympy's, R2E-Gym's."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from typing import NamedTuple

@@ -5,8 +5,6 @@ passing is changed in the first run, the other half in the second. So each test 
 and once changed so that right work must fail it. Nothing tells the two runs apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ..sandboxes.base import Sandbox

@@ -1,7 +1,5 @@
 """The grader "log": runs a dataset's own evaluation script and decides by its lists, as the dataset's authors do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 

@@ -1,7 +1,5 @@
 """Matches the ids of published lists with the tests of a run. Many lists hold ids cut at their first blank."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import defaultdict

@@ -4,8 +4,6 @@ Nothing of the episode's sandbox is trusted: none of its programs run, and only 
 git's: `0o100644`, `0o100755`, and `0o120000` for a symbolic link, whose content is its target.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import posixpath

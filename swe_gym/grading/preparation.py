@@ -4,8 +4,6 @@ The two parts run as two commands. So the second prints the log alone, without m
 the reporter gets its key only after the first, in which code of the work may have run.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 

@@ -4,8 +4,6 @@ Such changes are left out, so that the fresh workspace keeps its original. Every
 including a `conftest.py` or tests of the policy's own away from hidden tests.
 """
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import posixpath

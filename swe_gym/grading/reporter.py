@@ -1,7 +1,5 @@
 """Runs tests under the reporter, a guest program that signs the result of each test."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """Runs of the tests on one work, each in a sandbox that has not seen the others, and their merged results."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

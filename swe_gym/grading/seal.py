@@ -4,8 +4,6 @@ Images of tasks are often whole clones in which the fix is a later commit, and s
 sandboxes come from the same image and are not sealed, so nothing has to be restored.
 """
 
-from __future__ import annotations
-
 import json
 import posixpath
 

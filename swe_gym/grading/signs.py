@@ -4,8 +4,6 @@ A sign proves nothing. Work on a test runner looks like an attack on it, and an 
 frequency of signs matters, and whether it grows while rewards rise.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 

@@ -6,8 +6,6 @@ rewrites the tests. So the preparation runs on the original, and the work goes i
 go in before it: they are compiled, not run.
 """
 
-from __future__ import annotations
-
 import itertools
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """The grader "tests": runs the hidden tests under the reporter and believes only what the reporter signed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ..errors import GradingError

@@ -1,7 +1,5 @@
 """One try at one episode, as a job of a pool: it ends, fails or is cancelled, and always leaves a record."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

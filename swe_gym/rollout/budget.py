@@ -1,7 +1,5 @@
 """Budgets of tokens, money and time, for one episode or a whole run."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from ..trajectories.trajectory import Usage

@@ -1,7 +1,5 @@
 """`rollout`: runs many episodes into a run folder, each counted exactly once; it can be stopped and resumed."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses
@@ -23,7 +21,7 @@ from ..errors import SweGymError, UsageError
 from ..sandboxes.pool import WarmPool
 from ..trajectories.run_folder import EpisodeKey, RunFolder, RunInfo
 from ..trajectories.trajectory import Trajectory
-from ..types import Frozen
+from ..types import Frozen, JsonObject
 from .attempt import Try, now
 from .budget import Budget
 from .plan import Plan, hash_config
@@ -153,7 +151,7 @@ def _check_tasks(plan: Plan, known: Any) -> tuple[str, ...]:
     return tasks
 
 
-def _check_clock(options: RolloutOptions, config: dict[str, Any]) -> None:
+def _check_clock(options: RolloutOptions, config: JsonObject) -> None:
     if options.wall_clock is not None and options.wall_clock <= _time_limit(config):
         raise UsageError(
             f"wall_clock={options.wall_clock:g} would cancel episodes before their time limit of "
@@ -161,7 +159,7 @@ def _check_clock(options: RolloutOptions, config: dict[str, Any]) -> None:
         )
 
 
-def _time_limit(config: dict[str, Any]) -> float:
+def _time_limit(config: JsonObject) -> float:
     """Return the seconds after which an episode ends and is graded."""
     return float(min(config["env"]["time_limit"], config["budget"]["seconds"] or math.inf))
 

@@ -1,7 +1,5 @@
 """The episode loop."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Lost sandboxes: a first loss is excused; a second one by the same actions counts against the policy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ..trajectories.trajectory import Trajectory

@@ -1,7 +1,5 @@
 """`Plan`: the episodes of a rollout, their environment and their policy."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json
@@ -13,7 +11,7 @@ from pydantic import Field
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError, unknown_name
 from ..trajectories.run_folder import EpisodeKey
-from ..types import Frozen
+from ..types import Frozen, JsonObject
 from .budget import Budget
 
 _PRIVATE = re.compile(r"(.*[_-])?(key|keys|url|token|secret|password|headers|authorization)")
@@ -37,12 +35,12 @@ class Plan(Frozen):
     """
 
     source: str
-    source_options: dict[str, Any] = {}
+    source_options: JsonObject = {}
     tasks: tuple[str, ...] | None = None
     attempts: int = Field(default=1, ge=1)
-    env: dict[str, Any] = {}
+    env: JsonObject = {}
     policy: str = "baseline"
-    policy_options: dict[str, Any] = Field(default={}, repr=False)
+    policy_options: JsonObject = Field(default={}, repr=False)
     budget: Budget = Budget()
     seed: int = 0
 
@@ -60,7 +58,7 @@ class Plan(Frozen):
                 raise unknown_name("argument of SweEnv", name, known)
         return SweEnv(self.source, self.source_options, **self.env)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         """Return everything that determines the episodes, defaults included, without keys and URLs.
 
         Raises:
@@ -87,6 +85,6 @@ def _public(value: Any) -> Any:
     return [_public(part) for part in value] if isinstance(value, list) else value
 
 
-def hash_config(config: dict[str, Any]) -> str:
+def hash_config(config: JsonObject) -> str:
     """Return a hash of 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,13 +1,13 @@
 """`Policy`: the protocol between policies and the episode loop. `policies` holds the built-in ones."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import gymnasium
 
+from ..spaces import Info
 from ..trajectories.trajectory import PolicyInfo, Segment, Usage
+from ..types import JsonObject
 
 
 class Policy(Protocol):
@@ -20,7 +20,7 @@ class Policy(Protocol):
     usage is a `ReportingPolicy` too.
     """
 
-    def reset(self, info: dict[str, Any]) -> None:
+    def reset(self, info: Info) -> None:
         """Start an episode and forget the last one. `info` comes from the environment's `reset`."""
         ...
 
@@ -42,7 +42,7 @@ class PolicyReport:
 
     policy: PolicyInfo = dataclasses.field(default_factory=PolicyInfo)
     usage: Usage = dataclasses.field(default_factory=Usage)
-    messages: tuple[dict[str, Any], ...] = ()
+    messages: tuple[JsonObject, ...] = ()
     segments: tuple[Segment, ...] = ()
 
 

@@ -3,8 +3,6 @@
 One thread, the caller's, starts jobs, cancels them and decides what becomes of each; an `Executor` runs them.
 """
 
-from __future__ import annotations
-
 import abc
 import collections
 import contextlib
@@ -16,7 +14,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from ..logs import log_as
@@ -297,9 +294,7 @@ class EpisodePool(Generic[Key, AnyJob]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._on_tick = lambda: None
         if self.running or self._delayed or self._prepared or self._waiting:
             self.cancel("stopped")

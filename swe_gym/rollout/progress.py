@@ -1,7 +1,5 @@
 """`Progress` and `Tally`: how far a rollout is."""
 
-from __future__ import annotations
-
 import collections
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Replay recorded trajectories and find the first byte that differs."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -12,7 +10,7 @@ from typing import Any
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError
 from ..trajectories.trajectory import CUT, Trajectory, Turn, shortened_like
-from ..types import Frozen
+from ..types import Frozen, JsonObject
 
 CONTEXT = 60
 """Characters shown before and after a difference."""
@@ -47,7 +45,7 @@ def replay(
     trajectory: Trajectory,
     *,
     backend: str | None = None,
-    sandbox_options: dict[str, Any] | None = None,
+    sandbox_options: JsonObject | None = None,
     ignore: Sequence[str] = (),
 ) -> Difference | None:
     r"""Take the recorded actions in a new sandbox and compare observations, rewards and info.
@@ -88,7 +86,7 @@ def replay(
         return next(pairs, None)
 
 
-def _played(env: SweEnv, trajectory: Trajectory) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
+def _played(env: SweEnv, trajectory: Trajectory) -> Iterator[tuple[int, JsonObject, JsonObject]]:
     """Yield the number of each turn, its recorded facts and its replayed facts."""
     observation, info = env.reset(seed=trajectory.seed, options={"task_id": trajectory.task_id})
     yield 0, {"observation": trajectory.observation}, {"observation": observation}
@@ -104,18 +102,16 @@ def _played(env: SweEnv, trajectory: Trajectory) -> Iterator[tuple[int, dict[str
             return
 
 
-def _facts(turn: Turn) -> dict[str, Any]:
+def _facts(turn: Turn) -> JsonObject:
     facts = {name: getattr(turn, name) for name in ("observation", "reward", "terminated", "truncated")}
     return facts | _flat(turn.info)
 
 
-def _flat(info: dict[str, Any]) -> dict[str, Any]:
+def _flat(info: JsonObject) -> JsonObject:
     return {f"info.{name}": value for name, value in info.items()}
 
 
-def _differing(
-    turn: int, old: dict[str, Any], new: dict[str, Any], ignore: Sequence[re.Pattern[str]]
-) -> Iterator[Difference]:
+def _differing(turn: int, old: JsonObject, new: JsonObject, ignore: Sequence[re.Pattern[str]]) -> Iterator[Difference]:
     for what in old:
         recorded, replayed = _text(old[what], ignore), _text(new.get(what), ignore)
         if recorded != replayed:

@@ -6,8 +6,6 @@ example drops earlier thoughts, a new segment starts with the rendered text as i
 stay in their own segment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -15,8 +13,9 @@ import gymnasium
 
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, UsageError
+from ..spaces import Info
 from ..trajectories.trajectory import PolicyInfo, Segment, Usage
-from ..types import ToolSpec
+from ..types import JsonObject, ToolSpec
 from .policy import PolicyReport
 
 _SENTINEL = "\u2402answer\u2403"
@@ -74,12 +73,12 @@ class ChatTemplate:
         if _SENTINEL not in self.render([_user("?"), _assistant(_SENTINEL), _user("!")]):
             raise UsageError("the chat template omits the assistant's messages")
 
-    def render(self, messages: Sequence[dict[str, Any]]) -> str:
+    def render(self, messages: Sequence[JsonObject]) -> str:
         """Return the conversation as text, with the prompt for the next answer."""
         text: str = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         return text
 
-    def between(self, answer: str, message: dict[str, Any]) -> str:
+    def between(self, answer: str, message: JsonObject) -> str:
         """Return the text between the end of an answer and the start of the next one.
 
         Args:
@@ -108,7 +107,7 @@ class Conversation:
         messages: Messages before the first answer.
     """
 
-    def __init__(self, template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, template: ChatTemplate, messages: Sequence[JsonObject]) -> None:
         self._template = template
         self._messages = list(messages)
         self._done: list[Segment] = []
@@ -128,7 +127,7 @@ class Conversation:
         return list(self._ids)
 
     @property
-    def messages(self) -> tuple[dict[str, Any], ...]:
+    def messages(self) -> tuple[JsonObject, ...]:
         """The messages of the conversation."""
         return tuple(self._messages)
 
@@ -165,7 +164,7 @@ class Conversation:
         self._messages.append(_assistant(text))
         return text
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: JsonObject) -> None:
         """Add a message of the environment. Tokens that were not sampled are masked."""
         delta = self._template.encode(self._template.between(self._end, message))
         self._messages.append(message)
@@ -230,7 +229,7 @@ class TokenPolicy:
         self._usage = Usage()
         self._turn = 0
 
-    def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  the same for every task
+    def reset(self, info: Info) -> None:  # noqa: ARG002  the same for every task
         """Start a conversation."""
         self._conversation = None
         self._turn = 0
@@ -281,13 +280,13 @@ def short_prompt(tools: Sequence[ToolSpec]) -> str:
     return "\n".join([head, *lines])
 
 
-def _system(text: str) -> dict[str, Any]:
+def _system(text: str) -> JsonObject:
     return {"role": "system", "content": text}
 
 
-def _user(text: str) -> dict[str, Any]:
+def _user(text: str) -> JsonObject:
     return {"role": "user", "content": text}
 
 
-def _assistant(text: str) -> dict[str, Any]:
+def _assistant(text: str) -> JsonObject:
     return {"role": "assistant", "content": text}

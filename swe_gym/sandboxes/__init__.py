@@ -1,16 +1,15 @@
 """Sandboxes, in which code runs: the table of backends, and one function that opens any of them."""
 
-from typing import Any
-
 from pydantic import ValidationError
 
 from ..errors import UsageError, unknown_name, wrong_fields
 from ..registry import Registry
+from ..types import JsonObject
 from .base import Pty, Sandbox, SandboxSpec
 
 __all__ = ["BACKENDS", "Pty", "Sandbox", "SandboxSpec", "make_spec", "open_sandbox"]
 
-BACKENDS = Registry(
+BACKENDS = Registry[type[Sandbox]](
     "backend",
     {
         "local": "swe_gym.sandboxes.local:LocalSandbox",
@@ -35,11 +34,10 @@ def open_sandbox(spec: SandboxSpec, backend: str = "local") -> Sandbox:
         UsageError: The backend or one of its options is unknown.
         SandboxStartError: The sandbox did not start.
     """
-    sandbox: Sandbox = BACKENDS.load(backend)(spec)
-    return sandbox.start()
+    return BACKENDS.load(backend)(spec).start()
 
 
-def make_spec(base: SandboxSpec, options: dict[str, Any]) -> SandboxSpec:
+def make_spec(base: SandboxSpec, options: JsonObject) -> SandboxSpec:
     """Return `base` with a user's `sandbox_options`: fields of the spec, with the backend's own under "options".
 
     Raises:

@@ -1,7 +1,5 @@
 """The base class of all sandboxes, with the contract of its calls, and their common options."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import os
@@ -10,8 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -25,7 +22,7 @@ from ..errors import (
     unknown_name,
     wrong_fields,
 )
-from ..types import Capabilities, ExecResult, FileEntry, Frozen, PythonEnv, Workspace
+from ..types import Capabilities, ExecResult, FileEntry, Frozen, JsonMapping, JsonObject, PythonEnv, Workspace
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
 """Values of `SandboxSpec.min_isolation`, weakest first."""
@@ -101,13 +98,13 @@ class SandboxSpec(Frozen):
     )
     min_isolation: Literal["none", "process", "landlock", "namespace", "container", "vm"] = "none"
     labels: dict[str, str] = {}
-    options: dict[str, Any] = {}
+    options: JsonObject = {}
 
 
 Options = TypeVar("Options", bound=Frozen)
 
 
-def parse_options(model: type[Options], options: Mapping[str, Any], backend: str) -> Options:
+def parse_options(model: type[Options], options: JsonMapping, backend: str) -> Options:
     """Validate a backend's own options.
 
     Raises:
@@ -254,9 +251,7 @@ class Sandbox(abc.ABC):
     def __enter__(self) -> Self:
         return self.start() if self._state == "new" else self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

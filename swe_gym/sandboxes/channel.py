@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import SandboxClosed, SandboxLost, UsageError
 from ..guests.protocol import Decoder, ProtocolError, encode
+from ..types import JsonObject
 
 if TYPE_CHECKING:
     from .tls import TlsSocket
@@ -126,10 +127,10 @@ class Channel:
         self._turn = threading.Condition()
         self._reading = False
         self._waiting: set[int] = set()
-        self._replies: dict[int, tuple[dict[str, Any], bytes]] = {}
+        self._replies: dict[int, tuple[JsonObject, bytes]] = {}
         self._failure: SandboxLost | SandboxClosed | None = None
 
-    def request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> tuple[dict[str, Any], bytes]:
+    def request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> tuple[JsonObject, bytes]:
         """Send one request and return its reply.
 
         Raises:
@@ -173,7 +174,7 @@ class Channel:
         finally:
             self._sending.release()
 
-    def _receive(self, number: int, deadline: float) -> tuple[dict[str, Any], bytes]:
+    def _receive(self, number: int, deadline: float) -> tuple[JsonObject, bytes]:
         """Wait for a reply: read if no other thread does, else wait for that thread."""
         while True:
             with self._turn:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SandboxError, SandboxLost, SandboxStartError, Unsupported
-from ..types import ExecResult, PythonEnv
+from ..types import ExecResult, JsonObject, PythonEnv
 from .base import SandboxSpec
 from .gates import gate
 from .lent_python import PLACE
@@ -118,7 +118,7 @@ class ContainerSandbox(RunnerSandbox):
 
     def _request(
         self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
-    ) -> tuple[dict[str, Any], bytes]:
+    ) -> tuple[JsonObject, bytes]:
         try:
             return super()._request(op, payload, timeout=timeout, path=path, **fields)
         except SandboxLost as loss:

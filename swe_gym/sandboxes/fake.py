@@ -15,8 +15,6 @@ In Python, the calls can be inspected afterwards:
         assert sandbox.calls[-1].target == "ls"
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

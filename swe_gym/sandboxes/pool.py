@@ -4,7 +4,6 @@ import dataclasses
 import threading
 from collections import defaultdict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from ..errors import SandboxClosed, SandboxError, SandboxLost, UsageError
@@ -63,7 +62,7 @@ class WarmPool:
 
     def want(self, spec: SandboxSpec, count: int = 1) -> int:
         """Start up to `count` sandboxes of this spec in the background, as far as there is room; return how many."""
-        kind: type[Sandbox] = BACKENDS.load(self.backend)
+        kind = BACKENDS.load(self.backend)
         with self._lock:
             self._check_open()
             count = min(count, self._ready - sum(map(len, self._shelf.values())))
@@ -135,9 +134,7 @@ class WarmPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cache import build_once, digest
-from ..commands import run_command, tail
+from ..commands import run_command
 from ..errors import MissingInterpreter, SandboxStartError, TaskError
 from ..index import pip_command
 from ..types import PythonEnv
@@ -152,9 +152,8 @@ def _make_venv(interpreter: Interpreter, prefix: Path, *, with_pip: bool, deadli
     """Create a virtual environment, with the interpreter's own pip if it has one."""
     own_pip = with_pip and interpreter.has_ensurepip
     arguments = ["-I", "-m", "venv", *([] if own_pip else ["--without-pip"]), str(prefix)]
-    result = run_command([interpreter.executable, *arguments], deadline=deadline, env=_environment())
-    if result.returncode:
-        raise TaskError(f"Python {interpreter.version} cannot create a virtual environment:\n{tail(result)}")
+    failure = f"Python {interpreter.version} cannot create a virtual environment"
+    run_command([interpreter.executable, *arguments], deadline=deadline, env=_environment(), failure=failure)
 
 
 def _install(interpreter: Interpreter, prefix: Path, env: PythonEnv, deadline: float) -> None:
@@ -163,11 +162,9 @@ def _install(interpreter: Interpreter, prefix: Path, env: PythonEnv, deadline: f
     python = str(prefix / "bin" / "python")
     pip = [python, "-I", "-m", "pip"] if interpreter.has_ensurepip else [*pip_command(), "--python", python]
     options = ["--quiet", "--compile", "--progress-bar=off", *(["--no-deps"] if env.no_deps else [])]
-    result = run_command(
-        [*pip, "install", *options, "--requirement", str(requirements)], deadline=deadline, env=_environment()
-    )
-    if result.returncode:
-        raise TaskError(f"pip cannot install the requirements for Python {interpreter.version}:\n{tail(result)}")
+    command = [*pip, "install", *options, "--requirement", str(requirements)]
+    failure = f"pip cannot install the requirements for Python {interpreter.version}"
+    run_command(command, deadline=deadline, env=_environment(), failure=failure)
 
 
 def _environment() -> dict[str, str]:
@@ -186,10 +183,9 @@ def list_installed(python: PreparedPython, *, timeout: float) -> tuple[str, ...]
     """
     folders = [f"--path={folder}" for folder in python.prefix.glob("lib*/python*/site-packages")]
     command = [*pip_command(), "freeze", "--exclude=pip", "--exclude=setuptools", "--exclude=wheel", *folders]
+    failure, deadline = f"pip cannot list the packages of {python.prefix}", time.monotonic() + timeout
     try:
-        result = run_command(command, deadline=time.monotonic() + timeout, env=_environment())
+        result = run_command(command, deadline=deadline, env=_environment(), failure=failure)
     except TimeoutError as error:
         raise SandboxStartError(str(error), reason="timeout", retryable=True) from error
-    if result.returncode:
-        raise TaskError(f"pip cannot list the packages of {python.prefix}:\n{tail(result)}")
     return tuple(result.stdout.decode("utf-8", "replace").split("\n")[:-1])

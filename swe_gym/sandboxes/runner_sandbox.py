@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxClosed, SandboxLost, SandboxStartError
 from ..guests import bundle
-from ..types import ExecResult, FileEntry
+from ..types import ExecResult, FileEntry, JsonObject
 from .base import Pty, Sandbox, SandboxSpec
 from .channel import ByteStream, Channel
 
@@ -98,7 +98,7 @@ class RunnerSandbox(Sandbox):
 
     def _request(
         self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
-    ) -> tuple[dict[str, Any], bytes]:
+    ) -> tuple[JsonObject, bytes]:
         """Send a request to the runner and return its reply, with `slack` added to the deadline."""
         assert self._channel is not None
         if path:
@@ -206,6 +206,6 @@ class RunnerPty(Pty):
             with contextlib.suppress(SandboxClosed):
                 self._request("pty_close", timeout=10.0)
 
-    def _request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> tuple[dict[str, Any], bytes]:
+    def _request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> tuple[JsonObject, bytes]:
         with self._sandbox._call():
             return self._sandbox._request(op, payload, timeout=timeout, pty=self._number, **fields)

@@ -224,9 +224,8 @@ def _make_equal(root: Path, date: int, *, modes: bool = False) -> None:
 
 def _commit(tree: Path, what: str, deadline: float) -> None:
     def git(*arguments: str) -> None:
-        result = run_command([git_program(), *arguments], deadline=deadline, cwd=tree, env=_git_env())
-        if result.returncode:
-            raise TaskError(f"cannot commit {what}: git {arguments[0]} failed:\n{tail(result)}")
+        failure = f"cannot commit {what}: git {arguments[0]} failed"
+        run_command([git_program(), *arguments], deadline=deadline, cwd=tree, env=_git_env(), failure=failure)
 
     git("-c", "init.defaultBranch=main", "init", "--quiet", "--template=", ".")
     with (tree / ".git" / "config").open("a") as config:
@@ -415,9 +414,8 @@ def _export_commit(url: str, ref: str, tree: Path, deadline: float) -> None:
     }
 
     def git(*arguments: str) -> None:
-        result = run_command([git_program(), *arguments], deadline=deadline, env=environment)
-        if result.returncode:
-            raise TaskError(f"cannot fetch {ref!r} of {url} (a hash must be complete):\n{tail(result)}")
+        failure = f"cannot fetch {ref!r} of {url} (a hash must be complete)"
+        run_command([git_program(), *arguments], deadline=deadline, env=environment, failure=failure)
 
     git("init", "--quiet", "--template=")
     (scratch / "info").mkdir(exist_ok=True)

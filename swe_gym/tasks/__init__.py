@@ -1,6 +1,6 @@
 """Task sources: a registry of them, and a function that opens one."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import UsageError, unknown_name
@@ -9,7 +9,7 @@ from .base import TaskSource
 
 __all__ = ["SOURCES", "TaskSource", "check_source", "load_source"]
 
-SOURCES = Registry(
+SOURCES = Registry[Callable[..., TaskSource]](
     "task source",
     {
         "toy": "swe_gym.tasks.toy:ToySource",
@@ -49,8 +49,7 @@ def load_source(name: str, **arguments: Any) -> TaskSource:
         TaskError: The source's data is broken.
     """
     check_source(name, arguments)
-    source: TaskSource = SOURCES.load(name)(**arguments)
-    return source
+    return SOURCES.load(name)(**arguments)
 
 
 def check_source(name: str, arguments: Iterable[str]) -> None:

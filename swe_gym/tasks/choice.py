@@ -1,7 +1,5 @@
 """Selection of tasks: the size of a solution, and splits that share no repository."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping
@@ -51,7 +49,8 @@ def split_by_repository(
     total, shares = len(repos), sum(parts.values())
     missing = {name: total * share / shares for name, share in parts.items()}
     part_of: dict[str, str] = {}
-    for repo in sorted(members, key=lambda repo: (-len(members[repo]), _rank(repo, seed))):
+    rank = {repo: hashlib.sha256(f"{seed} {repo}".encode()).hexdigest() for repo in members}
+    for repo in sorted(members, key=lambda repo: (-len(members[repo]), rank[repo])):
         empty = {name for name in parts if name not in part_of.values()}
         left = len(members) - len(part_of)
         name = max(empty if left == len(empty) else parts, key=missing.__getitem__)
@@ -61,7 +60,3 @@ def split_by_repository(
         name: tuple(task for task, repo in repos.items() if part_of[repo.lower() or f"task {task}"] == name)
         for name in parts
     }
-
-
-def _rank(repo: str, seed: int) -> str:
-    return hashlib.sha256(f"{seed} {repo}".encode()).hexdigest()

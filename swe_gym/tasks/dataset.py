@@ -1,12 +1,10 @@
 """Base of the task sources of public datasets: it finds rows, checks their columns and names their tasks."""
 
-from __future__ import annotations
-
 import abc
 import datetime
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -14,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from ..errors import TaskError, UsageError, wrong_fields
 from ..tables import decoded, plain
-from ..types import Task
+from ..types import JsonMapping, JsonObject, Task
 from .base import ListedSource
 from .hub import fetch_dataset
 from .rows import Rows, open_rows
@@ -43,7 +41,7 @@ Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else val
 Moment = Annotated[Text, BeforeValidator(_moment)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_structure(value, list, [])))]
 AsObject = BeforeValidator(lambda value: _structure(value, dict, {}))
-Object = Annotated[dict[str, Any], AsObject]
+Object = Annotated[JsonObject, AsObject]
 
 
 class Columns(BaseModel):
@@ -55,7 +53,7 @@ class Columns(BaseModel):
 ColumnsT = TypeVar("ColumnsT", bound=Columns)
 
 
-def read_columns(model: type[ColumnsT], row: Mapping[str, Any], place: str) -> ColumnsT:
+def read_columns(model: type[ColumnsT], row: JsonMapping, place: str) -> ColumnsT:
     """Validate a row.
 
     Raises:
@@ -67,7 +65,7 @@ def read_columns(model: type[ColumnsT], row: Mapping[str, Any], place: str) -> C
         raise TaskError(f"{place}: {wrong_fields(error)}") from None
 
 
-def _plain_columns(model: type[Columns], row: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _plain_columns(model: type[Columns], row: JsonMapping, place: str) -> JsonObject:
     columns = {}
     for name in model.model_fields:
         if name in row:
@@ -78,7 +76,7 @@ def _plain_columns(model: type[Columns], row: Mapping[str, Any], place: str) -> 
     return columns
 
 
-def facts(**values: Any) -> dict[str, Any]:
+def facts(**values: Any) -> JsonObject:
     """Return metadata without empty values."""
     return {name: value for name, value in values.items() if value not in (None, "", [], (), {})}
 
@@ -179,7 +177,7 @@ class DatasetSource(ListedSource[tuple[Rows, int]]):
         return values[0]
 
     @abc.abstractmethod
-    def task_of(self, row: Mapping[str, Any], place: str) -> Task:
+    def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a row.
 
         Args:

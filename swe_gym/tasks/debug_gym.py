@@ -1,13 +1,10 @@
 """debug-gym's tasks: rows with an `env_type`, or a mapping from problem to row."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ..errors import TaskError
-from ..types import ExitCode, FolderWorkspace, Oracle, Task
+from ..types import ExitCode, FolderWorkspace, JsonMapping, Oracle, Task
 from . import r2e, swebench, swesmith
 from .base import ListedSource
 from .dataset import Columns, Text, Texts, read_columns, task_name
@@ -42,7 +39,7 @@ class Folder(Columns):
     image: Text = ""
 
 
-class DebugGymSource(ListedSource[tuple[str, Mapping[str, Any]]]):
+class DebugGymSource(ListedSource[tuple[str, JsonMapping]]):
     """The tasks of a debug-gym dataset, or of the `task_data` of a configuration, in a file.
 
     Args:
@@ -60,11 +57,11 @@ class DebugGymSource(ListedSource[tuple[str, Mapping[str, Any]]]):
         for place, name, row in _read(file):
             self.add(task_name(name), (place, row))
 
-    def place(self, item: tuple[str, Mapping[str, Any]]) -> str:
+    def place(self, item: tuple[str, JsonMapping]) -> str:
         """Return file and row."""
         return item[0]
 
-    def build(self, task_id: str, item: tuple[str, Mapping[str, Any]]) -> Task:
+    def build(self, task_id: str, item: tuple[str, JsonMapping]) -> Task:
         """Return the task of a row."""
         place, row = item
         kind = str(row.get("env_type"))
@@ -77,7 +74,7 @@ class DebugGymSource(ListedSource[tuple[str, Mapping[str, Any]]]):
             raise TaskError(f"{place}: env_type: unknown type {kind[:60]!r}. Known: {known}")
         return task.model_copy(update={"task_id": task_id})
 
-    def _folder_task(self, row: Mapping[str, Any], place: str) -> Task:
+    def _folder_task(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a folder. Its entry point succeeds once the work is done."""
         columns = read_columns(Folder, row, place)
         folder = columns.path or columns.base_directory or columns.codebase or columns.local_path
@@ -104,9 +101,9 @@ def _named(command: str) -> tuple[str, ...]:
     return (*(word for word in words if word.endswith(".py")), "test_*.py", "*_test.py", "*/test_*.py", "*/*_test.py")
 
 
-def _read(file: Path) -> list[tuple[str, str, Mapping[str, Any]]]:
+def _read(file: Path) -> list[tuple[str, str, JsonMapping]]:
     """Return place, name and content of each row."""
-    found: list[tuple[str, str, Mapping[str, Any]]] = []
+    found: list[tuple[str, str, JsonMapping]] = []
     for rows in open_rows(file):
         for number in range(len(rows.keys(()))):
             row, place = rows.read(number), rows.place(number)
@@ -117,7 +114,7 @@ def _read(file: Path) -> list[tuple[str, str, Mapping[str, Any]]]:
     return found
 
 
-def _name(row: Mapping[str, Any], place: str) -> str:
+def _name(row: JsonMapping, place: str) -> str:
     for column in ("problem", "task_name", "instance_id", "docker_image", "path"):
         if row.get(column):
             return str(row[column]).rpartition("/")[2] if column in ("docker_image", "path") else str(row[column])

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ..errors import TaskError, UsageError
 from ..tables import SUFFIXES, load_arrow, scan_table, write_table
-from ..types import FolderWorkspace, GitWorkspace, TarWorkspace, Task
+from ..types import FolderWorkspace, GitWorkspace, JsonObject, TarWorkspace, Task
 from .base import ListedSource
 from .hub import fetch_files
 
@@ -147,7 +147,7 @@ def write_tasks(tasks: Iterable[Task], path: str | os.PathLike[str]) -> None:
         MissingDependency: A parquet file needs pyarrow.
     """
     file = Path(path).expanduser().absolute()
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, JsonObject] = {}
     for task in tasks:
         if task.task_id in rows:
             raise UsageError(f"{file}: two tasks have the id {task.task_id!r}")
@@ -158,10 +158,10 @@ def write_tasks(tasks: Iterable[Task], path: str | os.PathLike[str]) -> None:
         write_table(rows.values(), file)
 
 
-def _row(task: Task) -> dict[str, Any]:
+def _row(task: Task) -> JsonObject:
     """Return the task as JSON data, from which an equal task can be made."""
     try:
-        row: dict[str, Any] = json.loads(json.dumps(task.model_dump(), allow_nan=False))
+        row: JsonObject = json.loads(json.dumps(task.model_dump(), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise UsageError(f"task {task.task_id!r} cannot be written as JSON: {error}") from error
     if Task.model_validate(row) != task:
@@ -169,7 +169,7 @@ def _row(task: Task) -> dict[str, Any]:
     return row
 
 
-def _as_columns(row: dict[str, Any]) -> dict[str, Any]:
+def _as_columns(row: JsonObject) -> JsonObject:
     return {name: json.dumps(value) if name in _JSON else value for name, value in row.items()}
 
 

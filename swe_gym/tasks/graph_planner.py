@@ -4,18 +4,16 @@ A record holds the issue and the image, but not how the work is judged. That is 
 `sandbox.r2e_ds_json` names, or in SWE-bench rows, passed as `rows`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
 from ..errors import TaskError, UsageError
-from ..types import Task
+from ..types import JsonMapping, JsonObject, Task
 from . import r2e
 from .dataset import AsObject, Columns, DatasetSource, Text, facts, read_columns, task_name
 from .swebench import SWEBenchSource
@@ -97,12 +95,12 @@ class GraphPlannerSource(DatasetSource):
             return columns.record_id
         raise TaskError(f"{place}: task_id, extra_info.issue_id: both missing, but one is required for the id")
 
-    def task_of(self, row: Mapping[str, Any], place: str) -> Task:
+    def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a record, judged like the row that it was derived from."""
         columns = read_columns(Row, row, place)
         sandbox = columns.box
         task = self._judged(columns.record_id, sandbox.r2e_ds_json, place)
-        said: dict[str, Any] = {
+        said: JsonObject = {
             "task_id": task_name(columns.record_id),
             "repo": columns.repo or columns.extra_info.repo or task.repo,
             "image": columns.docker_image or sandbox.docker_image or task.image,

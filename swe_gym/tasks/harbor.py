@@ -4,17 +4,14 @@ Only changes inside the workdir are judged, in a fresh sandbox: a task that asks
 here. The reward file is read in the judging sandbox, which the policy never entered.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
 from ..errors import TaskError, UsageError
-from ..types import ExitCode, Oracle, Task
+from ..types import ExitCode, JsonObject, Oracle, Task
 from .base import ListedSource
 from .dataset import Columns, Text, Texts, facts, read_columns, task_name
 
@@ -52,7 +49,7 @@ class Config(Columns):
     """The fields of `task.toml` that are read. Its metadata is free-form."""
 
     task: Package = Package()
-    metadata: dict[str, Any] = {}
+    metadata: JsonObject = {}
     environment: Environment = Environment()
     verifier: Verifier = Verifier()
 

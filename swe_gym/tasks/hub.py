@@ -4,8 +4,6 @@
 (gated datasets) and `HF_HUB_OFFLINE=1` (use the cache only).
 """
 
-from __future__ import annotations
-
 import fnmatch
 import importlib.util
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from typing import Any
 
 from ..errors import MissingDependency, TaskError, UsageError
 from ..tables import SUFFIXES
+from ..types import JsonObject
 from .rows import is_of_split
 
 NEEDED = "datasets of the Hugging Face Hub need huggingface_hub: pip install 'swe-gym[hf]', or pass a file as path="
@@ -138,7 +137,7 @@ def _patterns(readme: Path, config: str | None, split: str) -> list[str] | None:
     return splits[split]
 
 
-def _configs(readme: Path) -> list[dict[str, Any]]:
+def _configs(readme: Path) -> list[JsonObject]:
     data = _hub()[0].metadata_load(readme) if readme.is_file() else None
     return (data or {}).get("configs") or []
 

@@ -12,8 +12,6 @@ The difficulties:
 5. Fix a bug in a module that the issue does not name: search, view, then fix.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import random

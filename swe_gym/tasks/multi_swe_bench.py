@@ -3,17 +3,14 @@
 The image also holds the tests and the solution (`/home/fix.patch`).
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from ..errors import TaskError
 from ..tables import decoded
-from ..types import LogScript, Oracle, Task
+from ..types import JsonMapping, JsonObject, LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns, task_name
 from .swebench import TIMEOUT, touched_patterns
 
@@ -67,7 +64,7 @@ class Row(Columns):
     base: Object
     title: Text = ""
     body: Text = ""
-    resolved_issues: Annotated[list[dict[str, Any]], BeforeValidator(_issues)] = []
+    resolved_issues: Annotated[list[JsonObject], BeforeValidator(_issues)] = []
     p2p_tests: Tests = ()
     f2p_tests: Tests = ()
     s2p_tests: Tests = ()
@@ -99,12 +96,12 @@ class MultiSWEBenchSource(DatasetSource):
         org, repo, number = values
         return f"{org}__{repo}-{number}"
 
-    def task_of(self, row: Mapping[str, Any], place: str) -> Task:
+    def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a row."""
         return task_from_row(row, log_parser=self._log_parser, place=place)
 
 
-def task_from_row(row: Mapping[str, Any], *, log_parser: str = "", place: str = "the row") -> Task:
+def task_from_row(row: JsonMapping, *, log_parser: str = "", place: str = "the row") -> Task:
     """Return the task of a row of Multi-SWE-bench.
 
     Raises:

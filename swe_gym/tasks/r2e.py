@@ -4,10 +4,8 @@ Rows have no id and no patch. The id is built from repository and commit, the go
 the commit. Images hold files that a policy must not see: the tests, and descriptions of the commit.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
@@ -15,7 +13,7 @@ from pydantic import BeforeValidator
 
 from ..errors import TaskError
 from ..tables import decoded
-from ..types import ExpectedMap, Oracle, Task, TestStatus
+from ..types import ExpectedMap, JsonMapping, Oracle, Task, TestStatus
 from .dataset import Columns, DatasetSource, Object, Text, Texts, facts, read_columns, task_name
 
 TIMEOUT = 900.0
@@ -86,12 +84,12 @@ class R2ESource(DatasetSource):
         """Return repository and commit."""
         return "-".join(values)
 
-    def task_of(self, row: Mapping[str, Any], place: str) -> Task:
+    def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a row."""
         return task_from_row(row, place=place)
 
 
-def task_from_row(row: Mapping[str, Any], *, place: str = "the row") -> Task:
+def task_from_row(row: JsonMapping, *, place: str = "the row") -> Task:
     """Return the task of a row of R2E-Gym.
 
     Args:
@@ -150,7 +148,7 @@ def is_test(path: str) -> bool:
     return in_tests or fnmatchcase(name, "test_*.py") or fnmatchcase(name, "*_test.py")
 
 
-def _file_diff(file: Mapping[str, Any]) -> str:
+def _file_diff(file: JsonMapping) -> str:
     """Return one file's part of a git diff. It is empty if the row lacks the changes, as for binary files."""
     if file.get("is_binary_file") or not (file["hunks"] or file["header"].get("misc_line")):
         return ""
@@ -165,12 +163,12 @@ def _file_diff(file: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _side(file: Mapping[str, Any], name: str) -> str:
+def _side(file: JsonMapping, name: str) -> str:
     side: str = file[name]["path"]
     return side
 
 
-def _hunk(hunk: Mapping[str, Any]) -> Iterator[str]:
+def _hunk(hunk: JsonMapping) -> Iterator[str]:
     old, new = (_range(hunk["descriptor"][side]) for side in ("old_range", "new_range"))
     section = hunk["descriptor"].get("section") or ""
     yield f"@@ -{old} +{new} @@ {section}".rstrip()
@@ -179,6 +177,6 @@ def _hunk(hunk: Mapping[str, Any]) -> Iterator[str]:
         yield marks[line["type"]] + line["content"].removeprefix("\\ " if line["type"] == "note" else "")
 
 
-def _range(numbers: Mapping[str, Any]) -> str:
+def _range(numbers: JsonMapping) -> str:
     length = numbers.get("length")
     return str(numbers["start"]) if length is None else f"{numbers['start']},{length}"

@@ -1,7 +1,5 @@
 """Records of validated tasks, one line of a record file each."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 Memory holds only the offset of each JSON line and the last batch of a parquet file. A JSON list is held whole.
 """
 
-from __future__ import annotations
-
 import array
 import bisect
 import itertools
@@ -17,12 +15,13 @@ from typing import Any, Protocol
 
 from ..errors import TaskError, UsageError
 from ..tables import SUFFIXES, load_arrow
+from ..types import JsonObject
 
 BATCH = 16
 """Rows of a parquet file that are decoded together. A row of R2E-Gym takes a megabyte."""
 
 Key = tuple[Any, ...]
-Row = dict[str, Any]
+Row = JsonObject
 
 
 class Rows(Protocol):

@@ -1,12 +1,7 @@
 """SWE-bench-Live: rows with the columns of SWE-bench and lists of commands that build, test and print results."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 from ..errors import TaskError
-from ..types import Task
+from ..types import JsonMapping, Task
 from .dataset import Text, Texts, facts, read_columns
 from .swebench import END, START, Row, SWEBenchSource, hidden_tests, image_of, instance_task, parser_name
 
@@ -53,12 +48,12 @@ class SWEBenchLiveSource(SWEBenchSource):
     split = "verified"
     model = LiveRow
 
-    def task_of(self, row: Mapping[str, Any], place: str) -> Task:
+    def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a row."""
         return task_from_row(row, hints=self._hints, place=place)
 
 
-def task_from_row(row: Mapping[str, Any], *, hints: bool = False, place: str = "the row") -> Task:
+def task_from_row(row: JsonMapping, *, hints: bool = False, place: str = "the row") -> Task:
     """Return the task of a row of SWE-bench-Live.
 
     Raises:

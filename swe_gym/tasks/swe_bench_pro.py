@@ -3,19 +3,16 @@
 Rows on the Hub lack both scripts. Pass a copy of the authors' repository, which holds them, as `scripts`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
 from ..errors import TaskError, UsageError
-from ..types import LogScript, Oracle, Task
+from ..types import JsonMapping, LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Text, Texts, facts, read_columns, task_name
 from .swebench import END, START, touched_patterns
 
@@ -88,7 +85,7 @@ class SWEBenchProSource(DatasetSource):
             )
         super().__init__(path, **options)
 
-    def task_of(self, row: Mapping[str, Any], place: str) -> Task:
+    def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a row."""
         if self._scripts is not None and not row.get("run_script"):
             row = {**row, **_scripts(self._scripts, str(row.get("instance_id")))}
@@ -105,7 +102,7 @@ def _scripts(folder: Path, instance_id: str) -> dict[str, str]:
     return {column: file.read_text(encoding="utf-8") for column, file in files.items() if file.is_file()}
 
 
-def task_from_row(row: Mapping[str, Any], *, place: str = "the row") -> Task:
+def task_from_row(row: JsonMapping, *, place: str = "the row") -> Task:
     """Return the task of a row of SWE-bench Pro.
 
     Raises:

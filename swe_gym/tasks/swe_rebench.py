@@ -4,17 +4,14 @@ V1 is Python in SWE-bench's layout. V2 covers twenty languages; the image holds 
 own name.
 """
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
 from ..errors import TaskError, wrong_fields
 from ..tables import decoded
-from ..types import Task
+from ..types import JsonMapping, Task
 from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns
 from .swebench import (
     END,
@@ -80,14 +77,12 @@ class SWERebenchSource(DatasetSource):
         self._hints = hints
         self._interface = interface
 
-    def task_of(self, row: Mapping[str, Any], place: str) -> Task:
+    def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a row."""
         return task_from_row(row, hints=self._hints, interface=self._interface, place=place)
 
 
-def task_from_row(
-    row: Mapping[str, Any], *, hints: bool = False, interface: bool = True, place: str = "the row"
-) -> Task:
+def task_from_row(row: JsonMapping, *, hints: bool = False, interface: bool = True, place: str = "the row") -> Task:
     """Return the task of a row of SWE-rebench. Rows with a language are of V2.
 
     Raises:
@@ -146,7 +141,7 @@ def _script(columns: RebenchRow, recipe: Recipe, folder: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _difficulty(meta: Mapping[str, Any]) -> str:
+def _difficulty(meta: JsonMapping) -> str:
     """Return the difficulty by the authors' model: "easy", "medium" or "hard"."""
     opinions = meta.get("llm_metadata")
     first = opinions[0] if isinstance(opinions, list) and opinions else opinions

@@ -4,8 +4,6 @@ Rows of v5 have `image`, `eval_script`, `log_parser` and `eval_type`. For rows o
 test commands of that harness (`swebench_specs.toml`).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import shlex
@@ -15,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from ..errors import TaskError
-from ..types import LogScript, Oracle, Task
+from ..types import JsonMapping, LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Moment, Object, Text, Texts, facts, read_columns, task_name
 
 TIMEOUT = 1800.0
@@ -76,7 +74,7 @@ class SWEBenchSource(DatasetSource):
         super().__init__(path, **options)
         self._hints = hints
 
-    def task_of(self, row: Mapping[str, Any], place: str) -> Task:
+    def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a row."""
         return task_from_row(row, hints=self._hints, place=place)
 
@@ -106,7 +104,7 @@ class SWEBenchMultimodal(SWEBenchSource):
     split = "dev"
 
 
-def task_from_row(row: Mapping[str, Any], *, hints: bool = False, place: str = "the row") -> Task:
+def task_from_row(row: JsonMapping, *, hints: bool = False, place: str = "the row") -> Task:
     """Return the task of a row of SWE-bench.
 
     Args:

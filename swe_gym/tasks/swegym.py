@@ -1,11 +1,6 @@
 """SWE-Gym: rows with the columns of SWE-bench, without image and test command; this module adds both."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
-from ..types import Task
+from ..types import JsonMapping, Task
 from .dataset import read_columns
 from .swebench import Row, SWEBenchSource, instance_task, known_specs, made_evaluation
 
@@ -22,12 +17,12 @@ class SWEGymSource(SWEBenchSource):
     dataset = "SWE-Gym/SWE-Gym"
     split = "train"
 
-    def task_of(self, row: Mapping[str, Any], place: str) -> Task:
+    def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a row."""
         return task_from_row(row, hints=self._hints, place=place)
 
 
-def task_from_row(row: Mapping[str, Any], *, hints: bool = False, place: str = "the row") -> Task:
+def task_from_row(row: JsonMapping, *, hints: bool = False, place: str = "the row") -> Task:
     """Return the task of a row of SWE-Gym.
 
     Raises:

@@ -4,15 +4,13 @@ The image holds the working repository. The bug is applied when a sandbox starts
 Test files that the bug makes fail are absent while a policy works, as in SWE-smith's own branches.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import TaskError
-from ..types import LogScript, Oracle, Task
+from ..types import JsonMapping, LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Moment, Text, Texts, facts, read_columns, task_name
 from .swebench import END, START, TIMEOUT
 
@@ -63,12 +61,12 @@ class SWESmithSource(DatasetSource):
         self._test_cmd = test_cmd
         self._log_parser = log_parser
 
-    def task_of(self, row: Mapping[str, Any], place: str) -> Task:
+    def task_of(self, row: JsonMapping, place: str) -> Task:
         """Return the task of a row."""
         return task_from_row(row, test_cmd=self._test_cmd, log_parser=self._log_parser, place=place)
 
 
-def task_from_row(row: Mapping[str, Any], *, test_cmd: str = "", log_parser: str = "", place: str = "the row") -> Task:
+def task_from_row(row: JsonMapping, *, test_cmd: str = "", log_parser: str = "", place: str = "the row") -> Task:
     """Return the task of a row of SWE-smith.
 
     Args:

@@ -52,6 +52,7 @@ def read_task(folder: Path) -> Task:
     Raises:
         TaskError: A file is missing or invalid.
     """
+    hidden = folder / "hidden"
     try:
         card = _Card.model_validate(tomllib.loads(_text(folder / "task.toml")))
         return Task(
@@ -66,7 +67,7 @@ def read_task(folder: Path) -> Task:
             tags=card.tags,
             oracle=Oracle(
                 gold_patch=_text(folder / "gold.patch"),
-                test_files=_hidden_tests(folder / "hidden"),
+                test_files={path.relative_to(hidden).as_posix(): _text(path) for path in sorted(hidden.rglob("*.py"))},
                 test_paths=("tests/*",),
                 evaluation=TestCommand(test_cmd=_TEST_CMD),
                 fail_to_pass=card.fail_to_pass,
@@ -76,10 +77,6 @@ def read_task(folder: Path) -> Task:
         )
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, not TOML, or not the right fields
         raise TaskError(f"cannot read the task in {folder}: {error}") from error
-
-
-def _hidden_tests(folder: Path) -> dict[str, str]:
-    return {path.relative_to(folder).as_posix(): _text(path) for path in sorted(folder.rglob("*.py"))}
 
 
 def _text(path: Path) -> str:

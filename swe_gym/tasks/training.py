@@ -3,16 +3,12 @@
 The columns are those that the data loaders of verl and rLLM read.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
-from typing import Any
 
-from ..types import Task
+from ..types import JsonMapping, JsonObject, Task
 
 
-def training_row(task: Task, index: int, source: str, source_options: Mapping[str, Any]) -> dict[str, Any]:
+def training_row(task: Task, index: int, source: str, source_options: JsonMapping) -> JsonObject:
     """Return a task as a row.
 
     Args:

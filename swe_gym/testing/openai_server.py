@@ -15,9 +15,10 @@ import dataclasses
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ..types import JsonMapping, JsonObject
 from .loopback import Answer, Exchange, LoopbackServer
 
 CHAT = "/v1/chat/completions"
@@ -63,11 +64,11 @@ class Reply:
         return self.finish_reason or ("tool_calls" if self.tool_calls else "stop")
 
 
-def in_turn(*replies: Reply) -> Callable[[dict[str, Any]], Reply]:
+def in_turn(*replies: Reply) -> Callable[[JsonObject], Reply]:
     """Return a function for `OpenAIServer` that sends the replies in order, then status 400."""
     left, lock = iter(replies), threading.Lock()
 
-    def reply(request: dict[str, Any]) -> Reply:  # noqa: ARG001  the script ignores it
+    def reply(request: JsonObject) -> Reply:  # noqa: ARG001  the script ignores it
         with lock:
             for said in left:
                 return said
@@ -76,13 +77,13 @@ def in_turn(*replies: Reply) -> Callable[[dict[str, Any]], Reply]:
     return reply
 
 
-def context_length_exceeded(limit: int, prompt: int) -> dict[str, Any]:
+def context_length_exceeded(limit: int, prompt: int) -> JsonObject:
     """Return the body of the error with status 400 for a prompt that is too long."""
     text = f"This model's maximum context length is {limit} tokens. However, your messages resulted in {prompt} tokens."
     return error_body(400, text, code="context_length_exceeded", param="messages")
 
 
-def error_body(status: int, message: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+def error_body(status: int, message: str, *, code: str | None = None, param: str | None = None) -> JsonObject:
     """Return an error in OpenAI's form."""
     kinds = {401: "authentication_error", 429: "rate_limit_error"}
     kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
@@ -102,7 +103,7 @@ class OpenAIServer(LoopbackServer):
 
     def __init__(
         self,
-        reply: Callable[[dict[str, Any]], Reply],
+        reply: Callable[[JsonObject], Reply],
         *,
         model: str = "scripted",
         api_key: str = "sk-loopback",
@@ -143,7 +144,7 @@ class OpenAIServer(LoopbackServer):
         form = _Chat if asked.path == CHAT else _Completion
         self._generate(exchange, request, form)
 
-    def _generate(self, exchange: Exchange, request: dict[str, Any], form: type[_Form]) -> None:
+    def _generate(self, exchange: Exchange, request: JsonObject, form: type[_Form]) -> None:
         made = form(request, f"{form.prefix}-{next(self._numbers)}")
         self._check_length(request, len(made.prompt))
         replies = [self._say(request) for _ in range(request.get("n") or 1)]
@@ -154,12 +155,12 @@ class OpenAIServer(LoopbackServer):
                 write(b"data: " + json.dumps(piece).encode() + b"\n\n")
             write(b"data: [DONE]\n\n")
 
-    def _check_length(self, request: Mapping[str, Any], prompt: int) -> None:
+    def _check_length(self, request: JsonMapping, prompt: int) -> None:
         wanted = prompt + (request.get("max_completion_tokens") or request.get("max_tokens") or 0)
         if self.context_length is not None and wanted > self.context_length:
             raise Answer(400, context_length_exceeded(self.context_length, wanted))
 
-    def _say(self, request: dict[str, Any]) -> Reply:
+    def _say(self, request: JsonObject) -> Reply:
         try:
             return self.reply(request)
         except Answer:
@@ -178,7 +179,7 @@ class _Form:
     kind: str
     piece_kind: str
 
-    def __init__(self, request: Mapping[str, Any], name: str) -> None:
+    def __init__(self, request: JsonMapping, name: str) -> None:
         self.request = request
         self.name = name
         self.prompt = self.read_prompt()
@@ -188,20 +189,20 @@ class _Form:
         """Return the prompt's token ids."""
         raise NotImplementedError
 
-    def choice(self, reply: Reply) -> dict[str, Any]:
+    def choice(self, reply: Reply) -> JsonObject:
         """Return a complete choice, without its index."""
         raise NotImplementedError
 
-    def deltas(self, reply: Reply) -> Iterator[dict[str, Any]]:
+    def deltas(self, reply: Reply) -> Iterator[JsonObject]:
         """Yield the choice in chunks."""
         raise NotImplementedError
 
-    def whole(self, replies: Sequence[Reply]) -> dict[str, Any]:
+    def whole(self, replies: Sequence[Reply]) -> JsonObject:
         """Return the complete reply."""
         choices = [{"index": index, **self.choice(reply)} for index, reply in enumerate(replies)]
         return {**self.head(self.kind), "choices": choices, "usage": self.usage(replies)}
 
-    def pieces(self, replies: Sequence[Reply]) -> Iterator[dict[str, Any]]:
+    def pieces(self, replies: Sequence[Reply]) -> Iterator[JsonObject]:
         """Yield the reply in chunks."""
         head = self.head(self.piece_kind)
         for index, reply in enumerate(replies):
@@ -210,7 +211,7 @@ class _Form:
         if (self.request.get("stream_options") or {}).get("include_usage"):
             yield {**head, "choices": [], "usage": self.usage(replies)}
 
-    def head(self, kind: str) -> dict[str, Any]:
+    def head(self, kind: str) -> JsonObject:
         """Return the fields that every reply starts with."""
         return {"id": self.name, "object": kind, "created": 0, "model": self.request["model"]}
 
@@ -233,25 +234,25 @@ class _Chat(_Form):
             raise Answer(400, error_body(400, "messages must be a non-empty list", param="messages"))
         return list("".join(_text_of(message.get("content")) for message in messages).encode())
 
-    def head(self, kind: str) -> dict[str, Any]:
+    def head(self, kind: str) -> JsonObject:
         ids = {"prompt_token_ids": self.prompt} if self.with_ids else {}
         return {**super().head(kind), **ids}
 
-    def choice(self, reply: Reply) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": reply.content or None}
+    def choice(self, reply: Reply) -> JsonObject:
+        message: JsonObject = {"role": "assistant", "content": reply.content or None}
         if reply.reasoning:
             message["reasoning_content"] = reply.reasoning
         if reply.tool_calls:
             message["tool_calls"] = [self.call(*call) for call in enumerate(reply.tool_calls)]
         return {"message": message, "finish_reason": reply.reason, **self.details(reply)}
 
-    def call(self, index: int, call: tuple[str, str]) -> dict[str, Any]:
+    def call(self, index: int, call: tuple[str, str]) -> JsonObject:
         name, arguments = call
         return {"id": f"call-{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
 
-    def details(self, reply: Reply) -> dict[str, Any]:
+    def details(self, reply: Reply) -> JsonObject:
         """Return the requested details of the tokens."""
-        details: dict[str, Any] = {"logprobs": None}
+        details: JsonObject = {"logprobs": None}
         if self.request.get("logprobs"):
             rows = [
                 {"token": token, "bytes": list(token.encode()), "logprob": logprob, "top_logprobs": []}
@@ -262,7 +263,7 @@ class _Chat(_Form):
             details["token_ids"] = [number for number, _ in reply.tokens]
         return details
 
-    def deltas(self, reply: Reply) -> Iterator[dict[str, Any]]:
+    def deltas(self, reply: Reply) -> Iterator[JsonObject]:
         yield {"delta": {"role": "assistant", "content": ""}}
         for text in _cut(reply.reasoning):
             yield {"delta": {"reasoning_content": text}}
@@ -289,12 +290,12 @@ class _Completion(_Form):
             return prompt
         raise Answer(400, error_body(400, "prompt must be a text or a list of token ids", param="prompt"))
 
-    def choice(self, reply: Reply) -> dict[str, Any]:
+    def choice(self, reply: Reply) -> JsonObject:
         return {"text": reply.content, "finish_reason": reply.reason, **self.details(reply)}
 
-    def details(self, reply: Reply) -> dict[str, Any]:
+    def details(self, reply: Reply) -> JsonObject:
         """Return the requested details of the tokens."""
-        details: dict[str, Any] = {"logprobs": None}
+        details: JsonObject = {"logprobs": None}
         if self.request.get("logprobs") is not None:  # 0 requests only those of the sampled tokens
             names = [self.name_of(number) for number, _ in reply.tokens]
             details["logprobs"] = {
@@ -313,7 +314,7 @@ class _Completion(_Form):
         """Return a token's text in `logprobs`."""
         return f"token_id:{number}" if self.request.get("return_tokens_as_token_ids") else _word(number)
 
-    def deltas(self, reply: Reply) -> Iterator[dict[str, Any]]:
+    def deltas(self, reply: Reply) -> Iterator[JsonObject]:
         for text in _cut(reply.content):
             yield {"text": text}
         yield {"text": "", "finish_reason": reply.reason, **self.details(reply)}

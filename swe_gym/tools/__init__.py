@@ -1,7 +1,5 @@
 """The tools that policies call, and presets of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from ..errors import UsageError, unknown_name
@@ -10,7 +8,7 @@ from .base import Tool, ToolContext, tool
 
 __all__ = ["TOOLS", "TOOLSETS", "Tool", "ToolContext", "make_tools", "tool"]
 
-TOOLS = Registry(
+TOOLS = Registry[object](
     "tool",
     {
         "bash": "swe_gym.tools.bash:bash",

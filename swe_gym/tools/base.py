@@ -1,7 +1,5 @@
 """A tool is one typed function: its name, description and JSON schema come from the signature and the docstring."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re
@@ -13,7 +11,7 @@ import pydantic
 
 from ..errors import UsageError
 from ..sandboxes.base import Sandbox
-from ..types import ToolResult, ToolSpec
+from ..types import JsonMapping, JsonObject, ToolResult, ToolSpec
 
 Examples = Sequence[Mapping[str, object]]
 Run = Callable[..., ToolResult]
@@ -170,7 +168,7 @@ def _check_callable(run: Run, place: int) -> None:
         raise UsageError(f"tool {name} has {first.name!r} in first place: add `context: ToolContext` before it")
 
 
-def _schema_of(hint: Any, *, optional: bool) -> dict[str, Any]:
+def _schema_of(hint: Any, *, optional: bool) -> JsonObject:
     """Return the schema of one parameter: no titles, no defaults, and no null where leaving it out means the same."""
     schema = pydantic.TypeAdapter(hint).json_schema()
     schema = _inlined(schema, schema.get("$defs", {}))
@@ -187,7 +185,7 @@ def _schema_of(hint: Any, *, optional: bool) -> dict[str, Any]:
     return {key: schema[key] for key in (*first, *schema)}
 
 
-def _inlined(node: Any, classes: Mapping[str, Any]) -> Any:
+def _inlined(node: Any, classes: JsonMapping) -> Any:
     """Return a schema without titles, defaults and references: policies read it whole, as part of a larger one."""
     if isinstance(node, list):
         return [_inlined(one, classes) for one in node]

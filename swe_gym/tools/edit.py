@@ -1,7 +1,5 @@
 """The `edit` tool, and the base class of all tools that edit by text."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from ..errors import ToolError

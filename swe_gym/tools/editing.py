@@ -1,7 +1,5 @@
 """Changes of files as pure functions; the tools read, write and report."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import re

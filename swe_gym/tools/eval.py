@@ -1,7 +1,5 @@
 """The `eval` tool."""
 
-from __future__ import annotations
-
 import re
 
 from ..errors import ToolError

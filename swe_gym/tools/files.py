@@ -1,7 +1,5 @@
 """File access for tools. File errors become sentences for the policy."""
 
-from __future__ import annotations
-
 import contextlib
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """The `grep` tool."""
 
-from __future__ import annotations
-
 import dataclasses
 import fnmatch
 import re

@@ -1,7 +1,5 @@
 """The changes of an episode, for undo."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """The `listdir` tool."""
 
-from __future__ import annotations
-
 import dataclasses
 import posixpath
 from typing import Annotated

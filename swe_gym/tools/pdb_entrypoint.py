@@ -1,7 +1,5 @@
 """Rewrites a shell command that runs a Python program into one that debugs it."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Maps line numbers across an edit."""
 
-from __future__ import annotations
-
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence

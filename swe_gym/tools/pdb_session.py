@@ -1,7 +1,5 @@
 """A debugger session in a sandbox."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The `rewrite` tool."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ..errors import ToolError

@@ -1,7 +1,5 @@
 """Command lines in the sandbox, and how policies are told that they ended."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import signal

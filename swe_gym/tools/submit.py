@@ -1,7 +1,5 @@
 """The `submit` tool."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ..types import ToolResult

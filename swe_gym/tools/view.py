@@ -1,7 +1,5 @@
 """The `view` tool."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated
 

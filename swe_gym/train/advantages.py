@@ -5,8 +5,6 @@ one number per sampled token. Pass valid episodes only: those that the infrastru
 policy; those that reached a budget are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

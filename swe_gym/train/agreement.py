@@ -1,7 +1,5 @@
 """Weight sync, and the checks that sampler and trainer agree on log-probabilities."""
 
-from __future__ import annotations
-
 from ..errors import SweGymError
 from ..rollout.tokens import ChatTemplate, Conversation
 from .batch import Batch, segments_batch

@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import gymnasium
 
@@ -18,6 +18,7 @@ from ..rollout.pool import CLOSE_TIMEOUT, EpisodePool
 from ..rollout.progress import Failure
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
 from ..trajectories.trajectory import Trajectory
+from ..types import JsonMapping, JsonObject
 from .config import EnvConfig, GenerationConfig
 
 GRACE = 1.0
@@ -102,7 +103,7 @@ class Collector:
         generation: GenerationConfig,
         generator: Generator,
         template: ChatTemplate,
-        options: dict[str, Any],
+        options: JsonObject,
     ) -> None:
         self._config, self._generation = config, generation
         self._generator, self._template = generator, template
@@ -185,7 +186,7 @@ def _told(failure: Failure) -> str:
     return failure.message if failure.message.startswith(kind) else f"{kind}: {failure.message}"
 
 
-def make_env(config: EnvConfig, options: Mapping[str, Any]) -> gymnasium.Env[str, str]:
+def make_env(config: EnvConfig, options: JsonMapping) -> gymnasium.Env[str, str]:
     """Make an environment of a run; nothing starts.
 
     Args:
@@ -205,7 +206,7 @@ def make_env(config: EnvConfig, options: Mapping[str, Any]) -> gymnasium.Env[str
     return env
 
 
-def task_ids(config: EnvConfig, options: Mapping[str, Any]) -> Sequence[str]:
+def task_ids(config: EnvConfig, options: JsonMapping) -> Sequence[str]:
     """Return the task ids of an environment.
 
     Raises:

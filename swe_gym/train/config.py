@@ -1,7 +1,5 @@
 """The configuration of a training run: a TOML file, each value of which the command line can override."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -10,7 +8,7 @@ from pydantic import Field, ValidationError, field_serializer, field_validator, 
 
 from ..errors import UsageError, wrong_fields
 from ..toml import check_names, override, read_toml
-from ..types import Frozen
+from ..types import Frozen, JsonMapping, JsonObject
 
 RENAMED = {
     "warm_start": "sft",
@@ -119,9 +117,9 @@ class EnvConfig(Frozen):
     """
 
     id: str = "SWE/Micro-v0"
-    options: dict[str, Any] = {}
-    train: dict[str, Any] = {}
-    held_out: dict[str, Any] = {}
+    options: JsonObject = {}
+    train: JsonObject = {}
+    held_out: JsonObject = {}
     system: str = ""
     workers: int = Field(default=16, ge=1)
 
@@ -141,14 +139,14 @@ class GenerationConfig(Frozen):
 
     backend: str = "vllm"
     url: str = ""
-    options: dict[str, Any] = {}
+    options: JsonObject = {}
     temperature: float = Field(default=1.0, gt=0)
     max_tokens: int = Field(default=512, ge=1)
     max_context: int = Field(default=4096, ge=2)
     max_logprob_diff: float = Field(default=0.3, gt=0)
 
     @field_serializer("options")
-    def _without_key(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _without_key(self, options: JsonObject) -> JsonObject:
         """Keep the API key out of files and logs."""
         return {name: value for name, value in options.items() if name != "api_key"}
 
@@ -340,7 +338,7 @@ def load_config(path: str | Path, changes: Iterable[str] = ()) -> TrainConfig:
     return make_config(values)
 
 
-def make_config(values: Mapping[str, Any]) -> TrainConfig:
+def make_config(values: JsonMapping) -> TrainConfig:
     """Make a configuration from nested values.
 
     Raises:
@@ -358,12 +356,12 @@ def make_config(values: Mapping[str, Any]) -> TrainConfig:
         raise UsageError(f"the training configuration is invalid: {wrong_fields(error)}") from error
 
 
-def stored_config(values: Mapping[str, Any]) -> TrainConfig:
+def stored_config(values: JsonMapping) -> TrainConfig:
     """Make the configuration of a run folder's `config.json`, which may use former names."""
     return make_config(_renamed(values))
 
 
-def _renamed(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+def _renamed(values: JsonMapping, section: str = "") -> JsonObject:
     found = {}
     for name, value in values.items():
         known = RENAMED.get(section + name, section + name)
@@ -375,7 +373,7 @@ def _renamed(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
     return found
 
 
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _dotted(values: JsonMapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Each nested value with its dotted name, sections included."""
     for name, value in values.items():
         yield prefix + name, value

@@ -1,7 +1,5 @@
 """The evaluation on held-out tasks: which tasks, and the metrics."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

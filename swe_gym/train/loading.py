@@ -1,7 +1,5 @@
 """Seed the program and load what a configuration names: model and tokenizer."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

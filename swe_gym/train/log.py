@@ -1,7 +1,5 @@
 """The log of a run, `log.jsonl`: one line of JSON per event."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -13,6 +11,7 @@ from typing import Any
 
 from ..atomic import write_text
 from ..lines import append_line, json_lines, whole_lines
+from ..types import JsonObject
 from .trackers import Tracker
 
 
@@ -59,7 +58,7 @@ class Log:
                 tracker.close(failed=failed)
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
+def read_log(path: Path) -> list[JsonObject]:
     """Return the events of a log, in order. An incomplete last line is ignored."""
     return [json.loads(line) for _, line in json_lines(path)]
 
@@ -83,7 +82,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _numbers(prefix: str, metrics: dict[str, Any]) -> list[tuple[str, float]]:
+def _numbers(prefix: str, metrics: JsonObject) -> list[tuple[str, float]]:
     found: list[tuple[str, float]] = []
     for name, value in metrics.items():
         if isinstance(value, dict):

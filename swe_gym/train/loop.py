@@ -1,7 +1,5 @@
 """The training loop: roll out, evaluate, update, sync the weights, repeat."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import logging

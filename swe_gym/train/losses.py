@@ -4,8 +4,6 @@
 add up to the loss of the batch. All tensors have shape (tokens,): one entry per sampled token.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

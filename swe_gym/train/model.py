@@ -1,7 +1,5 @@
 """The model: a causal language model of Hugging Face with an optional value head."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from pathlib import Path

@@ -1,12 +1,10 @@
 """Supervised fine-tuning (SFT) on episodes: demonstrations, or rejection sampling."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 
@@ -18,7 +16,7 @@ from ..rollout.policies import make_policies
 from ..rollout.tokens import ChatTemplate, Completion, Conversation, short_prompt
 from ..trajectories.run_folder import open_trajectories
 from ..trajectories.trajectory import Trajectory, Turn
-from ..types import ToolCall
+from ..types import JsonObject, ToolCall
 from .batch import make_batch
 from .collect import make_env, task_ids
 from .config import EnvConfig, SFTConfig, TrainConfig
@@ -228,7 +226,7 @@ def _as_text(turn: Turn, action_format: str) -> str:
     return "\n\n".join(filter(None, [thought, message.get("content"), written]))
 
 
-def _message(action: str) -> dict[str, Any] | None:
+def _message(action: str) -> JsonObject | None:
     """Parse an action that is a message with tool calls in OpenAI's format; None for other actions."""
     try:
         found = json.loads(action)
@@ -260,7 +258,7 @@ def imitate(learner: Learner, trajectories: Sequence[Trajectory], config: SFTCon
     for epoch in range(config.epochs):
         order = torch.randperm(len(trajectories), generator=draw).tolist()
         for group in _batches(order, lengths, config.batch_tokens):
-            facts: dict[str, Any] = learner.imitate(make_batch([trajectories[index] for index in group]))
+            facts: JsonObject = learner.imitate(make_batch([trajectories[index] for index in group]))
             log.add("sft", 0, epoch=epoch, step=step, episodes=len(group), **facts)
             step += 1
 

@@ -1,17 +1,15 @@
 """The state of a run apart from the weights: saving, resuming, and the check of the run folder."""
 
-from __future__ import annotations
-
 import json
 import random
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ..errors import UsageError
 from ..trajectories.run_folder import differences
+from ..types import JsonObject
 from .checkpoint import Checkpoints, random_state, set_random_state
 from .collect import Played
 from .config import TrainConfig, stored_config
@@ -107,8 +105,8 @@ def check_folder(folder: Path, checkpoints: Checkpoints, config: TrainConfig) ->
         )
 
 
-def _fixed_fields(config: TrainConfig) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(config.model_dump_json())
+def _fixed_fields(config: TrainConfig) -> JsonObject:
+    values: JsonObject = json.loads(config.model_dump_json())
     for section, names in _MAY_CHANGE.items():
         for name in names:
             del values[section][name]

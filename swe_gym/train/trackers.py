@@ -1,7 +1,5 @@
 """Experiment trackers: TensorBoard, Weights & Biases and MLflow. Each receives the numbers of the log."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -9,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import MissingDependency, UsageError, unknown_name
+from ..types import JsonMapping
 
 PROJECT = "swe-gym"
 
@@ -28,7 +27,7 @@ class Tracker(Protocol):
 class TensorBoard:
     """Writes event files into the run folder."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:  # noqa: ARG002  numbers only
+    def __init__(self, folder: Path, config: JsonMapping) -> None:  # noqa: ARG002  numbers only
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = SummaryWriter(folder / "tensorboard")
@@ -46,7 +45,7 @@ class TensorBoard:
 class WandB:
     """Logs to Weights & Biases, configured by its environment variables (`WANDB_PROJECT`, `WANDB_MODE`, ...)."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, config: JsonMapping) -> None:
         import wandb
 
         self._run: Any = wandb.init(name=folder.name, dir=folder, config=dict(config), settings={"silent": True})
@@ -63,7 +62,7 @@ class WandB:
 class MLflow:
     """Logs to MLflow, configured by `MLFLOW_TRACKING_URI` and `MLFLOW_EXPERIMENT_NAME`."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, config: JsonMapping) -> None:
         import mlflow
         from mlflow.entities import Param
 
@@ -92,14 +91,14 @@ class MLflow:
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
-TRACKERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
+TRACKERS: dict[str, Callable[[Path, JsonMapping], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WandB,
     "mlflow": MLflow,
 }
 
 
-def make_tracker(name: str, folder: Path, config: Mapping[str, Any]) -> Tracker:
+def make_tracker(name: str, folder: Path, config: JsonMapping) -> Tracker:
     """Start a tracker.
 
     Args:

@@ -1,13 +1,11 @@
 """One update: from the episodes that were played to an optimizer step and its metrics."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..types import JsonObject
 from .advantages import estimator, explained_variance, gae, nonzero_variance, whiten
 from .agreement import check_logprob_diff, mismatch
 from .batch import Batch, make_batch
@@ -17,7 +15,7 @@ from .learner import Learner, OldLogprobs, Targets
 from .state import RunState
 
 
-def make_update(played: Played, learner: Learner, config: TrainConfig, state: RunState) -> dict[str, Any]:
+def make_update(played: Played, learner: Learner, config: TrainConfig, state: RunState) -> JsonObject:
     """Compute advantages and take the optimizer steps of one update.
 
     Returns:
@@ -50,10 +48,10 @@ def make_update(played: Played, learner: Learner, config: TrainConfig, state: Ru
     return {**metrics, **learner.learn(batch, old, targets, state.shuffle)}
 
 
-def rollout_metrics(played: Played) -> dict[str, Any]:
+def rollout_metrics(played: Played) -> JsonObject:
     """Return the metrics of the episodes themselves."""
     count = len(played.trajectories)
-    metrics: dict[str, Any] = {"episodes": count, "lost": len(played.lost), "first_lost": next(iter(played.lost), "")}
+    metrics: JsonObject = {"episodes": count, "lost": len(played.lost), "first_lost": next(iter(played.lost), "")}
     if count:
         turns = [turn for one in played.trajectories for turn in one.turns]
         metrics |= {

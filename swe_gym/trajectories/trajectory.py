@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..errors import UsageError, wrong_fields
 from ..lines import append_line, json_lines
-from ..types import Frozen, ToolSpec, Verdict
+from ..types import Frozen, JsonObject, ToolSpec, Verdict
 
 MAX_TEXT = 256 << 10
 """Bytes kept of each text of a turn: action, thought, argument, observation."""
@@ -91,8 +91,8 @@ class PolicyInfo(Frozen):
 
     name: str = ""
     model: str = ""
-    sampling: dict[str, Any] = {}
-    options: dict[str, Any] = {}
+    sampling: JsonObject = {}
+    options: JsonObject = {}
 
 
 class Segment(Frozen):
@@ -149,12 +149,12 @@ class Turn(Frozen):
     action: str
     thought: str = ""
     tool: str = ""
-    arguments: dict[str, Any] = {}
+    arguments: JsonObject = {}
     observation: str
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
-    info: dict[str, Any] = {}
+    info: JsonObject = {}
     seconds: float = 0.0
     policy_seconds: float = 0.0
     usage: Usage = Usage()
@@ -225,22 +225,22 @@ class Trajectory(Frozen):
     experiment: str = ""
     policy: PolicyInfo = PolicyInfo()
     env_id: str = ""
-    env: dict[str, Any] = {}
-    sandbox: dict[str, Any] = {}
+    env: JsonObject = {}
+    sandbox: JsonObject = {}
     tools: tuple[ToolSpec, ...] = ()
     seed: int | None = None
     started: str = ""
     observation: str
     turns: tuple[Turn, ...]
     segments: tuple[Segment, ...] = ()
-    messages: tuple[dict[str, Any], ...] = ()
+    messages: tuple[JsonObject, ...] = ()
     outcome: str
     reason: str = ""
     failure: str = ""
     reward_valid: bool
     resolved: bool
     reward: float
-    info: dict[str, Any] = {}
+    info: JsonObject = {}
     patch: str = ""
     patch_bytes: int = 0
     usage: Usage = Usage()
@@ -287,7 +287,7 @@ class Trajectory(Frozen):
                 raise UsageError(f"{path}, line {number}: {error}") from error
 
 
-def why_ended(info: dict[str, Any]) -> str:
+def why_ended(info: JsonObject) -> str:
     """Return the stop reason: "submit", the limit, or the failure's name. Empty while the episode runs."""
     if info["outcome"] == "submitted":
         return "submit"

@@ -10,8 +10,7 @@ from swe_gym.errors import Unsupported
 from swe_gym.grading.tests import TESTS
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.testing.cheats import AWARE, CHEATS, HONEST, Cheat, play_cheat
-from swe_gym.testing.cheats.interpreter import INTERPRETER
-from swe_gym.testing.cheats.reporter import REPORTER
+from swe_gym.testing.cheats.base import read_cheats
 from swe_gym.types import Task
 
 SILENT = ("nothing", "odd-files", "environment")
@@ -45,7 +44,9 @@ def test_only_honest_work_counts(
     assert bool(result.signs) is not (cheat.resolved or cheat.name in SILENT), result.signs
 
 
-@pytest.mark.parametrize("cheat", [*INTERPRETER, *REPORTER, BY_COPY], ids=lambda cheat: cheat.name)
+@pytest.mark.parametrize(
+    "cheat", [*read_cheats("interpreter"), *read_cheats("reporter"), BY_COPY], ids=lambda cheat: cheat.name
+)
 @pytest.mark.parametrize("name", ["shop", "words"])
 def test_without_counter_tests_these_are_rewarded(
     name: str, cheat: Cheat, tasks: dict[str, Task], open_box: Callable[[Task], Sandbox]

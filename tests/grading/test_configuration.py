@@ -1,7 +1,5 @@
 """pytest's configuration in files, which a policy may fill with anything."""
 
-import time
-
 import pytest
 
 from swe_gym.grading.configuration import pytest_section
@@ -21,6 +19,4 @@ def test_changes_outside_pytest_sections_are_ignored() -> None:
     ids=["deep", "digits", "dots", "long", "broken", "no text"],
 )
 def test_invalid_toml_is_compared_as_text(data: bytes) -> None:
-    started = time.process_time()
     assert pytest_section("pyproject.toml", data) == data.decode("utf-8", "replace")
-    assert time.process_time() - started < 5

@@ -1,8 +1,5 @@
 """Log parsers on small logs of each kind, and on any text."""
 
-import sys
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -568,27 +565,22 @@ HOSTILE = {
 }
 
 
-LIMIT = 0.5 if sys.gettrace() is None else 5  # seconds; coverage slows parsers down
-
-
+@pytest.mark.timeout(30)  # a quadratic pattern takes minutes, a linear one a few hundredths of a second
 @pytest.mark.parametrize("kind", sorted(HOSTILE))
-def test_time_is_linear(kind: str) -> None:
-    """A quadratic pattern would take many seconds for a line of 50,000 characters."""
-    text = HOSTILE[kind] * (50_000 // len(HOSTILE[kind]))
-    for name in PARSERS:
-        started = time.process_time()
-        load_parser(name)(f"test {text}x\nStarting browser\n{text}\n✔ {text}x")
-        assert time.process_time() - started < LIMIT, name
+@pytest.mark.parametrize("name", PARSERS)
+def test_time_is_linear(name: str, kind: str) -> None:
+    text = HOSTILE[kind] * (200_000 // len(HOSTILE[kind]))
+    load_parser(name)(f"test {text}x\nStarting browser\n{text}\n✔ {text}x")
 
 
+@pytest.mark.timeout(60)  # a quadratic pattern takes many minutes
 @pytest.mark.parametrize(
     ("name", "line"),
-    [("phpunit", "✔ a" + " " * 200_000 + "b"), ("googletest", "[ OK ] a, where " * 12_000)],
+    [("phpunit", "✔ a" + " " * 1_000_000 + "b"), ("googletest", "[ OK ] a, where " * 60_000)],
+    ids=["phpunit", "googletest"],
 )
 def test_time_is_linear_for_lines_that_almost_match(name: str, line: str) -> None:
-    started = time.process_time()
     load_parser(name)(line)
-    assert time.process_time() - started < 2
 
 
 def test_name_of_many_digits() -> None:
@@ -597,12 +589,9 @@ def test_name_of_many_digits() -> None:
     assert list(load_parser("doctest")(log).values()) == [P]
 
 
-def test_log_of_10_mb_takes_at_most_two_seconds() -> None:
-    """A quarter of it is read, in a quarter of the time."""
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_long_log_takes_linear_time(name: str) -> None:
     noise = "2026-11-20 12:00:00 INFO something happened in a module that logs a lot, with details (x=1) [ok]\n"
-    log = noise * (2_500_000 // len(noise)) + PYTEST + DJANGO
-    for name in PARSERS:
-        started = time.process_time()
-        found = load_parser(name)(log)
-        assert time.process_time() - started < LIMIT, name
-        assert found or name not in ("pytest", "django")
+    found = load_parser(name)(noise * (2_500_000 // len(noise)) + PYTEST + DJANGO)
+    assert found or name not in ("pytest", "django")

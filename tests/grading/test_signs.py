@@ -1,7 +1,5 @@
 """Signs of cheating: found in cheats, not in honest work, and in bounded time."""
 
-import time
-
 import pytest
 
 from swe_gym.grading.patch import REGULAR, FileChange, Patch
@@ -84,16 +82,15 @@ def test_a_counter_test_that_passed_is_a_sign() -> None:
         assert signs_in_work(Patch(), verdict, Oracle()) == expected
 
 
+@pytest.mark.timeout(300)  # quadratic time would be hours
 @pytest.mark.parametrize(
     "text",
     [
-        *("git " * 250_000, "addopts = " * 100_000, "def __eq__(self, " * 60_000, "x" * 1_000_000),
-        *("def __eq__(self, other):" + "\n" * 100_000, "pytest.skip(\n" * 100_000),
+        *("git " * 1_000_000, "addopts = " * 400_000, "def __eq__(self, " * 240_000, "x" * 4_000_000),
+        *("def __eq__(self, other):" + "\n" * 400_000, "pytest.skip(\n" * 400_000),
     ],
     ids=["git", "addopts", "equal", "letters", "blank lines", "skip"],
 )
-def test_long_texts_take_no_time(text: str) -> None:
-    started = time.process_time()
+def test_long_texts_take_linear_time(text: str) -> None:
     signs_in_call(bash(text))
     signs(work("a.py", text))
-    assert time.process_time() - started < 2

@@ -1,4 +1,3 @@
-import time
 from collections.abc import Callable
 
 import pytest
@@ -169,12 +168,11 @@ def test_a_closed_sandbox_raises_sandbox_closed(context_for: Callable[..., ToolC
         grep(context, "x")
 
 
-def test_unexpected_output_of_grep_is_parsed_fast() -> None:
+@pytest.mark.timeout(60)  # quadratic time would be many minutes
+def test_unexpected_output_of_grep_is_parsed_in_linear_time() -> None:
     """A policy may replace grep by its own program."""
     with FakeSandbox(replies=[Reply(match="^grep", stdout=b"a" * 1_000_000)]) as sandbox:
-        started = time.process_time()
         assert grep(ToolContext(sandbox), "a").startswith("No line")
-        assert time.process_time() - started < 5
 
 
 def test_all_runs_of_grep_in_one_call_share_a_deadline() -> None:

@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,15 +39,14 @@ def test_a_line_that_is_replaced_by_something_else_is_gone() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (range(3000), [f"    {number}" for number in range(3001)]),
-        (["x = 1"] * 50_000, ["x = 2", *["x = 1"] * 50_000]),
+        (range(20_000), [f"    {number}" for number in range(20_001)]),
+        (["x = 1"] * 300_000, ["x = 2", *["x = 1"] * 300_000]),
     ],
     ids=["every line rewritten", "one line again and again"],
 )
-def test_a_large_file_is_fast(old: list[str], new: list[str]) -> None:
-    started = time.process_time()
-    moved_lines([str(line) for line in old], new)
-    assert time.process_time() - started < 5
+@pytest.mark.timeout(120)  # comparing all pairs of lines would take hours
+def test_a_large_file_takes_linear_time(old: list[str], new: list[str]) -> None:
+    assert len(moved_lines([str(line) for line in old], new)) <= len(old)
 
 
 @given(

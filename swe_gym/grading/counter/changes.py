@@ -1,7 +1,5 @@
 """Finds the ways to change an assertion so that right work must fail it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter
@@ -71,6 +69,12 @@ OPERATORS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.In: (r"\bin\b", "not in"),
 }
 """Comparison -> pattern of its text, and its opposite."""
+
+KNOWN = frozenset(
+    {"assertTrue", "assertIn", "assertInHTML", "assertIsInstance", "assertRegex", "assertRegexpMatches"}
+    | {"assertContains", "fnmatch_lines", "fnmatch_lines_random", "assert_outcomes"}
+)
+"""Further assertions that `_Finder._in_known` reads."""
 
 CALLED = frozenset(
     {"assert_called_with", "assert_called_once_with", "assert_has_calls"}
@@ -246,8 +250,10 @@ class _Finder:
         name = name_of(call)
         if any(isinstance(argument, ast.Starred) for argument in call.args):
             return
-        if name in READERS:
-            yield from READERS[name](self, call)
+        if name in RAISING | WARNING:
+            yield from self._in_raises(call)
+        elif name in KNOWN:
+            yield from self._in_known(name, call)
         elif EQUAL.fullmatch(name):
             yield from self._in_equality(call)
         elif name in CALLED:
@@ -275,28 +281,20 @@ class _Finder:
         expected = set(_expected(helper, self._source))
         return [argument for argument, parameter in zip(call.args, parameters, strict=False) if parameter in expected]
 
-    def _in_truth(self, call: ast.Call) -> Iterator[Change]:
-        if call.args:
-            yield from self._in_condition(call.args[0])
-
-    def _in_membership(self, call: ast.Call) -> Iterator[Change]:
-        if call.args:
-            yield from self._absent(call.args[0])
-
-    def _in_instance(self, call: ast.Call) -> Iterator[Change]:
-        if len(call.args) > 1:
-            yield self._other_type(call.args[1])
-
-    def _in_match(self, call: ast.Call) -> Iterator[Change]:
-        yield from self._patterns(*call.args[1:2])
-
-    def _in_lines(self, call: ast.Call) -> Iterator[Change]:
-        match call.args:
-            case [ast.List(elts=[*_, line])]:
+    def _in_known(self, name: str, call: ast.Call) -> Iterator[Change]:
+        match name, call.args:
+            case "assertTrue", [condition, *_]:
+                yield from self._in_condition(condition)
+            case "assertIn" | "assertInHTML", [member, *_]:
+                yield from self._absent(member)
+            case "assertIsInstance", [_, kinds, *_]:
+                yield self._other_type(kinds)
+            case "assertRegex" | "assertRegexpMatches" | "assertContains", [_, pattern, *_]:
+                yield from self._patterns(pattern)
+            case "fnmatch_lines" | "fnmatch_lines_random", [ast.List(elts=[*_, line])]:
                 yield from self._patterns(line)
-
-    def _in_outcomes(self, call: ast.Call) -> Iterator[Change]:
-        yield from self._literals(*(keyword.value for keyword in call.keywords))
+            case "assert_outcomes", _:
+                yield from self._literals(*(keyword.value for keyword in call.keywords))
 
     def _in_equality(self, call: ast.Call) -> Iterator[Change]:
         if len(call.args) < 2:  # `assertNumQueries(2)`, `assertTemplateUsed("a.html")`
@@ -383,18 +381,6 @@ class _Finder:
 
     def _replaced(self, kind: Kind, node: ast.expr, draw: Draw) -> Change:
         return Change(kind, *self._source.span(node), draw)
-
-
-READERS: dict[str, Callable[[_Finder, ast.Call], Iterator[Change]]] = {
-    **dict.fromkeys(RAISING | WARNING, _Finder._in_raises),
-    **dict.fromkeys(("assertIn", "assertInHTML"), _Finder._in_membership),
-    **dict.fromkeys(("assertRegex", "assertRegexpMatches", "assertContains"), _Finder._in_match),
-    **dict.fromkeys(("fnmatch_lines", "fnmatch_lines_random"), _Finder._in_lines),
-    "assertTrue": _Finder._in_truth,
-    "assertIsInstance": _Finder._in_instance,
-    "assert_outcomes": _Finder._in_outcomes,
-}
-"""Assertion -> method that finds its changes. The names of others tell theirs."""
 
 
 def _expected(helper: Function, source: Source) -> Iterator[str]:

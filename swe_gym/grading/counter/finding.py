@@ -1,7 +1,5 @@
 """Finds the function of a required test, by its id in a published list, in the files of a sandbox."""
 
-from __future__ import annotations
-
 import ast
 import posixpath
 import re

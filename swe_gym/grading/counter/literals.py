@@ -4,8 +4,6 @@ Only characters of one literal change, without a marker or a fixed formula: code
 it from one that a person wrote.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -1,7 +1,5 @@
 """Chooses the tests that get a counter-test, the change of each, and the run in which it takes place."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ exceptions, `try` without handlers, `finally`, and loops over literals. It does 
 the rest.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections import Counter

@@ -1,7 +1,5 @@
 """Parses a test file, and edits it without changing anything else."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import io

@@ -3,8 +3,6 @@
 A parser keeps whole test ids. `grading.matching` matches the cut ids of published lists.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ...registry import Registry
@@ -30,7 +28,7 @@ def _in(module: str, *names: str, **functions: str) -> dict[str, str]:
     return {name: f"{HERE}.{module}:parse_{functions.get(name, name)}" for name in (*names, *functions)}
 
 
-LOG_PARSERS = Registry(
+LOG_PARSERS = Registry[LogParser](
     "log parser",
     {
         # Python. Repositories are the names of SWE-bench's own parsers.
@@ -78,8 +76,7 @@ def load_parser(name: str) -> LogParser:
     Raises:
         UsageError: The name is unknown.
     """
-    parser: LogParser = LOG_PARSERS.load(name.removeprefix(HARNESS_PREFIX))
-    return parser
+    return LOG_PARSERS.load(name.removeprefix(HARNESS_PREFIX))
 
 
 def runner_of(parser: object) -> str:

@@ -4,8 +4,6 @@ A test is announced as `test_a (module.Class) ... `. Its result follows on the s
 test with a docstring is announced with its first line, and published lists name it by that line: it has both names.
 """
 
-from __future__ import annotations
-
 import re
 
 from ...types import TestStatus

@@ -1,11 +1,9 @@
 """Log parsers for JavaScript: jest, vitest, mocha, karma, tap."""
 
-from __future__ import annotations
-
 import re
 
 from ...types import TestStatus
-from .lines import LogParser, by_line, clean_lines, note, stripped_lines, without_end
+from .lines import LogParser, Results, by_line, clean_lines, stripped_lines, without_end, worst
 
 PASSED, FAILED, SKIPPED = TestStatus.PASSED, TestStatus.FAILED, TestStatus.SKIPPED
 MARKS = {"✓": PASSED, "✔": PASSED, "✕": FAILED, "✖": FAILED, "×": FAILED, "○": SKIPPED, "↓": SKIPPED}  # noqa: RUF001  a mark, not a letter
@@ -31,18 +29,17 @@ parse_tap = by_line(r"(?P<status>ok|not ok) \d+ (?P<test>.+)", {"ok": PASSED, "n
 parse_jest_files = by_line(rf"(?P<status>PASS|FAIL) (?P<test>\S.*?){TIME}", {"PASS": PASSED, "FAIL": FAILED})
 
 
-def parse_jest_suites(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_jest_suites(log: str) -> Results:
     """Read jest with the file before each test's name, `a.test.js:test`, and the files themselves."""
-    results: dict[str, TestStatus] = {}
     suite = ""
     for line in stripped_lines(log):
         word, _, rest = line.partition(" ")
         if word in ("PASS", "FAIL") and rest:
             suite = without_end(rest, JEST_TIME)
-            note(results, suite, PASSED if word == "PASS" else FAILED)
+            yield suite, PASSED if word == "PASS" else FAILED
         elif suite and word in JEST_MARKS and rest:
-            note(results, f"{suite}:{without_end(rest, JEST_TIME)}", JEST_MARKS[word])
-    return results
+            yield f"{suite}:{without_end(rest, JEST_TIME)}", JEST_MARKS[word]
 
 
 def parse_jest_or_json(log: str) -> dict[str, TestStatus]:
@@ -68,9 +65,9 @@ class Suites:
         return separator.join([*(name for _, name in self._open[-MAX_DEPTH:]), test])
 
 
-def parse_calypso(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_calypso(log: str) -> Results:
     """Read jest with suites, `suite - test`, from the shell's trace of each jest to its first failure or summary."""
-    results: dict[str, TestStatus] = {}
     suites = Suites()
     reading = False
     for line in clean_lines(log):
@@ -81,19 +78,18 @@ def parse_calypso(log: str) -> dict[str, TestStatus]:
             reading = False
         elif reading and text[:1] in ("✓", "✕"):
             name = CALYPSO_TIME.sub("", text[1:].strip()).strip()
-            note(results, suites.name(name, " - "), MARKS[text[0]])
+            yield suites.name(name, " - "), MARKS[text[0]]
         elif reading and text and line[0].isspace():
             suites.enter(line)
-    return results
 
 
-def parse_karma(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_karma(log: str) -> Results:
     """Read karma's mocha reporter: `suite > test`, from the browser's start to the summary.
 
     The names are those of SWE-bench's lists: a suite begins where the indentation grows and ends where it shrinks. A
     suite that follows another of the same depth keeps the name of the first.
     """
-    results: dict[str, TestStatus] = {}
     suites: list[str] = []
     depth, started = -1, False
     for line in clean_lines(log):
@@ -105,14 +101,13 @@ def parse_karma(log: str) -> dict[str, TestStatus]:
         elif not started or match is None:
             continue
         elif match["mark"]:
-            note(results, " > ".join([*suites[-MAX_DEPTH:], match["text"]]), MARKS[match["mark"]])
+            yield " > ".join([*suites[-MAX_DEPTH:], match["text"]]), MARKS[match["mark"]]
         elif (indent := len(match["indent"])) > depth and indent:
             suites.append(match["text"])
             depth = indent
         elif indent and indent < depth:
             del suites[-1:]
             depth = indent
-    return results
 
 
 # --- logs that name failures only ---------------------------------------------------------------------------------
@@ -121,19 +116,18 @@ def parse_karma(log: str) -> dict[str, TestStatus]:
 parse_marked: LogParser = by_line(r"(?P<status>\d)\d*\) (?P<test>.+)", dict.fromkeys("123456789", FAILED))
 
 
-def parse_chart_js(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_chart_js(log: str) -> Results:
     """Read karma's failures: `Chrome 100.0 (Linux) suite test FAILED`."""
-    results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         browser = BROWSER.search(line) if line.endswith("FAILED") else None
         if browser:
-            note(results, line[browser.end() :].removesuffix("FAILED").strip(), FAILED)
-    return results
+            yield line[browser.end() :].removesuffix("FAILED").strip(), FAILED
 
 
-def parse_p5js(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_p5js(log: str) -> Results:
     """Read mocha's failures: a number, suites and the test, each deeper than the one before, the last with a colon."""
-    results: dict[str, TestStatus] = {}
     names: list[str] = []
     depth = -1
     for line in clean_lines(log):
@@ -148,6 +142,5 @@ def parse_p5js(log: str) -> dict[str, TestStatus]:
             continue
         names, depth = [*names, text.removesuffix(":")], indent
         if text.endswith(":"):
-            note(results, ":".join(names), FAILED)
+            yield ":".join(names), FAILED
             names = []
-    return results

@@ -3,14 +3,12 @@
 They read tag by tag: no XML parser sees text that a policy can write.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable
 
 from ...types import TestStatus
-from .lines import ESCAPES, LogParser, note
+from .lines import ESCAPES, LogParser, Results, worst
 
 TAG = re.compile(r'<(?P<kind>testcase|/testcase|failure|error|skipped)\b(?P<attributes>(?:[^<>"]++|"[^"<]*+")*+)>')
 ATTRIBUTE = re.compile(r'\b(\w++)="([^"]{0,4000})"')  # Python reads no number of more digits, as in "&#65;"
@@ -24,8 +22,8 @@ def junit(name: Callable[[str, str], str]) -> LogParser:
         name: Makes a test's name from the XML's class, which may be empty, and name.
     """
 
-    def parse(log: str) -> dict[str, TestStatus]:
-        results: dict[str, TestStatus] = {}
+    @worst
+    def parse(log: str) -> Results:
         test, ends = "", list[TestStatus]()
         for tag in TAG.finditer(ESCAPES.sub("", log)):
             kind, attributes = tag["kind"], tag["attributes"]
@@ -35,25 +33,12 @@ def junit(name: Callable[[str, str], str]) -> LogParser:
             elif kind in ENDS:
                 ends.append(ENDS[kind])
             if test and (kind == "/testcase" or (kind == "testcase" and attributes.endswith("/"))):
-                note(results, test, ends[0] if ends else TestStatus.PASSED)
+                yield test, ends[0] if ends else TestStatus.PASSED
                 test = ""
-        return results
 
     return parse
 
 
-def _spaced(place: str, test: str) -> str:
-    return f"{place} {test}".strip()
-
-
-def _bracketed(place: str, test: str) -> str:
-    return html.unescape(f"{test} ({place})" if place and test else test)
-
-
-def _joined(place: str, test: str) -> str:
-    return html.unescape(f"{place}::{test}" if place else test)
-
-
-parse_junit = junit(_spaced)
-parse_gradle_junit = junit(_bracketed)
-parse_junit_nodes = junit(_joined)
+parse_junit = junit(lambda place, test: f"{place} {test}".strip())
+parse_gradle_junit = junit(lambda place, test: html.unescape(f"{test} ({place})" if place and test else test))
+parse_junit_nodes = junit(lambda place, test: html.unescape(f"{place}::{test}" if place else test))

@@ -1,12 +1,10 @@
 """Log parsers for Maven, Ant and Gradle."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 
 from ...types import TestStatus
-from .lines import by_line, note, stripped_lines
+from .lines import Results, by_line, note, stripped_lines, worst
 
 PASSED, FAILED, ERROR, SKIPPED = TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR, TestStatus.SKIPPED
 
@@ -52,22 +50,21 @@ def parse_maven(log: str) -> dict[str, TestStatus]:
     return results
 
 
-def parse_maven_classes(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_maven_classes(log: str) -> Results:
     """Read the summaries that Maven's Surefire prints of each class, under the class's name, and failed methods.
 
     Before Surefire 2.19, the summary lacks the name: it is that of the class announced as running.
     """
-    results: dict[str, TestStatus] = {}
     running = ""
     for line in stripped_lines(log):
         if match := CLASS.search(line):
-            note(results, match["rest"].partition(" in ")[2] or running, _class_status(match))
+            yield match["rest"].partition(" in ")[2] or running, _class_status(match)
             running = ""
         elif match := RUNNING.fullmatch(line):
             running = match["test"]
         elif match := METHOD.match(line):
-            note(results, match["test"], FAILED if match["status"] == "FAILURE" else ERROR)
-    return results
+            yield match["test"], FAILED if match["status"] == "FAILURE" else ERROR
 
 
 def _class_status(summary: re.Match[str]) -> TestStatus:
@@ -77,33 +74,31 @@ def _class_status(summary: re.Match[str]) -> TestStatus:
     return SKIPPED if skipped == run else PASSED  # a class whose tests did not run has not passed
 
 
-def parse_gradle(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_gradle(log: str) -> Results:
     """Read tests as Gradle names them, `Class > method`. Other output may separate a name from its result."""
-    results: dict[str, TestStatus] = {}
     pending = ""
     for line in stripped_lines(log):
         test, _, word = line.rpartition(" ")
         if word in METHOD_ENDS and test and not line.startswith(">"):
-            note(results, test.rstrip(), METHOD_ENDS[word])
+            yield test.rstrip(), METHOD_ENDS[word]
             pending = ""
         elif GRADLE_NAME.fullmatch(line):
             pending = line
         elif pending and line in METHOD_ENDS:
-            note(results, pending, METHOD_ENDS[line])
+            yield pending, METHOD_ENDS[line]
             pending = ""
-    return results
 
 
-def parse_gradle_tasks(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_gradle_tasks(log: str) -> Results:
     """Read Gradle's tasks, `project:task`, and the tests that it names, `Class > method`."""
-    results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         test, _, word = line.rpartition(" ")
         task = TASK.fullmatch(line)
         if task:
             status = TASK_ENDS.get(task["status"] or "")
             if status is not None:
-                note(results, task["test"], status)
+                yield task["test"], status
         elif " > " in test and word in METHOD_ENDS:
-            note(results, test, METHOD_ENDS[word])
-    return results
+            yield test, METHOD_ENDS[word]

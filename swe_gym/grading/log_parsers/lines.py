@@ -1,7 +1,6 @@
 """The parts that all log parsers share: clean lines, and results of which the worst counts."""
 
-from __future__ import annotations
-
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 
@@ -9,6 +8,9 @@ from ...types import TestStatus
 
 LogParser = Callable[[str], dict[str, TestStatus]]
 """Reads the log of a test run: test id -> status. Pure, never raises, linear in the length of the log."""
+
+Results = Iterator[tuple[str, TestStatus]]
+"""Tests and their results, in the order of the log."""
 
 ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours and cursor movements
@@ -41,6 +43,19 @@ def note(results: dict[str, TestStatus], test: str, status: TestStatus) -> None:
         results[test] = status
 
 
+def worst(read: Callable[[str], Results]) -> LogParser:
+    """Make a parser of a generator. If several results share a name, the worst counts, as in `note`."""
+
+    @functools.wraps(read)
+    def parse(log: str) -> dict[str, TestStatus]:
+        results: dict[str, TestStatus] = {}
+        for test, status in read(log):
+            note(results, test, status)
+        return results
+
+    return parse
+
+
 def without_end(name: str, pattern: re.Pattern[str]) -> str:
     """Return a name without a suffix that a pattern matches, such as a duration. Fast for names of any length."""
     match = pattern.search(name, max(0, len(name) - TAIL))
@@ -58,15 +73,14 @@ def by_line(pattern: str, statuses: Mapping[str, TestStatus], suffix: re.Pattern
     """
     matches = re.compile(pattern).fullmatch
 
-    def parse(log: str) -> dict[str, TestStatus]:
-        results: dict[str, TestStatus] = {}
+    @worst
+    def parse(log: str) -> Results:
         for match in filter(None, map(matches, stripped_lines(log))):
             parts = match.groupdict()
             status = statuses.get(parts["status"] or parts.get("status2", ""))
             if status is not None:
                 name = (parts["test"] or parts.get("test2") or "").strip()
-                note(results, without_end(name, suffix) if suffix else name, status)
-        return results
+                yield (without_end(name, suffix) if suffix else name), status
 
     return parse
 

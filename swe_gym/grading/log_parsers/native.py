@@ -1,12 +1,10 @@
 """Log parsers for Go, Rust, C and C++: one line per test, or doctest's XML."""
 
-from __future__ import annotations
-
 import html
 import re
 
 from ...types import TestStatus
-from .lines import ESCAPES, by_line, note
+from .lines import ESCAPES, Results, by_line, worst
 
 PASSED, FAILED, ERROR, SKIPPED = TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR, TestStatus.SKIPPED
 
@@ -43,12 +41,12 @@ TAG = re.compile(r"<(?P<end>/?)(?P<kind>TestCase|SubCase|Expression)\b(?P<attrib
 NAME = re.compile(r'\bname="([^"]{0,4000})"')  # Python does not read numbers of more digits, as in "&#65;"
 
 
-def parse_doctest(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_doctest(log: str) -> Results:
     """Read doctest's XML (`-s -r=xml`): `test case > sub-case`, which fails with any expression in it.
 
     It reads tag by tag: no XML parser sees text that a policy can write.
     """
-    results: dict[str, TestStatus] = {}
     case, open_parts = "", list[str]()
     for tag in TAG.finditer(ESCAPES.sub("", log)):
         kind, attributes = tag["kind"], tag["attributes"]
@@ -58,13 +56,12 @@ def parse_doctest(log: str) -> dict[str, TestStatus]:
             del open_parts[-1:]
         elif kind == "SubCase":
             test = f"{case} > {_name(attributes)}"
-            note(results, test, PASSED)
+            yield test, PASSED
             if not attributes.endswith("/"):
                 open_parts.append(test)
         elif 'success="true"' not in attributes and not tag["end"]:
             for test in open_parts[-MAX_DEPTH:]:
-                note(results, test, FAILED)
-    return results
+                yield test, FAILED
 
 
 def _name(attributes: str) -> str:

@@ -1,7 +1,5 @@
 """Log parsers for pytest: the lines of its short summary and of a verbose run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Log parser for R2E-Gym's short names: the part of a node id after the file, with dots: `TestA.test_b[c]`."""
 
-from __future__ import annotations
-
 from ...types import TestStatus
 from .lines import clean_lines
 

@@ -1,16 +1,14 @@
 """Log parsers for twenty languages, with the test names of SWE-rebench V2's lists."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from ...types import TestStatus
+from ...types import JsonObject, TestStatus
 from .junit import parse_junit
 from .jvm import RUNNING, parse_maven
-from .lines import TAIL, by_line, clean_lines, note, stripped_lines, without_end
+from .lines import TAIL, Results, by_line, clean_lines, note, stripped_lines, without_end, worst
 
 PASSED, FAILED, ERROR, SKIPPED = TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR, TestStatus.SKIPPED
 
@@ -29,18 +27,17 @@ PEST_DURATION = re.compile(r"\s\d+(?:\.\d+)?s$")
 TAP = re.compile(r"(?P<status>ok|not ok)\s+\d+\s+-\s+(?P<test>.+)")
 
 
-def parse_js(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_js(log: str) -> Results:
     """Read mocha: a check mark or a dash, or a number if the test failed."""
-    results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         numbered = NUMBERED.match(line)
         if numbered:
             name = line[numbered.end() :]
             for test in {name, name.removesuffix(":")}:
-                note(results, without_end(test, DURATION), FAILED)
+                yield without_end(test, DURATION), FAILED
         elif line[:1] in CHECKED and line[1:2].isspace():
-            note(results, without_end(line[1:], DURATION), CHECKED[line[0]])
-    return results
+            yield without_end(line[1:], DURATION), CHECKED[line[0]]
 
 
 parse_npx = by_line(
@@ -49,21 +46,20 @@ parse_npx = by_line(
 )
 
 
-def parse_js_symbols(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_js_symbols(log: str) -> Results:
     """Read jest, vitest and the like: one of many marks, and sometimes a label before the name, "[unit]: "."""
-    results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         if line[:1] in SYMBOLS and line:
             name = line[1:].strip()
             if name.startswith("["):
                 name = name.partition("]:")[2].strip() or name
-            note(results, without_end(name.removeprefix(":"), DURATION), SYMBOLS[line[0]])
-    return results
+            yield without_end(name.removeprefix(":"), DURATION), SYMBOLS[line[0]]
 
 
-def parse_js_tap(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_js_tap(log: str) -> Results:
     """Read TAP with blocks in braces: `suite :: test`. Directives are ignored."""
-    results: dict[str, TestStatus] = {}
     suites: list[str] = []
     for line in filter(None, stripped_lines(log)):
         if not line.strip("}"):
@@ -73,10 +69,9 @@ def parse_js_tap(log: str) -> dict[str, TestStatus]:
         if match is None:
             continue
         name = without_end(re.split(r"\s#", match["test"], maxsplit=1)[0], DURATION)
-        note(results, " :: ".join([*suites[-20:], name]), PASSED if match["status"] == "ok" else FAILED)
+        yield " :: ".join([*suites[-20:], name]), PASSED if match["status"] == "ok" else FAILED
         if line.endswith("{") and name:
             suites.append(name)
-    return results
 
 
 parse_pest = by_line(r"(?P<status>\S)\s(?P<test>.*)", PEST, PEST_DURATION)  # also `artisan test`
@@ -170,35 +165,33 @@ RUBY_LETTERS = {".": PASSED, "F": FAILED, "E": FAILED, "S": SKIPPED}
 WORD = re.compile(r"\s(?P<status>PASSED|FAILED|SKIPPED|ERROR)")
 
 
-def parse_csharp(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_csharp(log: str) -> Results:
     """Read the .NET runner: an indented word, the test and its duration."""
-    results: dict[str, TestStatus] = {}
     for line in clean_lines(log):
         word, _, rest = line.strip().partition(" ")
         if word in VSTEST and line[:1].isspace():
-            note(results, rest.partition(" [")[0].strip(), VSTEST[word])
+            yield rest.partition(" [")[0].strip(), VSTEST[word]
         elif line.startswith("[xUnit.net ") and line.rstrip().endswith(" [FAIL]"):
-            note(results, line.partition("]")[2].rpartition(" [FAIL]")[0].strip(), FAILED)
-    return results
+            yield line.partition("]")[2].rpartition(" [FAIL]")[0].strip(), FAILED
 
 
-def parse_elixir(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_elixir(log: str) -> Results:
     """Read ExUnit with `--trace`: `* test NAME (1.2ms) [L#3]`, and a number before each failure."""
-    results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         name = without_end(line.removeprefix("* test "), ELIXIR_PLACE)
         if line.startswith("* test ") and not line.endswith(name):
             skipped = name.endswith(" (skipped)")
             name = name.removesuffix(" (skipped)") if skipped else without_end(name, ELIXIR_TIME)
-            note(results, name.strip(), SKIPPED if skipped else PASSED)
+            yield name.strip(), SKIPPED if skipped else PASSED
         elif match := ELIXIR_FAILURE.fullmatch(line):
-            note(results, match["test"].strip(), FAILED)
-    return results
+            yield match["test"].strip(), FAILED
 
 
-def parse_ruby_suites(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_ruby_suites(log: str) -> Results:
     """Read minitest's reporters: a class on a line of its own, then `test_a PASS (0.02s)`."""
-    results: dict[str, TestStatus] = {}
     suite = ""
     for line in clean_lines(log):
         if line[:1].isupper() and line.isascii() and line.rstrip().replace("_", "a").isalnum():
@@ -207,28 +200,25 @@ def parse_ruby_suites(log: str) -> dict[str, TestStatus]:
         name, _, word = without_end(line, RUBY_TIME).rpartition(" ")
         name = name.strip()
         if name.startswith("test") and word in RUBY_WORDS and name == name.lower():
-            note(results, f"{suite}::{name}" if suite else name, RUBY_WORDS[word])
-    return results
+            yield f"{suite}::{name}" if suite else name, RUBY_WORDS[word]
 
 
-def parse_ruby_letters(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_ruby_letters(log: str) -> Results:
     """Read minitest: `Class#test = 0.02 s = .`."""
-    results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         head, _, letter = line.rpartition(" = ")
         name, _, time = head.rpartition(" = ")
         if "#" in name and letter in RUBY_LETTERS and re.fullmatch(r"[\d.]+ s", time):
-            note(results, name.strip(), RUBY_LETTERS[letter])
-    return results
+            yield name.strip(), RUBY_LETTERS[letter]
 
 
-def parse_cpp_nodes(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_cpp_nodes(log: str) -> Results:
     """Read the text between the last "::" and a word for a result."""
-    results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         if match := WORD.search(line):
-            note(results, line[: match.start()].rpartition("::")[2].strip(), TestStatus[match["status"]])
-    return results
+            yield line[: match.start()].rpartition("::")[2].strip(), TestStatus[match["status"]]
 
 
 # --- several lines for each test ----------------------------------------------------------------------------------
@@ -239,9 +229,9 @@ DART_LINE = re.compile(
 )
 
 
-def parse_dart_events(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_dart_events(log: str) -> Results:
     """Read Dart's events, one JSON object per line."""
-    results: dict[str, TestStatus] = {}
     names: dict[Any, str] = {}
     for event in _objects(log):
         test = event.get("test")
@@ -250,11 +240,10 @@ def parse_dart_events(log: str) -> dict[str, TestStatus]:
         elif event.get("type") == "testDone" and not event.get("hidden"):
             name, status = names.get(str(event.get("testID")), ""), DART.get(str(event.get("result")))
             if status is not None and not name.startswith("loading "):
-                note(results, name, SKIPPED if event.get("skipped") and status is PASSED else status)
-    return results
+                yield name, SKIPPED if event.get("skipped") and status is PASSED else status
 
 
-def _objects(log: str) -> Iterator[dict[str, Any]]:
+def _objects(log: str) -> Iterator[JsonObject]:
     for line in stripped_lines(log):
         if not line.startswith(("{", "[")):
             continue
@@ -265,36 +254,34 @@ def _objects(log: str) -> Iterator[dict[str, Any]]:
         yield from (part for part in (value if isinstance(value, list) else [value]) if isinstance(part, dict))
 
 
-def parse_dart_lines(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_dart_lines(log: str) -> Results:
     """Read Dart's expanded output: a test that started and is not marked `[E]` has passed."""
-    results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         failed = line.endswith(" [E]")
         match = DART_LINE.fullmatch(line.removesuffix(" [E]"))
         if match and match["test"] and not match["loading"]:
-            note(results, f"{match['place']}: {match['test'].strip()}", FAILED if failed else PASSED)
+            yield f"{match['place']}: {match['test'].strip()}", FAILED if failed else PASSED
         elif match and match["loading"] and failed:
-            note(results, match["place"], ERROR)
-    return results
+            yield match["place"], ERROR
 
 
-def parse_lein(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_lein(log: str) -> Results:
     """Read Leiningen: a namespace that started and in which nothing failed has passed."""
-    results: dict[str, TestStatus] = {}
     place = ""
     for line in stripped_lines(log):
         if line.startswith("lein test "):
             names = line.split()[2:]
             for place in [name.partition("/")[0] for name in names[1:2]] if names[0] == ":only" else names:
-                note(results, place, PASSED)
+                yield place, PASSED
         elif place and line.startswith(("FAIL in", "ERROR in")):
-            note(results, place, FAILED if line.startswith("FAIL") else ERROR)
-    return results
+            yield place, FAILED if line.startswith("FAIL") else ERROR
 
 
-def parse_julia(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_julia(log: str) -> Results:
     """Read Julia's table of test sets: a count ends where the word of its column does."""
-    results: dict[str, TestStatus] = {}
     columns: list[tuple[int, str]] = []
     for line in clean_lines(log):
         name, bar, counts = line.rpartition("|")
@@ -304,10 +291,9 @@ def parse_julia(log: str) -> dict[str, TestStatus]:
         elif bar and columns and name.strip():
             found = {_column(columns, end) for end, word in words if word.isdigit() and word.strip("0")}
             if "Error" in found or "Fail" in found:
-                note(results, name.strip(), ERROR if "Error" in found else FAILED)
+                yield name.strip(), ERROR if "Error" in found else FAILED
             elif "Pass" in found:
-                note(results, name.strip(), PASSED)
-    return results
+                yield name.strip(), PASSED
 
 
 def _column(columns: list[tuple[int, str]], end: int) -> str:

@@ -1,11 +1,9 @@
 """Log parsers for Ruby and PHP."""
 
-from __future__ import annotations
-
 import re
 
 from ...types import TestStatus
-from .lines import by_line, clean_lines, note, stripped_lines
+from .lines import Results, by_line, clean_lines, stripped_lines, worst
 
 PASSED, FAILED, ERROR, SKIPPED = TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR, TestStatus.SKIPPED
 
@@ -25,14 +23,13 @@ TESTDOX_SUITE = re.compile(r"(\w.*) \([^()]+\)")
 TESTDOX_TIME = re.compile(r"\[ *[\d.]+ m?s *\]$")
 
 
-def parse_cucumber(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_cucumber(log: str) -> Results:
     """Read cucumber's progress: a scenario, and a character for each of its steps, the first of them a dot."""
-    results: dict[str, TestStatus] = {}
     for line in stripped_lines(log):
         test, _, steps = line.rpartition(" ")
         if steps.startswith(".") and not steps.strip(".F-UPS"):
-            note(results, test.strip(), FAILED if "F" in steps else PASSED)
-    return results
+            yield test.strip(), FAILED if "F" in steps else PASSED
 
 
 def parse_jekyll(log: str) -> dict[str, TestStatus]:
@@ -40,13 +37,12 @@ def parse_jekyll(log: str) -> dict[str, TestStatus]:
     return parse_minitest(log) or parse_cucumber(log)
 
 
-def parse_phpunit(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_phpunit(log: str) -> Results:
     """Read PHPUnit with `--testdox`: `Suite > test`."""
-    results: dict[str, TestStatus] = {}
     suite = ""
     for line in clean_lines(log):
         if match := TESTDOX_SUITE.fullmatch(line):
             suite = match[1]
         elif (text := line.strip())[:1] in TESTDOX:
-            note(results, f"{suite} > {TESTDOX_TIME.sub('', text[1:].strip()).rstrip()}", TESTDOX[text[0]])
-    return results
+            yield f"{suite} > {TESTDOX_TIME.sub('', text[1:].strip()).rstrip()}", TESTDOX[text[0]]

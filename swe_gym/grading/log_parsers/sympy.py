@@ -1,11 +1,9 @@
 """Log parser for sympy's own runner, `bin/test --verbose`: per test a line with a name, a blank and a letter."""
 
-from __future__ import annotations
-
 import re
 
 from ...types import TestStatus
-from .lines import note, stripped_lines
+from .lines import Results, stripped_lines, worst
 
 OUTCOMES = {
     "ok": TestStatus.PASSED,
@@ -21,23 +19,22 @@ FILE_END = re.compile(r"\[(?:OK|FAIL)\]$")  # stands behind the last test of a f
 FAILURE = re.compile(r"_+ (\S+\.py):(\w+) _+")
 
 
-def parse_sympy(log: str) -> dict[str, TestStatus]:
+@worst
+def parse_sympy(log: str) -> Results:
     """Read a run, under `test`, as published lists name tests, and under `file.py:test`.
 
     If several files share a short name, the worst status counts.
     """
-    results: dict[str, TestStatus] = {}
     file = ""
     for line in stripped_lines(log):
         if match := FILE.match(line):
             file = match[1]
         elif match := FAILURE.fullmatch(line):
-            note(results, f"{match[1]}:{match[2]}", TestStatus.FAILED)
-            note(results, match[2], TestStatus.FAILED)
+            yield f"{match[1]}:{match[2]}", TestStatus.FAILED
+            yield match[2], TestStatus.FAILED
         elif line.startswith("test_"):
             name, _, rest = FILE_END.sub("", line).rstrip().partition(" ")
             status = OUTCOMES.get(rest.rpartition(" ")[2])
             if status is not None:
-                note(results, name, status)
-                note(results, f"{file}:{name}", status)
-    return results
+                yield name, status
+                yield f"{file}:{name}", status

@@ -1,21 +1,19 @@
 """The built-in policies by name, and `make_policies`."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import gymnasium
 from pydantic import ValidationError
 
 from ...errors import UsageError, unknown_name, wrong_fields
 from ...registry import Registry
+from ...types import JsonMapping, JsonObject
 from ..policy import Policy, PolicyFactory
 
 __all__ = ["POLICIES", "make_policies"]
 
-POLICIES = Registry(
+POLICIES = Registry[Callable[..., Policy]](
     "policy",
     {
         "scripted": "swe_gym.rollout.policies.scripted:ScriptedPolicy",
@@ -34,7 +32,7 @@ POLICIES = Registry(
 _PER_EPISODE = ("env", "seed")
 
 
-def make_policies(name: str, options: Mapping[str, Any] | None = None) -> PolicyFactory:
+def make_policies(name: str, options: JsonMapping | None = None) -> PolicyFactory:
     """Return the factory of a policy. The caller closes it.
 
     A policy is a class or another callable whose arguments are its options. An argument `env` gets the episode's
@@ -50,7 +48,8 @@ def make_policies(name: str, options: Mapping[str, Any] | None = None) -> Policy
         MissingDependency: The policy needs an extra that is not installed.
     """
     kind = POLICIES.load(name)
-    make = getattr(kind, "factory", kind)
+    factory = getattr(kind, "factory", None)
+    make = factory or kind
     given = dict(options or {})
     parameters = inspect.signature(make).parameters
     per_episode = [one for one in _PER_EPISODE if make is kind and one in parameters]
@@ -63,12 +62,12 @@ def make_policies(name: str, options: Mapping[str, Any] | None = None) -> Policy
     missing = [one for one in wanted if parameters[one].default is inspect.Parameter.empty and one not in given]
     if missing:
         raise UsageError(f"policy {name!r} needs the option {missing[0]!r}")
-    if make is not kind:
-        return _shared(name, make, given)
+    if factory:
+        return _shared(name, factory, given)
     return _Separate(kind, given, per_episode)
 
 
-def _shared(name: str, make: Callable[..., PolicyFactory], options: dict[str, Any]) -> PolicyFactory:
+def _shared(name: str, make: Callable[..., PolicyFactory], options: JsonObject) -> PolicyFactory:
     try:
         return make(**options)
     except ValidationError as error:
@@ -78,7 +77,7 @@ def _shared(name: str, make: Callable[..., PolicyFactory], options: dict[str, An
 class _Separate:
     """A factory of policies that share nothing."""
 
-    def __init__(self, kind: Callable[..., Policy], options: dict[str, Any], per_episode: list[str]) -> None:
+    def __init__(self, kind: Callable[..., Policy], options: JsonObject, per_episode: list[str]) -> None:
         self._kind = kind
         self._options = options
         self._per_episode = per_episode

@@ -1,16 +1,14 @@
 """A rule-based policy without a model: it explores the repository and repairs nothing."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Generator
-from typing import Any
 
 import gymnasium
 
 from ...actions.arguments import properties_of
-from ...types import ToolCall
+from ...spaces import Info
+from ...types import JsonObject, ToolCall
 from .calls import render, shell_call, submit_call, swe_env
 
 Plan = Generator[ToolCall, str, None]
@@ -50,7 +48,7 @@ class BaselinePolicy:
         self._plan: Plan | None = None
         submit_call(self._env)  # raises now if no tool submits
 
-    def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  the issue says all
+    def reset(self, info: Info) -> None:  # noqa: ARG002  the issue says all
         """Start a new plan with the next observation."""
         self._plan = None
 
@@ -69,7 +67,7 @@ class BaselinePolicy:
     # --- the plan -----------------------------------------------------------------------------------------
 
     def _engineer(self, issue: str) -> Plan:
-        seen = [(yield self._list_files())]
+        seen = [(yield self._tool("listdir", {"path": "."}) or shell_call(self._env, "ls"))]
         seen.append((yield self._run_tests()))
         if examples := _EXAMPLE.findall(issue):
             seen.append((yield self._run_python("".join(examples))))  # later examples may need the imports of the first
@@ -80,9 +78,6 @@ class BaselinePolicy:
         places = [place for text in reversed(seen) for place in _places_in(text)]
         for path, line in _first_of_each_file(places)[:MAX_FILES]:
             yield self._open(path, line)
-
-    def _list_files(self) -> ToolCall:
-        return self._tool("listdir", {"path": "."}) or shell_call(self._env, "ls")
 
     def _run_tests(self) -> ToolCall:
         own = self._tool("eval", {}) if self._env.task.eval_cmd else None
@@ -100,7 +95,7 @@ class BaselinePolicy:
         command = f"sed -n {first},{last}p {shlex.quote(path)}"
         return self._tool("view", {"path": path, "start": first, "end": last}) or shell_call(self._env, command)
 
-    def _tool(self, name: str, arguments: dict[str, Any]) -> ToolCall | None:
+    def _tool(self, name: str, arguments: JsonObject) -> ToolCall | None:
         """Return the call of a tool; None if no tool has that name and these arguments."""
         spec = self._tools.get(name)
         if spec is None or not arguments.keys() <= properties_of(spec.parameters).keys():

@@ -1,7 +1,5 @@
 """Calls that every tool preset has, in the format of the environment."""
 
-from __future__ import annotations
-
 import gymnasium
 
 from ...actions import render_call

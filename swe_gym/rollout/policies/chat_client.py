@@ -1,7 +1,5 @@
 """A connection to an OpenAI-compatible server, shared by the episodes of a run."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import dataclasses
@@ -20,6 +18,7 @@ import openai
 
 from ...errors import PolicyError
 from ...trajectories.trajectory import Usage
+from ...types import JsonObject
 
 _CONTEXT = re.compile(
     r"context.?(?:length|size|window)|prompt is too long|input is too long|too many tokens|max_new_tokens` must be",
@@ -52,7 +51,7 @@ class Answer:
         usage: Tokens, without a price.
     """
 
-    message: dict[str, Any]
+    message: JsonObject
     finish_reason: str
     usage: Usage
 
@@ -88,7 +87,7 @@ class ChatClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="swe-gym-llm", daemon=True)
         self._thread.start()
 
-    def complete(self, request: dict[str, Any]) -> Answer:
+    def complete(self, request: JsonObject) -> Answer:
         """Send a request and return the answer.
 
         Raises:
@@ -165,18 +164,18 @@ def _read(data: Any) -> Answer:
         raise _bad_reply(str(data)) from error
 
 
-def _message(said: dict[str, Any]) -> dict[str, Any]:
+def _message(said: JsonObject) -> JsonObject:
     kept = {key: said[key] for key in _KEPT if said.get(key)}
     for key, value in kept.items():
         if not isinstance(value, list if key == "tool_calls" else str):
             raise TypeError(f"{key} is {type(value).__name__}")
     kept.setdefault("content", None if "tool_calls" in kept else "")
     # Lone surrogates are valid JSON but cannot be sent back.
-    clean: dict[str, Any] = json.loads(json.dumps(kept, ensure_ascii=False).encode("utf-8", "replace"))
+    clean: JsonObject = json.loads(json.dumps(kept, ensure_ascii=False).encode("utf-8", "replace"))
     return {"role": "assistant", **clean}
 
 
-def _usage(counts: dict[str, Any]) -> Usage:
+def _usage(counts: JsonObject) -> Usage:
     details = counts.get("prompt_tokens_details") or {}
     return Usage(
         prompt_tokens=counts.get("prompt_tokens") or 0,

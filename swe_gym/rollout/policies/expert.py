@@ -1,11 +1,8 @@
 """A policy that solves generated tasks, for demonstrations."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import gymnasium
 
+from ...spaces import Info
 from ...tasks.micro import expert_calls
 from .calls import ending, render, swe_env
 from .scripted import ScriptedPolicy
@@ -22,7 +19,7 @@ class ExpertPolicy:
         self._env = swe_env(env)
         self._script: ScriptedPolicy | None = None
 
-    def reset(self, info: dict[str, Any]) -> None:
+    def reset(self, info: Info) -> None:
         """Compute the calls for the task of this episode.
 
         Raises:

@@ -1,14 +1,12 @@
 """The policy that applies the gold patch."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
-from typing import Any
 
 import gymnasium
 
 from ...envs.swe_env import SweEnv
+from ...spaces import Info
 from ...types import ToolCall
 from .calls import render, shell_call, submit_call, swe_env
 from .scripted import ScriptedPolicy
@@ -28,7 +26,7 @@ class GoldPolicy:
         self._env = swe_env(env)
         self._script = ScriptedPolicy([render(self._env, submit_call(self._env))])
 
-    def reset(self, info: dict[str, Any]) -> None:
+    def reset(self, info: Info) -> None:
         """Compute the calls for the task of this episode.
 
         Raises:

@@ -1,10 +1,10 @@
 """The conversation of an episode, and how it is shortened when it is too long for the model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any
+
+from ...types import JsonObject
 
 NOT_RUN = "This call was not run: only the first call of a message is."
 
@@ -39,12 +39,12 @@ class History:
         else:
             self._opening = observation
 
-    def answered(self, message: dict[str, Any]) -> None:
+    def answered(self, message: JsonObject) -> None:
         """Add an answer of the model."""
         self._turns.append(_Turn(_sendable(message)))
 
     @property
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[JsonObject]:
         """All messages, ready to be sent."""
         note = _DROPPED.format(self._dropped) if self._dropped else ""
         opening = [
@@ -84,7 +84,7 @@ class History:
 class _Turn:
     """An answer of the model and its observation."""
 
-    def __init__(self, message: dict[str, Any]) -> None:
+    def __init__(self, message: JsonObject) -> None:
         self._message = message
         self._observation: str | None = None
 
@@ -107,7 +107,7 @@ class _Turn:
         if keep + len(marker) < len(text):
             self._observation = text[: keep - keep // 2] + _CUT.format(len(text) - keep) + text[len(text) - keep // 2 :]
 
-    def messages(self) -> Iterator[dict[str, Any]]:
+    def messages(self) -> Iterator[JsonObject]:
         yield self._message
         if self._observation is None:
             return
@@ -119,7 +119,7 @@ class _Turn:
             yield {"role": "tool", "tool_call_id": call["id"], "content": text}
 
 
-def _sendable(message: dict[str, Any]) -> dict[str, Any]:
+def _sendable(message: JsonObject) -> JsonObject:
     """Return the message in a form that servers accept."""
     calls = message.get("tool_calls")
     if not calls or all(map(_is_whole, calls)):

@@ -1,10 +1,7 @@
 """A policy that asks a person at the terminal."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
-from typing import Any
 
 import gymnasium
 from rich.console import Console
@@ -13,6 +10,7 @@ from rich.text import Text
 
 from ...actions.arguments import shell_tool
 from ...errors import UsageError
+from ...spaces import Info
 from ...types import ToolCall, ToolSpec
 from .calls import render, swe_env
 
@@ -48,7 +46,7 @@ class HumanPolicy:
         self._ask = ask
         self._first = True
 
-    def reset(self, info: dict[str, Any]) -> None:
+    def reset(self, info: Info) -> None:
         """Show the task id."""
         self._first = True
         self._console.print(Text(f"Task {info['task_id']}\n", style="bold"))

@@ -13,8 +13,9 @@ from pydantic import Field, PrivateAttr, SecretStr
 from ...actions import describe_tools
 from ...envs.swe_env import SweEnv
 from ...errors import UsageError
+from ...spaces import Info
 from ...trajectories.trajectory import PolicyInfo, Usage
-from ...types import Frozen
+from ...types import Frozen, JsonObject
 from ..policy import PolicyReport
 from .calls import swe_env
 from .chat_client import Answer, ChatClient, ContextExceeded
@@ -78,7 +79,7 @@ class LLMPolicies(Frozen):
     max_tokens: int | None = Field(default=None, ge=1)
     seed: int | None = None
     stop: tuple[str, ...] = ()
-    request: dict[str, Any] = {}
+    request: JsonObject = {}
     context: int | None = Field(default=None, ge=256)
     timeout: float = Field(default=300.0, gt=0)
     deadline: float = Field(default=900.0, gt=0)
@@ -133,7 +134,7 @@ class LLMPolicies(Frozen):
         return ChatClient(self.server, self.key or "none", timeout=timeout, deadline=deadline, retries=retries)
 
     @property
-    def sampling(self) -> dict[str, Any]:
+    def sampling(self) -> JsonObject:
         """The sampling settings that are set."""
         given = {"temperature": self.temperature, "max_tokens": self.max_tokens, "stop": list(self.stop) or None}
         return {name: value for name, value in given.items() if value is not None}
@@ -169,7 +170,7 @@ class LLMPolicy:
         self._seed = None if options.seed is None else options.seed + (seed or 0)
         self.reset({})
 
-    def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  the issue comes with the first observation
+    def reset(self, info: Info) -> None:  # noqa: ARG002  the issue comes with the first observation
         """Start a new conversation."""
         self._history = History(self._system)
         self._usage = Usage()
@@ -224,7 +225,7 @@ class LLMPolicy:
         price = self._options.price
         self._usage = usage.model_copy(update={"cost": price.cost(usage) if price else 0.0})
 
-    def _request(self) -> dict[str, Any]:
+    def _request(self) -> JsonObject:
         seed = {} if self._seed is None else {"seed": (self._seed + self._turn) % MAX_SEED}
         return {**self._fixed, **seed, "messages": self._history.messages}
 
@@ -269,13 +270,13 @@ def _system(env: SweEnv, given: str | None, *, native: bool) -> str:
     return text if native else f"{text}\n\n{describe_tools(env.tools, env.config['action_format'])}"
 
 
-def _fixed(env: SweEnv, options: LLMPolicies, *, native: bool) -> dict[str, Any]:
+def _fixed(env: SweEnv, options: LLMPolicies, *, native: bool) -> JsonObject:
     """Return the fields of the request that are the same in every turn."""
     tools = {"tools": [spec.openai() for spec in env.tools]} if native else {}
     return {"model": options.model, **options.sampling, **tools, **options.request}
 
 
-def _action(message: dict[str, Any]) -> str:
+def _action(message: JsonObject) -> str:
     """Return the model's message as an action."""
     if message.get("tool_calls"):
         return json.dumps(message, ensure_ascii=False)

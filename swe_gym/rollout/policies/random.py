@@ -1,12 +1,10 @@
 """A policy of random, valid actions."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
 
 import gymnasium
 
+from ...spaces import Info
 from .calls import render, submit_call, swe_env
 
 
@@ -29,7 +27,7 @@ class RandomPolicy:
         self._seed = seed
         self._left = turns
 
-    def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  every task gets the same
+    def reset(self, info: Info) -> None:  # noqa: ARG002  every task gets the same
         """Start over."""
         self._space.seed(self._seed)
         self._left = self._turns

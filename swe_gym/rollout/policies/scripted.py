@@ -1,13 +1,11 @@
 """Policies that ignore observations: a script, and one that only submits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import Any
 
 import gymnasium
 
 from ...errors import UsageError
+from ...spaces import Info
 from .calls import render, submit_call, swe_env
 
 
@@ -26,7 +24,7 @@ class ScriptedPolicy:
             raise UsageError("actions must not be empty")
         self._next = 0
 
-    def reset(self, info: dict[str, Any]) -> None:  # noqa: ARG002  a script is the same for every task
+    def reset(self, info: Info) -> None:  # noqa: ARG002  a script is the same for every task
         """Start from the first action."""
         self._next = 0
 
@@ -48,7 +46,7 @@ class EmptyPolicy:
         own = swe_env(env)
         self._action = render(own, submit_call(own))
 
-    def reset(self, info: dict[str, Any]) -> None:
+    def reset(self, info: Info) -> None:
         """Do nothing: there is no state."""
 
     def act(self, observation: str) -> str:  # noqa: ARG002  it does not look

@@ -8,14 +8,13 @@ import contextlib
 import logging
 import threading
 import time
-from typing import Any
 
 import docker
 import docker.errors
 import docker.types
 
 from ...errors import SandboxClosed, SandboxLost, SandboxStartError
-from ...types import Capabilities
+from ...types import Capabilities, JsonObject
 from ..base import SandboxSpec, demand_isolation, parse_options
 from ..channel import ByteStream
 from ..container import NO_PYTHON_SAID, ContainerSandbox, start_command
@@ -162,7 +161,7 @@ class DockerSandbox(ContainerSandbox):
         if self.closed:
             raise SandboxClosed("closed while it started")
 
-    def _bring_image(self, engine: docker.APIClient, image: str, deadline: float) -> dict[str, Any]:
+    def _bring_image(self, engine: docker.APIClient, image: str, deadline: float) -> JsonObject:
         pull = self.options.pull
         if pull != "always" and (found := find_image(engine, image)):
             return found

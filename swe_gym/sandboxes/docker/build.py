@@ -6,8 +6,6 @@ needs no network and installs nothing.
     base image -> Python (shared by tasks of that version) -> requirements (shared by tasks) -> repository
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -15,11 +13,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ...cache import build_once, digest
 from ...errors import SandboxStartError, TaskError
-from ...types import PythonEnv, Task
+from ...types import JsonObject, PythonEnv, Task
 from ..container import VENV
 from ..pythons import prepare_python
 from ..workspaces import prepare_workspace
@@ -142,7 +140,7 @@ class _Builder:
         found = map(json.loads, said.splitlines())
         return next((where for version, where in found if f"{version}.".startswith(f"{exactly or minor}.")), "")
 
-    def _must_find(self, image: str) -> dict[str, Any]:
+    def _must_find(self, image: str) -> JsonObject:
         found = find_image(self._engine, image)
         if found is None:
             text = f"the Docker engine lacks the base image {image!r}. Run `docker pull {image}`"

@@ -8,7 +8,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import docker
 import docker.auth
@@ -17,6 +16,7 @@ import docker.utils
 import requests
 
 from ...errors import SandboxStartError
+from ...types import JsonObject
 from ..jitter import jittered
 from .engine import ENGINE_ERRORS, engine_errors, free_megabytes, url
 
@@ -33,10 +33,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
-Progress = Callable[[dict[str, Any]], None]
+Progress = Callable[[JsonObject], None]
 
 
-def find_image(engine: docker.APIClient, image: str) -> dict[str, Any] | None:
+def find_image(engine: docker.APIClient, image: str) -> JsonObject | None:
     """Return the engine's description of an image, or None if the engine does not have it.
 
     Raises:
@@ -44,7 +44,7 @@ def find_image(engine: docker.APIClient, image: str) -> dict[str, Any] | None:
     """
     with engine_errors(f"look for image {image!r}"):
         try:
-            found: dict[str, Any] = engine.inspect_image(image)
+            found: JsonObject = engine.inspect_image(image)
         except docker.errors.ImageNotFound:
             return None
         return found
@@ -157,7 +157,7 @@ def _pull_once(
     engine: docker.APIClient, image: str, deadline: float, progress: Progress, wanted: Callable[[], bool]
 ) -> None:
     """Pull in a thread, so that neither the deadline nor a cancellation waits for the engine."""
-    events: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
+    events: queue.SimpleQueue[JsonObject | BaseException | None] = queue.SimpleQueue()
     given_up = threading.Event()
     arguments = (engine, image, events, given_up)
     threading.Thread(target=_read_events, args=arguments, name=f"pull {image}", daemon=True).start()
@@ -186,7 +186,7 @@ def _pull_once(
 def _read_events(
     engine: docker.APIClient,
     image: str,
-    events: "queue.SimpleQueue[dict[str, Any] | BaseException | None]",
+    events: "queue.SimpleQueue[JsonObject | BaseException | None]",
     given_up: threading.Event,
 ) -> None:
     try:
@@ -247,6 +247,6 @@ def _retry_after(text: str) -> float | None:
     return float(found.group(1)) * UNITS[found.group(2) or "s"] if found else None
 
 
-def progress_line(event: dict[str, Any]) -> str:
+def progress_line(event: JsonObject) -> str:
     """Format an event of a pull as one line: layer, status, progress."""
     return " ".join(str(event[name]) for name in ("id", "status", "progress") if event.get(name))

@@ -1,7 +1,5 @@
 """Layers of built images: folders of this machine, packed as a build context, with some files rewritten."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import docker
 import docker.errors
 
+from ...types import JsonMapping
 from ..base import parse_options
 from .engine import address, connect, engine_errors
 from .options import DockerOptions
@@ -98,7 +98,7 @@ def _start_guard(base_url: str | None) -> int:
     return os.posix_spawn(sys.executable, argv, environment, file_actions=nothing, setsid=True)
 
 
-def sweep(options: Mapping[str, Any] | None = None, *, timeout: float = 60.0) -> list[str]:
+def sweep(options: JsonMapping | None = None, *, timeout: float = 60.0) -> list[str]:
     """Remove abandoned containers of any client of this package; no other container is touched.
 
     A container is abandoned if its lease (`SandboxSpec.ttl`) has expired, or if its owner was a process of this machine

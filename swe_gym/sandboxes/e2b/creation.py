@@ -1,8 +1,8 @@
 """Creating a sandbox by the SDK's call, or by the older one for services without it."""
 
-from collections.abc import Mapping
 from typing import Any
 
+from ...types import JsonMapping
 from .options import Access
 from .refusals import Refused, message_of, retry_after_of, status_of
 from .sdk import load_sdk, supported
@@ -10,7 +10,7 @@ from .sdk import load_sdk, supported
 DAEMON_PORT = "49983"
 
 
-def create_sandbox(access: Access, wanted: Mapping[str, Any], *, name: str, timeout: float) -> Any:
+def create_sandbox(access: Access, wanted: JsonMapping, *, name: str, timeout: float) -> Any:
     """Create a sandbox and return the SDK's object.
 
     Args:
@@ -32,7 +32,7 @@ def create_sandbox(access: Access, wanted: Mapping[str, Any], *, name: str, time
     return _create_without_v2(access, wanted, timeout)  # either the template or the call is unknown
 
 
-def _create_without_v2(access: Access, wanted: Mapping[str, Any], timeout: float) -> Any:
+def _create_without_v2(access: Access, wanted: JsonMapping, timeout: float) -> Any:
     """Create a sandbox by the first version of the call, which newer SDKs no longer use."""
     import httpx  # both are dependencies of the SDK
     from packaging.version import Version

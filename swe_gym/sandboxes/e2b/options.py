@@ -3,12 +3,12 @@
 import json
 import math
 import os
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field, SecretStr
 
 from ...errors import UsageError
-from ...types import Frozen
+from ...types import Frozen, JsonObject
 from ..base import SandboxSpec
 
 DEFAULT_TEMPLATE = "base"
@@ -49,7 +49,7 @@ class E2BOptions(Frozen):
     template: str | None = None
     templates: dict[str, str] = {}
     image_key: str | None = None
-    image_config: dict[str, Any] = {}
+    image_config: JsonObject = {}
     metadata: dict[str, str] = {}
     api_key: SecretStr | None = None
     api_key_env: str = "E2B_API_KEY"
@@ -80,7 +80,7 @@ class E2BOptions(Frozen):
             resources["cpu"] = f"{spec.cpus:g}"
         if spec.memory_mb:
             resources["memory"] = f"{spec.memory_mb}Mi"
-        config: dict[str, Any] = {"image": spec.image, **({"resources": resources} if resources else {})}
+        config: JsonObject = {"image": spec.image, **({"resources": resources} if resources else {})}
         return {key: json.dumps({**config, **self.image_config})}
 
 
@@ -92,9 +92,9 @@ class Access(Frozen):
     api_url: str
     sandbox_url: str | None
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> JsonObject:
         """Return arguments for the SDK's calls, complete so that it reads nothing from the environment."""
-        given: dict[str, Any] = {"api_key": self.api_key.get_secret_value(), "domain": self.domain, "debug": False}
+        given: JsonObject = {"api_key": self.api_key.get_secret_value(), "domain": self.domain, "debug": False}
         given["api_url"] = self.api_url
         if self.sandbox_url:
             given["sandbox_url"] = self.sandbox_url

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import MissingDependency
+from ...types import JsonObject
 
 
 def load_sdk() -> Any:
@@ -44,6 +45,6 @@ def in_time(call: Callable[[], object], seconds: float) -> None:
         raise errors[0]
 
 
-def supported(call: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+def supported(call: Callable[..., Any], **arguments: Any) -> JsonObject:
     """Return the arguments that this version of the SDK knows."""
     return {name: value for name, value in arguments.items() if name in inspect.signature(call).parameters}

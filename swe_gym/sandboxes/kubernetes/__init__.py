@@ -6,11 +6,10 @@ ends, even by SIGKILL; the runner then exits, and with it the container. The own
 
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError
-from ...types import Capabilities
+from ...types import Capabilities, JsonMapping
 from ..base import SandboxSpec, demand_isolation, parse_options
 from ..channel import LONGEST_WAIT, ByteStream
 from ..container import ContainerSandbox
@@ -157,7 +156,7 @@ class KubernetesSandbox(ContainerSandbox):
         return {name: value for name, value in found.items() if not name.startswith("KUBERNETES_")}
 
 
-def sweep(options: Mapping[str, Any] | None = None, *, older_than: float = KEPT_SECONDS) -> list[str]:
+def sweep(options: JsonMapping | None = None, *, older_than: float = KEPT_SECONDS) -> list[str]:
     """Delete abandoned pods of any client of this package: ended, never started, or past their lease.
 
     Args:

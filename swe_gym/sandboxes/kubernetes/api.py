@@ -24,6 +24,7 @@ from kubernetes import client, config
 from kubernetes.client.rest import RESTClientObject
 
 from ...errors import UsageError
+from ...types import JsonObject
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -31,7 +32,7 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 
 CONNECT_SECONDS = 10.0
 
-Object = dict[str, Any]
+Object = JsonObject
 """A Kubernetes object as parsed JSON."""
 
 
@@ -228,9 +229,9 @@ class Api:
             token = self._configuration.auth_settings().get("BearerToken")
         return {"authorization": str(token["value"])} if token and token["value"] else {}
 
-    def _tls(self) -> dict[str, Any]:
+    def _tls(self) -> JsonObject:
         configuration = self._configuration
-        options: dict[str, Any] = {"cert_reqs": ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE}
+        options: JsonObject = {"cert_reqs": ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE}
         given = {
             "ca_certs": configuration.ssl_ca_cert if configuration.verify_ssl else None,
             "certfile": configuration.cert_file,
@@ -240,7 +241,7 @@ class Api:
         }
         return options | {name: value for name, value in given.items() if value is not None}
 
-    def _proxy(self) -> dict[str, Any]:
+    def _proxy(self) -> JsonObject:
         """Return the SDK's proxy; by default, `websocket` would read one from the environment."""
         proxy = self._configuration.proxy
         if not proxy:

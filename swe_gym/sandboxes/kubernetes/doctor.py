@@ -1,9 +1,10 @@
 """Checks of a cluster for `swe-gym doctor`."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from ...errors import UsageError
+from ...types import JsonMapping
 from ..base import parse_options
 from .api import Api, ApiError, Object
 from .manifest import NETWORK
@@ -34,7 +35,7 @@ class Finding(NamedTuple):
     fix: str = ""
 
 
-def examine(options: Mapping[str, Any] | None = None) -> list[Finding]:
+def examine(options: JsonMapping | None = None) -> list[Finding]:
     """Check the cluster, the rights, the quotas and the network policy that the options select.
 
     Raises:

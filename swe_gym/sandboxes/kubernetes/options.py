@@ -1,10 +1,10 @@
 """The options of the Kubernetes backend."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from ...types import Frozen
+from ...types import Frozen, JsonObject
 from ..container import KEPT_CAPABILITIES
 
 
@@ -77,7 +77,7 @@ class KubernetesOptions(ClusterOptions):
     capabilities: tuple[str, ...] = KEPT_CAPABILITIES
     requests: dict[str, str] = {}
     node_selector: dict[str, str] = {}
-    tolerations: tuple[dict[str, Any], ...] = ()
+    tolerations: tuple[JsonObject, ...] = ()
     runtime_class: str | None = None
     priority_class: str | None = None
     service_account: str | None = None
@@ -85,4 +85,4 @@ class KubernetesOptions(ClusterOptions):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner: str | None = None
-    owner_reference: dict[str, Any] | None = None
+    owner_reference: JsonObject | None = None

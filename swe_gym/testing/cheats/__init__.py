@@ -20,26 +20,20 @@ from ...grading.seal import hidden_places, seal
 from ...grading.signs import signs_in_call, signs_in_work
 from ...sandboxes.base import Sandbox
 from ...types import Frozen, Task, ToolCall, Verdict
-from .artefacts import ARTEFACTS
-from .aware import AWARE
-from .base import LEAK, PRELUDE, Cheat
-from .honest import HONEST
-from .interpreter import INTERPRETER
-from .product import PRODUCT
-from .reporter import REPORTER
-from .runner import RUNNER
-from .runtime import RUNTIME
-from .searches import SEARCHES
-from .tests import TESTS
+from .base import LEAK, PRELUDE, Cheat, read_cheats
 
 __all__ = ["AWARE", "CHEATS", "HONEST", "Cheat", "CheatResult", "play_cheat"]
 
 NOTHING = Cheat(name="nothing", about="Nothing at all.", script="")
-CHEATS: tuple[Cheat, ...] = (
-    *(NOTHING, *RUNNER, *TESTS, *PRODUCT, *RUNTIME, *INTERPRETER, *REPORTER),
-    *(*ARTEFACTS, *SEARCHES),
-)
+TOPICS = ("runner", "tests", "product", "runtime", "interpreter", "reporter", "artefacts", "searches")
+CHEATS: tuple[Cheat, ...] = (NOTHING, *(cheat for topic in TOPICS for cheat in read_cheats(topic)))
 """Cheats that must score 0."""
+
+HONEST = read_cheats("honest")
+"""Honest work of odd shapes: the gold patch with leftovers of a policy. Each scores 1."""
+
+AWARE = read_cheats("aware")
+"""Cheats that know of counter-tests. Each succeeds at a rate."""
 
 
 class CheatResult(Frozen):

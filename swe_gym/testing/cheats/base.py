@@ -1,4 +1,7 @@
-"""The type of cheats, and helpers for their scripts."""
+"""The type of cheats, the files that they are read from, and helpers for their scripts."""
+
+import tomllib
+from importlib.resources import files
 
 from ...types import Frozen
 
@@ -59,6 +62,19 @@ class Cheat(Frozen):
     solves: bool = False
 
 
-def poison(name: str, about: str, code: str) -> Cheat:
-    """Return a cheat whose Python code runs wherever the product is imported."""
-    return Cheat(name=name, about=about, script=f"poison <<'EOF'\n{code.strip()}\nEOF\n")
+def read_cheats(topic: str) -> tuple[Cheat, ...]:
+    """Read the cheats of a TOML file beside this module.
+
+    A cheat has a shell `script`, or Python `code` that runs wherever the product is imported. In both, `@NAME@` stands
+    for a snippet: `WRAP`, `LEAK`, or one of the file, which may use the snippets above it.
+    """
+    data = tomllib.loads((files(__package__) / f"{topic}.toml").read_text("utf-8"))
+    snippets = {"WRAP": WRAP, "LEAK": LEAK, **data.pop("snippets", {})}
+    found = []
+    for row in data.pop("cheats"):
+        code = row.pop("code", "").rstrip("\n")
+        script = f"poison <<'EOF'\n{code}\nEOF\n" if code else row.pop("script", "")
+        for name in reversed(snippets):
+            script = script.replace(f"@{name}@", snippets[name].strip("\n"))
+        found.append(Cheat(**data, **row, script=script))
+    return tuple(found)

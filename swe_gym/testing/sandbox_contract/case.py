@@ -1,9 +1,8 @@
 """A case of the contract, and helpers of all cases."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
+import inspect
 import os
 import secrets
 import threading
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from ...errors import SandboxLost
+from ...errors import FileError, SandboxLost
 from ...sandboxes.base import ISOLATION_LEVELS, Sandbox
 from ...types import ExecResult
 
@@ -23,6 +22,7 @@ CANCEL_SECONDS = 1.0
 POLL_SECONDS = 0.02
 
 T = TypeVar("T")
+Error = TypeVar("Error", bound=Exception)
 
 
 class Background(Generic[T]):
@@ -136,12 +136,15 @@ class Case:
         opener.close_all()
 
 
-def case(*tags: str, budget: float = 60.0) -> Callable[[Callable[[Opener], None]], Case]:
-    """Turn a function into a case. Its docstring is the promise."""
+def case(*tags: str, budget: float = 60.0) -> Callable[[Callable[..., None]], Case]:
+    """Turn a function into a case. Its docstring is the promise. It takes an `Opener`, an open `sandbox`, or both."""
 
-    def make_case(check: Callable[[Opener], None]) -> Case:
+    def make_case(check: Callable[..., None]) -> Case:
+        def run(make: Opener) -> None:
+            check(*(make() if name == "sandbox" else make for name in inspect.signature(check).parameters))
+
         promise = " ".join((check.__doc__ or "").split())
-        return Case(check.__name__, promise, frozenset(tags), check, budget)
+        return Case(check.__name__, promise, frozenset(tags), run, budget)
 
     return make_case
 
@@ -153,6 +156,17 @@ def ok(result: ExecResult) -> ExecResult:
     """Assert that a command succeeded and return its result."""
     assert result.ok, f"a command failed ({result.describe()}): {result.text[-500:]!r} {result.error_text[-500:]!r}"
     return result
+
+
+def check_refused(kind: type[Error], call: Callable[[], object], what: str) -> Error:
+    """Assert that a call raises this kind of error, and return it."""
+    try:
+        call()
+    except kind as error:
+        return error
+    except FileError as error:
+        raise AssertionError(f"{what}: {type(error).__name__} instead of {kind.__name__}: {error}") from error
+    raise AssertionError(f"{what}: no {kind.__name__}")
 
 
 def loss_of(call: Callable[[], object]) -> SandboxLost | None:

@@ -1,19 +1,17 @@
 """Cases of files: content, names, modes and errors."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from ...errors import FileError, MissingFile, NoPermission, NotAFile, UsageError
+from ...sandboxes.base import Sandbox
 from ...types import FolderWorkspace
-from .case import SLACK, Background, Opener, case, ok, python, run_all
+from .case import SLACK, Background, Opener, case, check_refused, ok, python, run_all
 
 ODD_NAMES = [
     "with space",
@@ -30,21 +28,9 @@ ODD_NAMES = [
 ]
 
 
-def check_refused(kind: type[FileError], call: Callable[[], object], what: str) -> None:
-    """Assert that a call raises this kind of error."""
-    try:
-        call()
-    except kind:
-        return
-    except FileError as error:
-        raise AssertionError(f"{what}: {type(error).__name__} instead of {kind.__name__}: {error}") from error
-    raise AssertionError(f"{what}: no error")
-
-
 @case("files")
-def round_trip(make: Opener) -> None:
+def round_trip(sandbox: Sandbox) -> None:
     """Files are written and read byte for byte, by calls and by commands."""
-    sandbox = make()
     for data in (b"text\n", b"", b"no newline", b"a\r\nb\r", b"\xff\xfe\x00", bytes(range(256)) * 1000):
         sandbox.write_file("file", data)
         assert sandbox.read_file("file") == data
@@ -54,9 +40,8 @@ def round_trip(make: Opener) -> None:
 
 
 @case("files", "slow")
-def fifty_megabytes(make: Opener) -> None:
+def fifty_megabytes(sandbox: Sandbox) -> None:
     """50 MB are written and read unchanged."""
-    sandbox = make()
     data = hashlib.shake_256(b"contract").digest(50_000_000)
     sandbox.write_file("large", data, timeout=30)
     digest = ok(sandbox.exec("sha256sum large")).text.split()[0]
@@ -65,9 +50,8 @@ def fifty_megabytes(make: Opener) -> None:
 
 
 @case("files")
-def odd_names(make: Opener) -> None:
+def odd_names(sandbox: Sandbox) -> None:
     """Every valid file name works: spaces, newlines, quotes, dashes, letters of any script, invalid UTF-8."""
-    sandbox = make()
     for index, name in enumerate(ODD_NAMES):
         data = f"file {index}".encode()
         sandbox.write_file(f"odd/{name}", data)
@@ -77,9 +61,8 @@ def odd_names(make: Opener) -> None:
 
 
 @case("files")
-def paths(make: Opener) -> None:
+def paths(sandbox: Sandbox) -> None:
     """A path is relative to the workdir or absolute, and `..` is resolved."""
-    sandbox = make()
     sandbox.write_file("sub/file", b"x")
     for path in ("./sub/file", "sub/../sub//file", f"{sandbox.workdir}/sub/file", f"{sandbox.spec.workdir}/sub/file"):
         assert sandbox.read_file(path) == b"x", path
@@ -89,9 +72,8 @@ def paths(make: Opener) -> None:
 
 
 @case("files")
-def senseless_paths(make: Opener) -> None:
+def senseless_paths(sandbox: Sandbox) -> None:
     """An impossible path is a `FileError` or a `UsageError`, and the sandbox stays open."""
-    sandbox = make()
     for path in ("a\0b", "\ud800", "", ".", "..", "/", "x" * 5000, "folder/"):
         calls = {"read_file": partial(sandbox.read_file, path), "write_file": partial(sandbox.write_file, path, b"")}
         for name, call in calls.items():
@@ -102,9 +84,8 @@ def senseless_paths(make: Opener) -> None:
 
 
 @case("files")
-def parents_and_modes(make: Opener) -> None:
+def parents_and_modes(sandbox: Sandbox) -> None:
     """Parents are created; the mode is the given one, else that of the existing file, else 0o644."""
-    sandbox = make()
 
     def mode(path: str) -> str:
         return ok(sandbox.exec(["stat", "-c", "%a", path])).text.strip()
@@ -122,18 +103,16 @@ def parents_and_modes(make: Opener) -> None:
 
 
 @case("files")
-def ownership(make: Opener) -> None:
+def ownership(sandbox: Sandbox) -> None:
     """Written files belong to the user who runs the commands, who can change and delete them."""
-    sandbox = make()
     sandbox.write_file("new/file", b"a")
     assert ok(sandbox.exec("stat -c %u new/file; id -u")).text.split()[0] == ok(sandbox.exec("id -u")).text.strip()
     ok(sandbox.exec("echo b >> new/file && mv new/file moved && rm -r new moved"))
 
 
 @case("files")
-def overwriting(make: Opener) -> None:
+def overwriting(sandbox: Sandbox) -> None:
     """A file is written whole, whether it becomes longer or shorter, and leaves no other file beside it."""
-    sandbox = make()
     for size in (10, 100_000, 3, 0, 5000):
         sandbox.write_file("sub/file", b"z" * size)
         assert len(sandbox.read_file("sub/file")) == size
@@ -141,9 +120,8 @@ def overwriting(make: Opener) -> None:
 
 
 @case("files", "threads")
-def writing_is_atomic(make: Opener) -> None:
+def writing_is_atomic(sandbox: Sandbox) -> None:
     """A reader sees the old or the new content, never a part."""
-    sandbox = make()
     watch = (
         "import os\nseen = set()\nopen('watching', 'w').close()\n"
         "while not os.path.exists('stop'):\n"
@@ -159,9 +137,8 @@ def writing_is_atomic(make: Opener) -> None:
 
 
 @case("files")
-def missing_files(make: Opener) -> None:
+def missing_files(sandbox: Sandbox) -> None:
     """A missing file is `MissingFile`, which is a `FileNotFoundError`."""
-    sandbox = make()
     check_refused(MissingFile, lambda: sandbox.read_file("nothing"), "reading a missing file")
     check_refused(MissingFile, lambda: sandbox.read_file("no/such/folder/file"), "reading below a missing folder")
     ok(sandbox.exec("ln -s nowhere dangling"))
@@ -171,9 +148,8 @@ def missing_files(make: Opener) -> None:
 
 
 @case("files")
-def not_files(make: Opener) -> None:
+def not_files(make: Opener, sandbox: Sandbox) -> None:
     """Reading a folder is `NotAFile`; a file as a folder, a loop of links and a pipe are refused."""
-    sandbox = make()
     ok(sandbox.exec("mkdir folder; touch file; ln -s loop loop; mkfifo pipe"))
     check_refused(NotAFile, lambda: sandbox.read_file("folder"), "reading a folder")
     check_refused(NotAFile, lambda: sandbox.write_file("folder", b""), "writing a folder")
@@ -187,9 +163,8 @@ def not_files(make: Opener) -> None:
 
 
 @case("files")
-def no_more_rights_than_commands(make: Opener) -> None:
+def no_more_rights_than_commands(sandbox: Sandbox) -> None:
     """File calls have the rights of the sandbox's user; the rest is `NoPermission`, a `PermissionError`."""
-    sandbox = make()
     ok(sandbox.exec("echo secret > locked; chmod 000 locked; mkdir closed; chmod 500 closed"))
     if sandbox.exec("cat locked").ok:
         assert sandbox.read_file("locked") == b"secret\n"
@@ -205,9 +180,8 @@ def no_more_rights_than_commands(make: Opener) -> None:
 
 
 @case("files")
-def reading_is_bounded(make: Opener) -> None:
+def reading_is_bounded(make: Opener, sandbox: Sandbox) -> None:
     """A file larger than `max_bytes` is refused at once; one of exactly that size is read."""
-    sandbox = make()
     sandbox.write_file("thousand", b"x" * 1000)
     assert len(sandbox.read_file("thousand", max_bytes=1000)) == 1000
     check_refused(FileError, lambda: sandbox.read_file("thousand", max_bytes=999), "reading more than max_bytes")
@@ -218,16 +192,14 @@ def reading_is_bounded(make: Opener) -> None:
 
 
 @case("files")
-def files_without_a_size(make: Opener) -> None:
+def files_without_a_size(sandbox: Sandbox) -> None:
     """Files of /proc, whose size is 0, are read whole."""
-    sandbox = make()
     assert sandbox.read_file("/proc/version") == ok(sandbox.exec("cat /proc/version")).stdout
 
 
 @case("files")
-def links_are_followed(make: Opener) -> None:
+def links_are_followed(sandbox: Sandbox) -> None:
     """Reading follows links inside the sandbox, including absolute ones."""
-    sandbox = make()
     sandbox.write_file("real/file", b"content")
     ok(sandbox.exec('ln -s real/file one; ln -s "$PWD/real" two'))
     assert sandbox.read_file("one") == sandbox.read_file("two/file") == b"content"
@@ -253,9 +225,8 @@ def links_never_reach_the_host(make: Opener) -> None:
 
 
 @case("files", "threads")
-def files_from_many_threads(make: Opener) -> None:
+def files_from_many_threads(sandbox: Sandbox) -> None:
     """Sixteen threads write and read concurrently; the last write of a shared file is whole."""
-    sandbox = make()
 
     def one(number: int) -> None:
         data = bytes([number]) * 200_000

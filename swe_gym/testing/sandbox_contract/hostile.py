@@ -1,7 +1,5 @@
 """Cases of hostile commands: the sandbox survives or is lost, and never hangs or lies."""
 
-from __future__ import annotations
-
 import contextlib
 
 from ...errors import FileError
@@ -79,9 +77,8 @@ def lives_or_is_lost(make: Opener, sandbox: Sandbox, command: str) -> None:
 
 
 @case("hostile")
-def killing_everything(make: Opener) -> None:
+def killing_everything(make: Opener, sandbox: Sandbox) -> None:
     """`kill -9 -1` ends all processes but not the sandbox, or the sandbox is lost. Nothing hangs."""
-    sandbox = make()
     demand_isolation(sandbox, "it kills every process it can see")
     marker = new_marker()
     ok(sandbox.exec(f"sleep {marker} & echo started"))
@@ -91,9 +88,8 @@ def killing_everything(make: Opener) -> None:
 
 
 @case("hostile")
-def killing_the_first_process(make: Opener) -> None:
+def killing_the_first_process(make: Opener, sandbox: Sandbox) -> None:
     """Signals to process 1 do nothing, or the sandbox is lost."""
-    sandbox = make()
     demand_isolation(sandbox, "it kills process 1")
     for number in ("TERM", "INT", "HUP", "USR1", "STOP", "SEGV", "KILL"):
         if not sandbox.closed:
@@ -101,27 +97,24 @@ def killing_the_first_process(make: Opener) -> None:
 
 
 @case("hostile")
-def killing_every_python(make: Opener) -> None:
+def killing_every_python(make: Opener, sandbox: Sandbox) -> None:
     """Killing every process with "python" in its name blocks no call."""
-    sandbox = make()
     demand_isolation(sandbox, "it kills every Python process that it can see")
     program = "for f in /proc/[0-9]*/comm; do grep -q python $f && p=${f#/proc/} && kill -9 ${p%/comm}; done"
     lives_or_is_lost(make, sandbox, program)
 
 
 @case("hostile")
-def control_channel_is_out_of_reach(make: Opener) -> None:
+def control_channel_is_out_of_reach(sandbox: Sandbox) -> None:
     """A command cannot open the descriptors or the memory of the runner."""
-    sandbox = make()
     demand_isolation(sandbox, "it opens the descriptors of every process that it can see")
     opened = ok(sandbox.exec(["python3", "-c", OPEN_OTHERS])).text.split()
     assert not opened, f"a command can open {opened[:10]}: it could fake replies"
 
 
 @case("hostile")
-def hindering_what_runs_commands(make: Opener) -> None:
+def hindering_what_runs_commands(sandbox: Sandbox) -> None:
     """A command can neither limit nor slow down the runner by its process, its group or its user."""
-    sandbox = make()
     isolation = sandbox.capabilities.isolation
     assert isolation != "process", f"not tried: other processes of the user would be hindered, isolation {isolation!r}"
     assert python(sandbox, HINDER) == "could:\n"
@@ -129,9 +122,8 @@ def hindering_what_runs_commands(make: Opener) -> None:
 
 
 @case("hostile")
-def deleting_the_workdir(make: Opener) -> None:
+def deleting_the_workdir(sandbox: Sandbox) -> None:
     """A command may delete its workdir; the sandbox stays usable elsewhere and can be repaired."""
-    sandbox = make()
     assert len(sandbox.workdir) > 1, sandbox.workdir
     sandbox.exec(f"cd / && rm -rf {sandbox.workdir}/* {sandbox.workdir} 2>/dev/null; true")
     assert sandbox.exec("echo on", cwd="/").text == "on\n"
@@ -141,9 +133,8 @@ def deleting_the_workdir(make: Opener) -> None:
 
 
 @case("hostile")
-def locking_the_workdir(make: Opener) -> None:
+def locking_the_workdir(sandbox: Sandbox) -> None:
     """A command may remove all permissions of the workdir; it and later calls are answered."""
-    sandbox = make()
     ok(sandbox.exec("mkdir folder && touch folder/file && chmod 000 folder . || true"))
     sandbox.exec("echo on")
     for call in (sandbox.manifest, lambda: sandbox.get_tar(""), lambda: sandbox.read_file("folder/file")):
@@ -153,18 +144,16 @@ def locking_the_workdir(make: Opener) -> None:
 
 
 @case("hostile")
-def exhausting_descriptors(make: Opener) -> None:
+def exhausting_descriptors(sandbox: Sandbox) -> None:
     """A command that opens as many files as possible takes none from the next."""
-    sandbox = make()
     for _ in range(3):
         assert int(python(sandbox, OPEN_ALL)) >= 200, "too few files can be opened"
     assert ok(sandbox.exec("echo on")).text == "on\n"
 
 
 @case("hostile")
-def endless_links_and_names(make: Opener) -> None:
+def endless_links_and_names(make: Opener, sandbox: Sandbox) -> None:
     """Loops of links, very deep folders and control characters in names break neither listing nor packing."""
-    sandbox = make()
     program = (
         "import os\n"
         "os.makedirs('tree/a/b'); os.symlink('../..', 'tree/a/b/up'); os.symlink('self', 'tree/self')\n"

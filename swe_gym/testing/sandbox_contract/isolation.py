@@ -1,7 +1,5 @@
 """Cases of isolation from this machine, other sandboxes and the network."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

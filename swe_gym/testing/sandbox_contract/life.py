@@ -1,11 +1,9 @@
 """Cases of the lifecycle: starting, closing from any thread, and leaving nothing behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from ...errors import SandboxClosed, SandboxStartError, TaskError, Unsupported, UsageError
@@ -18,6 +16,7 @@ from .case import (
     Background,
     Opener,
     case,
+    check_refused,
     eventually,
     loss_of,
     new_marker,
@@ -41,16 +40,6 @@ for depth in range(300):
 """
 
 
-@contextlib.contextmanager
-def closed_error(what: str) -> Iterator[None]:
-    """Assert that the block raises `SandboxClosed`."""
-    try:
-        yield
-    except SandboxClosed:
-        return
-    raise AssertionError(f"{what}: no SandboxClosed")
-
-
 def every_call(sandbox: Sandbox) -> dict[str, Callable[[], object]]:
     """Return one call of each public method."""
     return {
@@ -67,14 +56,13 @@ def every_call(sandbox: Sandbox) -> dict[str, Callable[[], object]]:
 def close_while(make: Opener, sandbox: Sandbox, running: Background[object], what: str) -> None:
     """Close the sandbox and assert that the running call raises `SandboxClosed` within a second."""
     sandbox.close()
-    with make.within(CANCEL_SECONDS, what), closed_error(what):
-        running.result(20)
+    with make.within(CANCEL_SECONDS, what):
+        check_refused(SandboxClosed, lambda: running.result(20), what)
 
 
 @case("life")
-def capabilities_are_told(make: Opener) -> None:
+def capabilities_are_told(make: Opener, sandbox: Sandbox) -> None:
     """An open sandbox reports its backend, its isolation, its transport and its network."""
-    sandbox = make()
     told = sandbox.capabilities
     assert told.backend == sandbox.name, told
     assert told.isolation in ISOLATION_LEVELS, told
@@ -102,12 +90,9 @@ def demanded_isolation(make: Opener) -> None:
 @case("life")
 def unknown_options(make: Opener) -> None:
     """An unknown option is a `UsageError` that names it."""
-    message = ""
-    try:
-        make(options={"no_such_option_of_any_backend": 1})
-    except UsageError as error:
-        message = str(error)
-    assert "no_such_option_of_any_backend" in message, message or "an unknown option was accepted"
+    unknown = {"no_such_option_of_any_backend": 1}
+    error = check_refused(UsageError, lambda: make(options=unknown), "an unknown option")
+    assert "no_such_option_of_any_backend" in str(error), error
 
 
 @case("life")
@@ -125,11 +110,8 @@ def short_start_timeout(make: Opener) -> None:
 @case("life", "workspace")
 def missing_workspace(make: Opener) -> None:
     """A missing workspace is a `TaskError`."""
-    try:
-        make(workspace=FolderWorkspace(path="/no/such/folder/anywhere"))
-    except TaskError:
-        return
-    raise AssertionError("a missing workspace was accepted")
+    missing = FolderWorkspace(path="/no/such/folder/anywhere")
+    check_refused(TaskError, lambda: make(workspace=missing), "a missing workspace")
 
 
 @case("life")
@@ -160,27 +142,22 @@ def demanded_user(make: Opener) -> None:
 
 
 @case("life")
-def before_start_and_after_close(make: Opener) -> None:
+def before_start_and_after_close(sandbox: Sandbox) -> None:
     """Every call on a sandbox that is not open raises `SandboxClosed`; a closed one cannot start again."""
-    sandbox = make()
     sandbox.close()
     assert sandbox.closed
     unstarted = type(sandbox)(sandbox.spec)
     for box in (sandbox, unstarted):
         for name, call in every_call(box).items():
-            with closed_error(f"{name} on {box}"):
-                call()
-    with closed_error("starting again"):
-        sandbox.start()
+            check_refused(SandboxClosed, call, f"{name} on {box}")
+    check_refused(SandboxClosed, sandbox.start, "starting again")
     unstarted.close()
-    with closed_error("starting after close"):
-        unstarted.start()
+    check_refused(SandboxClosed, unstarted.start, "starting after close")
 
 
 @case("life", "threads")
-def closing_twice_and_together(make: Opener) -> None:
+def closing_twice_and_together(make: Opener, sandbox: Sandbox) -> None:
     """`close` may be called again, and by eight threads at once; it never raises and is bounded."""
-    sandbox = make()
     with make.within(CLOSE_SECONDS, "closing from eight threads"):
         run_all([sandbox.close] * 8, 20)
     sandbox.close()
@@ -188,9 +165,8 @@ def closing_twice_and_together(make: Opener) -> None:
 
 
 @case("life", "threads")
-def closing_ends_a_command(make: Opener) -> None:
+def closing_ends_a_command(make: Opener, sandbox: Sandbox) -> None:
     """A running command raises `SandboxClosed` within a second of `close`, and its processes are dead."""
-    sandbox = make()
     marker = new_marker()
     command = f"trap '' TERM; setsid sleep {marker} & touch running; while :; do sleep {marker}; done"
     running: Background[object] = Background(lambda: sandbox.exec(command, timeout=60))
@@ -200,9 +176,8 @@ def closing_ends_a_command(make: Opener) -> None:
 
 
 @case("life", "threads")
-def closing_ends_many_commands(make: Opener) -> None:
+def closing_ends_many_commands(make: Opener, sandbox: Sandbox) -> None:
     """Sixteen running calls all raise `SandboxClosed` within a second of `close`."""
-    sandbox = make()
     running = [
         Background(partial(sandbox.exec, f"touch running-{number}; sleep 60", timeout=90)) for number in range(16)
     ]
@@ -210,14 +185,12 @@ def closing_ends_many_commands(make: Opener) -> None:
     sandbox.close()
     with make.within(CANCEL_SECONDS, "16 commands while the sandbox is closed"):
         for background in running:
-            with closed_error("a command"):
-                background.result(20)
+            check_refused(SandboxClosed, partial(background.result, 20), "a command")
 
 
 @case("life", "threads")
-def closing_ends_file_calls(make: Opener) -> None:
+def closing_ends_file_calls(make: Opener, sandbox: Sandbox) -> None:
     """Reading and writing in other threads raise `SandboxClosed` within a second of `close`."""
-    sandbox = make()
     data = b"x" * 5_000_000
     sandbox.write_file("file", data)
     turns = threading.Semaphore(0)
@@ -238,8 +211,7 @@ def closing_ends_file_calls(make: Opener) -> None:
     sandbox.close()
     with make.within(CANCEL_SECONDS, "file calls while the sandbox is closed"):
         for background in running:
-            with closed_error("a file call"):
-                background.result(20)
+            check_refused(SandboxClosed, partial(background.result, 20), "a file call")
 
 
 @case("life", "threads", budget=120.0)
@@ -255,17 +227,14 @@ def closing_at_any_moment(make: Opener) -> None:
                 box.write_file("f", b"y")
                 assert box.read_file("f") == b"y"
 
-        running = Background(use)
+        running: Background[object] = Background(use)
         pause.wait(moment * 0.002)
-        sandbox.close()
-        with make.within(CANCEL_SECONDS, "calls while the sandbox is closed"), closed_error("a busy sandbox"):
-            running.result(20)
+        close_while(make, sandbox, running, "calls while the sandbox is closed")
 
 
 @case("life", "hostile")
-def killed_from_inside(make: Opener) -> None:
+def killed_from_inside(make: Opener, sandbox: Sandbox) -> None:
     """A command that kills its parent gives a result or `SandboxLost` by the deadline, and nothing survives."""
-    sandbox = make()
     marker = new_marker()
     with make.within(1 + 1 + SLACK, "a command that kills its parent"):
         loss = loss_of(lambda: sandbox.exec(f"setsid sleep {marker} & kill -9 $PPID; sleep 60", timeout=1))
@@ -273,8 +242,7 @@ def killed_from_inside(make: Opener) -> None:
         assert ok(sandbox.exec("echo on")).text == "on\n"
     else:
         assert sandbox.closed, "a lost sandbox must be closed"
-        with closed_error("a call after the loss"):
-            sandbox.exec("true")
+        check_refused(SandboxClosed, lambda: sandbox.exec("true"), "a call after the loss")
     sandbox.close()
     eventually(lambda: not processes_here(marker), 2, "processes outlived their sandbox")
 
@@ -319,9 +287,8 @@ def eight_sandboxes_at_once(make: Opener) -> None:
 
 
 @case("life", "slow", budget=120.0)
-def closing_a_hundred_thousand_files(make: Opener) -> None:
+def closing_a_hundred_thousand_files(make: Opener, sandbox: Sandbox) -> None:
     """A sandbox full of files, deep folders and locked folders closes within its deadline."""
-    sandbox = make()
     ok(sandbox.exec(["python3", "-c", FILL_WITH_FILES], timeout=40))
     ok(sandbox.exec("mkdir -p lock/in/side && touch lock/in/side/file && chmod 000 lock/in/side lock/in lock"))
     if sandbox.capabilities.isolation in ISOLATION_LEVELS[ISOLATION_LEVELS.index("namespace") :]:

@@ -1,14 +1,11 @@
 """Cases of exhausted limits: processes, memory and disk."""
 
-from __future__ import annotations
-
 import os
 import shutil
 
 from ...errors import FileError
 from ...sandboxes.base import Sandbox
-from .case import SLACK, Opener, case, demand_isolation, eventually, loss_of, ok, python
-from .files import check_refused
+from .case import SLACK, Opener, case, check_refused, demand_isolation, eventually, loss_of, ok, python
 
 MIB = 1 << 20
 

@@ -1,13 +1,12 @@
 """Cases of output: bytes, limits, floods."""
 
-from __future__ import annotations
-
 import hashlib
 import resource
 import sys
 from collections.abc import Callable
 from functools import partial
 
+from ...sandboxes.base import Sandbox
 from ...types import ExecResult
 from .case import Opener, case, ok, run_all
 
@@ -29,17 +28,15 @@ def client_peak() -> int:
 
 
 @case("output")
-def any_bytes(make: Opener) -> None:
+def any_bytes(sandbox: Sandbox) -> None:
     """Output is bytes: invalid UTF-8, NULs, carriage returns and a missing final newline are returned unchanged."""
-    sandbox = make()
     for text in (b"\xff\xfe\x80", b"a\r\nb\rc", b"\x00" * 100, "é😀".encode(), b"no newline", bytes(range(256)) * 300):
         assert ok(sandbox.exec("cat", stdin=text)).stdout == text
 
 
 @case("output")
-def characters_across_chunks(make: Opener) -> None:
+def characters_across_chunks(sandbox: Sandbox) -> None:
     """A four-byte character stays whole across chunks."""
-    sandbox = make()
     for size in (4096, 8192, 32768, 65536):
         for before in (1, 2, 3):
             text = "x" * (size - before) + "😀é" * 3
@@ -49,9 +46,8 @@ def characters_across_chunks(make: Opener) -> None:
 
 
 @case("output")
-def limit_is_exact(make: Opener) -> None:
+def limit_is_exact(sandbox: Sandbox) -> None:
     """Output up to the limit is whole; one more byte is dropped and counted; a limit of 0 keeps nothing."""
-    sandbox = make()
     for size in (99, 100):
         result = ok(sandbox.exec(f"head -c {size} /dev/zero", max_output=100))
         assert (result.stdout, result.stdout_dropped) == (b"\0" * size, 0), result
@@ -62,9 +58,8 @@ def limit_is_exact(make: Opener) -> None:
 
 
 @case("output")
-def both_ends_are_kept(make: Opener) -> None:
+def both_ends_are_kept(sandbox: Sandbox) -> None:
     """Long output keeps the first quarter and the last three quarters of the limit, on either stream."""
-    sandbox = make()
     whole = "".join(f"{number}\n" for number in range(1, 50_001))
     result = ok(sandbox.exec("seq 50000", max_output=4000))
     check_cut(result, len(whole), 4000)
@@ -75,9 +70,8 @@ def both_ends_are_kept(make: Opener) -> None:
 
 
 @case("output", "slow")
-def flood_that_ends(make: Opener) -> None:
+def flood_that_ends(sandbox: Sandbox) -> None:
     """100 MB on one line and 100 MB of NULs neither block nor end the command, nor fill this process's memory."""
-    sandbox = make()
     before = client_peak()
     size = 100_000_000
     for command in (f"head -c {size} /dev/zero | tr '\\0' x", f"head -c {size} /dev/zero"):
@@ -87,9 +81,8 @@ def flood_that_ends(make: Opener) -> None:
 
 
 @case("output")
-def flood_that_does_not_end(make: Opener) -> None:
+def flood_that_does_not_end(make: Opener, sandbox: Sandbox) -> None:
     """An endless output runs into the timeout; both ends are kept."""
-    sandbox = make()
     before = client_peak()
     with make.within(1 + 1 + 2, "an endless flood with timeout=1"):
         result = sandbox.exec("echo first; yes", timeout=1, max_output=100_000)
@@ -110,9 +103,8 @@ def flood_on_standard_error(make: Opener) -> None:
 
 
 @case("output")
-def flood_from_a_child(make: Opener) -> None:
+def flood_from_a_child(make: Opener, sandbox: Sandbox) -> None:
     """A child that floods after its command has ended disturbs nothing."""
-    sandbox = make()
     with make.within(3, "a command that leaves a flooding child"):
         assert ok(sandbox.exec("yes & echo started", max_output=10)).stdout_dropped >= 0
     for number in range(10):
@@ -120,9 +112,8 @@ def flood_from_a_child(make: Opener) -> None:
 
 
 @case("output", "threads")
-def floods_at_the_same_time(make: Opener) -> None:
+def floods_at_the_same_time(sandbox: Sandbox) -> None:
     """Four floods and a quiet command run concurrently; all end, and no output is mixed up."""
-    sandbox = make()
     size = 10_000_000
 
     def flood(letter: str) -> None:
@@ -139,9 +130,8 @@ def floods_at_the_same_time(make: Opener) -> None:
 
 
 @case("output")
-def large_output_comes_whole(make: Opener) -> None:
+def large_output_comes_whole(sandbox: Sandbox) -> None:
     """16 MB within the limit are returned byte for byte."""
-    sandbox = make()
     digest = ok(sandbox.exec("head -c 16M /dev/urandom > random && sha256sum random")).text.split()[0]
     result = ok(sandbox.exec("cat random", max_output=32 * MIB))
     assert (len(result.stdout), result.stdout_dropped) == (16 * MIB, 0), result.stdout_dropped

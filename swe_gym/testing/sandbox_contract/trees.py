@@ -1,7 +1,5 @@
 """Cases of folders: tar archives and manifests."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io
@@ -12,8 +10,8 @@ from functools import partial
 
 from ...errors import FileError, MissingFile
 from ...sandboxes.base import Sandbox
-from .case import Opener, case, ok, python
-from .files import ODD_NAMES, check_refused
+from .case import Opener, case, check_refused, ok, python
+from .files import ODD_NAMES
 
 BUILD_TREE = r"""
 import json, os, sys
@@ -87,9 +85,8 @@ def special(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:
 
 
 @case("trees")
-def tar_round_trip(make: Opener) -> None:
+def tar_round_trip(sandbox: Sandbox) -> None:
     """A folder is packed and unpacked with contents, modes, times, links, empty folders and odd names."""
-    sandbox = make()
     build_tree(sandbox)
     archive = sandbox.get_tar("tree")
     sandbox.put_tar("new/parent/copy", archive)
@@ -111,9 +108,8 @@ def tar_between_sandboxes(make: Opener) -> None:
 
 
 @case("trees")
-def tar_merges(make: Opener) -> None:
+def tar_merges(sandbox: Sandbox) -> None:
     """Unpacking replaces files of the same name and leaves the others."""
-    sandbox = make()
     sandbox.write_file("folder/old", b"old", mode=0o600)
     sandbox.write_file("folder/both", b"a longer text")
     sandbox.put_tar("folder", make_tar(("both", b"new"), ("./sub/added", b"added")))
@@ -124,9 +120,8 @@ def tar_merges(make: Opener) -> None:
 
 
 @case("trees", "hostile")
-def hostile_tars(make: Opener) -> None:
+def hostile_tars(sandbox: Sandbox) -> None:
     """A tar with a device, or with a member outside its folder, is refused and nothing is unpacked."""
-    sandbox = make()
     outside = f"{sandbox.workdir}/outside"
     ok(sandbox.exec(f"mkdir -p {outside} folder; echo kept > {outside}/file; ln -s {outside} folder/existing"))
     good = ("good", b"good")
@@ -158,9 +153,8 @@ def hostile_tars(make: Opener) -> None:
 
 
 @case("trees", "hostile")
-def unpacking_replaces_links(make: Opener) -> None:
+def unpacking_replaces_links(sandbox: Sandbox) -> None:
     """Unpacking over a link replaces the link or is refused; the link's target stays unchanged."""
-    sandbox = make()
     outside = f"{sandbox.workdir}/outside"
     ok(sandbox.exec(f"echo kept > {outside}; mkdir folder; ln -s {outside} folder/link; ln {outside} folder/hard"))
     for name in ("link", "hard"):
@@ -171,9 +165,8 @@ def unpacking_replaces_links(make: Opener) -> None:
 
 
 @case("trees")
-def broken_tars(make: Opener) -> None:
+def broken_tars(sandbox: Sandbox) -> None:
     """An invalid or truncated tar archive is a `FileError`."""
-    sandbox = make()
     whole = make_tar(("file", os.urandom(100_000)))
     check_refused(FileError, lambda: sandbox.put_tar("folder", b"garbage" * 1000), "garbage")
     check_refused(FileError, lambda: sandbox.put_tar("folder", whole[:50_000]), "half a tar")
@@ -181,9 +174,8 @@ def broken_tars(make: Opener) -> None:
 
 
 @case("trees")
-def tar_limits(make: Opener) -> None:
+def tar_limits(make: Opener, sandbox: Sandbox) -> None:
     """A folder whose tar exceeds the limit is refused; so are a missing folder and a file."""
-    sandbox = make()
     sandbox.write_file("folder/file", b"x" * 100_000)
     check_refused(FileError, lambda: sandbox.get_tar("folder", max_bytes=50_000), "a tar over its limit")
     check_refused(MissingFile, lambda: sandbox.get_tar("nothing"), "a missing folder")
@@ -196,9 +188,8 @@ def tar_limits(make: Opener) -> None:
 
 
 @case("trees")
-def thousands_of_files(make: Opener) -> None:
+def thousands_of_files(sandbox: Sandbox) -> None:
     """Five thousand small files are unpacked, packed and listed."""
-    sandbox = make()
     members = [(f"{number % 50}/{number}.txt", str(number).encode()) for number in range(5000)]
     sandbox.put_tar("many", make_tar(*members))
     manifest = sandbox.manifest("many")
@@ -209,9 +200,8 @@ def thousands_of_files(make: Opener) -> None:
 
 
 @case("trees")
-def manifest_is_true(make: Opener) -> None:
+def manifest_is_true(sandbox: Sandbox) -> None:
     """A manifest lists every file and link with mode, size and digest, sorted, and follows no link."""
-    sandbox = make()
     build_tree(sandbox)
     ok(sandbox.exec("mkfifo tree/pipe"))
     manifest = sandbox.manifest("tree")
@@ -232,9 +222,8 @@ def manifest_is_true(make: Opener) -> None:
 
 
 @case("trees")
-def manifest_leaves_out(make: Opener) -> None:
+def manifest_leaves_out(sandbox: Sandbox) -> None:
     """Excluded names are omitted at any depth, files and folders, by pattern."""
-    sandbox = make()
     for path in ("keep.py", "skip.pyc", "a/b/skip.pyc", "a/.git/config", ".git/HEAD", "a/gitlike/x", "z/.git"):
         sandbox.write_file(path, b"")
     assert list(sandbox.manifest(exclude=[".git", "*.pyc"])) == ["a/gitlike/x", "keep.py"]
@@ -242,9 +231,8 @@ def manifest_leaves_out(make: Opener) -> None:
 
 
 @case("trees")
-def manifest_limits(make: Opener) -> None:
+def manifest_limits(sandbox: Sandbox) -> None:
     """Too many files are a `FileError`, a missing folder is `MissingFile`, an empty folder is empty."""
-    sandbox = make()
     ok(sandbox.exec("mkdir -p some empty && touch some/1 some/2 some/3"))
     assert len(sandbox.manifest("some", max_files=3)) == 3
     check_refused(FileError, lambda: sandbox.manifest("some", max_files=2), "more than max_files")
@@ -254,9 +242,8 @@ def manifest_limits(make: Opener) -> None:
 
 
 @case("trees")
-def manifest_bounds_what_is_ignored(make: Opener) -> None:
+def manifest_bounds_what_is_ignored(sandbox: Sandbox) -> None:
     """Files that git ignores, and files of virtual environments, are marked and limited separately."""
-    sandbox = make()
     rules = "out/\n*.o\n!keep.o\n/deep/*.log\n"
     ok(sandbox.exec("mkdir -p out/a deep/x env/bin && touch out/a/1 a.o keep.o deep/1.log deep/x/2.log z.py"))
     ok(sandbox.exec("touch env/pyvenv.cfg env/bin/python; seq 100 | sed s#^#out/# | xargs touch"))
@@ -273,9 +260,8 @@ def manifest_bounds_what_is_ignored(make: Opener) -> None:
 
 
 @case("trees")
-def manifest_bounds_what_is_hashed(make: Opener) -> None:
+def manifest_bounds_what_is_hashed(sandbox: Sandbox) -> None:
     """A file beyond the bytes to hash has an empty digest; named files are listed alone, but not behind a link."""
-    sandbox = make()
     ok(sandbox.exec("printf 123 > a; truncate -s 20G b || truncate -s 1G b; mkdir c; echo > c/d; ln -s c e"))
     whole, none = sandbox.manifest(max_hashed=10), sandbox.manifest(max_hashed=0, only=["a", "c/d", "gone", "e/d", "e"])
     assert whole["a"].digest == hashlib.sha256(b"123").hexdigest()
@@ -284,9 +270,8 @@ def manifest_bounds_what_is_hashed(make: Opener) -> None:
 
 
 @case("trees", "hostile")
-def files_of_the_sandbox_change_nothing(make: Opener) -> None:
+def files_of_the_sandbox_change_nothing(sandbox: Sandbox) -> None:
     """Programs, modules and settings in the sandbox do not affect reading, writing, packing and listing."""
-    sandbox = make()
     evil = b"import os\nos._exit(3)\n"
     for name in ("os", "hashlib", "json", "tarfile", "io", "stat", "subprocess", "sitecustomize", "usercustomize"):
         sandbox.write_file(f"{name}.py", evil)

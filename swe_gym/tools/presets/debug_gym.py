@@ -3,8 +3,6 @@
 `listdir`, `rewrite`, `eval` and `submit` are the same as ours; `edit` is the newer name of `rewrite`.
 """
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from typing import Annotated, Literal

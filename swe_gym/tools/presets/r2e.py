@@ -1,7 +1,5 @@
 """The tools of R2E-Gym: `file_editor`, `search`, `execute_bash` and `finish`."""
 
-from __future__ import annotations
-
 import io
 import shlex
 import tokenize

@@ -1,7 +1,5 @@
 """The tools of scaffolds around `str_replace_editor`: SWE-agent, OpenHands and R2E-Gym's versions of both."""
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Sequence
 from typing import Annotated, Literal

@@ -1,24 +1,12 @@
 """The table of generators, which sample tokens for training. Each is a `TrainGenerator`."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ...registry import Registry
 from ...rollout.tokens import Generator
 from ..config import GenerationConfig
 from ..model import PolicyModel
-
-GENERATORS = Registry(
-    "generator",
-    {
-        "vllm": "swe_gym.train.generators.vllm:VllmGenerator",
-        "hf": "swe_gym.train.generators.hf:HfGenerator",
-        "scripted": "swe_gym.train.generators.scripted:ScriptedGenerator",
-    },
-    extras={"vllm": "train", "hf": "train"},
-    group="swe_gym.generators",
-)
 
 
 class TrainGenerator(Generator, Protocol):
@@ -40,6 +28,18 @@ class TrainGenerator(Generator, Protocol):
         ...
 
 
+GENERATORS = Registry[Callable[..., TrainGenerator]](
+    "generator",
+    {
+        "vllm": "swe_gym.train.generators.vllm:VllmGenerator",
+        "hf": "swe_gym.train.generators.hf:HfGenerator",
+        "scripted": "swe_gym.train.generators.scripted:ScriptedGenerator",
+    },
+    extras={"vllm": "train", "hf": "train"},
+    group="swe_gym.generators",
+)
+
+
 def make_generator(config: GenerationConfig, model: PolicyModel, tokenizer: Any) -> TrainGenerator:
     """Make the generator that a configuration names. The caller closes it.
 
@@ -47,5 +47,4 @@ def make_generator(config: GenerationConfig, model: PolicyModel, tokenizer: Any)
         UsageError: The name is unknown, or the generator does not take these options.
         MissingDependency: The generator needs an extra that is not installed.
     """
-    generator: TrainGenerator = GENERATORS.load(config.backend)(config, model, tokenizer)
-    return generator
+    return GENERATORS.load(config.backend)(config, model, tokenizer)

@@ -1,7 +1,5 @@
 """Sampling from the trained weights in this process: slow, exact, without a server."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A generator that answers with a function, for tests and demonstrations."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any

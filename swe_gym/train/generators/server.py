@@ -1,7 +1,5 @@
 """A vLLM server that stops with this process, however that ends."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import logging

@@ -1,7 +1,5 @@
 """Weight sync through a folder that the vLLM server reads."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weight sync to a vLLM server on the trainer's GPU, by CUDA IPC."""
 
-from __future__ import annotations
-
 import base64
 import pickle
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Weight sync to a vLLM server on other GPUs, by an NCCL broadcast."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import threading

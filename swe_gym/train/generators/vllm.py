@@ -1,7 +1,5 @@
 """Sampling from a vLLM server over HTTP, with weight sync."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import socket
@@ -17,6 +15,7 @@ import torch
 
 from ...errors import PolicyError, unknown_name
 from ...rollout.tokens import Completion
+from ...types import JsonObject
 from ..config import GenerationConfig
 from ..model import PolicyModel
 from .server import VllmServer
@@ -99,11 +98,11 @@ class VllmGenerator:
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:
         """See `Generator`."""
-        sampling: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "logprobs": 0}
+        sampling: JsonObject = {"max_tokens": max_tokens, "temperature": temperature, "logprobs": 0}
         if self._seeds:
             sampling["seed"] = seed
         version = self._version
-        body: dict[str, Any] = {"model": self._name}
+        body: JsonObject = {"model": self._name}
         if self._tokens_in_tokens_out:
             path = "/inference/v1/generate"
             body |= {"token_ids": list(prompt), "sampling_params": sampling}
@@ -172,7 +171,7 @@ class VllmGenerator:
     # --- the wire ---------------------------------------------------------------------------------------
 
     def _model_name(self) -> str:
-        models = self._get("/v1/models")
+        models = self._answer("GET", "/v1/models", None)
         try:
             return str(models["data"][0]["id"])
         except (LookupError, TypeError) as error:
@@ -184,13 +183,10 @@ class VllmGenerator:
         """Return whether the server has a path: an empty request is then invalid instead of unknown."""
         return self._send("POST", path, {}).status_code in (400, 422)
 
-    def _get(self, path: str) -> Any:
-        return self._answer("GET", path, None)
-
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
+    def _post(self, path: str, body: JsonObject) -> Any:
         return self._answer("POST", path, body)
 
-    def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    def _answer(self, method: str, path: str, body: JsonObject | None) -> Any:
         response = self._send(method, path, body)
         if response.status_code != 200:
             trouble = self._server.trouble() if self._server is not None and response.status_code >= 500 else ""
@@ -204,7 +200,7 @@ class VllmGenerator:
         except ValueError as error:
             raise _bad_reply(f"{path} did not answer with JSON: {response.text[:200]!r}") from error
 
-    def _send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
+    def _send(self, method: str, path: str, body: JsonObject | None) -> httpx.Response:
         if self._closed.is_set():
             raise PolicyError("the generator was closed", reason="closed")
         try:
@@ -221,7 +217,7 @@ class VllmGenerator:
                 message += self._server.trouble()
             raise PolicyError(message, reason="connection", retryable=True) from error
 
-    def _note(self, event: str, facts: dict[str, Any]) -> None:
+    def _note(self, event: str, facts: JsonObject) -> None:
         """Keep the sockets: only shutting them down wakes threads that wait for an answer."""
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             self._sockets.add(facts["return_value"].get_extra_info("socket"))

@@ -7,8 +7,6 @@
 | "nccl" | a broadcast from the trainer's GPU to the server's | separate GPUs; vLLM in the trainer's Python |
 """
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import os
@@ -20,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError, unknown_name
+from ...types import JsonMapping, JsonObject
 from ..config import GenerationConfig
 from ..model import PolicyModel
 
@@ -114,7 +113,7 @@ def _obstacle(method: str, config: GenerationConfig, device: torch.device) -> st
     return ""
 
 
-def _gpus_of_server(options: Mapping[str, Any]) -> list[str]:
+def _gpus_of_server(options: JsonMapping) -> list[str]:
     """Return the GPUs of a server that the trainer starts: the first of those visible to it."""
     count = 1
     for argument, following in itertools.pairwise([*options.get("args", ()), ""]):
@@ -133,7 +132,7 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
     return [name.strip() for name in named.split(",")]
 
 
-def described(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def described(weights: Mapping[str, Tensor]) -> JsonObject:
     """Return names, types and shapes of weights as vLLM's API expects them."""
     return {
         "names": list(weights),

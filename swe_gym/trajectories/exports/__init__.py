@@ -3,26 +3,24 @@
 No exporter passes on `Trajectory.verdict` or `Trajectory.failure`, which only the owner of a run may see.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ...errors import UsageError
 from ...registry import Registry
 from ...tables import SUFFIXES, write_table
+from ...types import JsonObject
 from ..trajectory import Trajectory
 from .rows import encodable, row_schema
 
 __all__ = ["EXPORTERS", "Exporter", "export_trajectories"]
 
-Exporter = Callable[[Iterable[Trajectory]], Iterator[dict[str, Any]]]
+Exporter = Callable[[Iterable[Trajectory]], Iterator[JsonObject]]
 """Turns trajectories into rows of JSON data."""
 
-EXPORTERS = Registry(
+EXPORTERS = Registry[Exporter](
     "export format",
     {
         "swe-gym": "swe_gym.trajectories.exports.rows:as_they_are",
@@ -51,7 +49,7 @@ def export_trajectories(trajectories: Iterable[Trajectory], to: str, path: str |
         UsageError: The format or the suffix is unknown.
         MissingDependency: A parquet file needs the extra "parquet".
     """
-    exporter: Exporter = EXPORTERS.load(to)
+    exporter = EXPORTERS.load(to)
     target = Path(path)
     if target.suffix not in SUFFIXES:
         raise UsageError(f"{target}: the file name must end in {', '.join(SUFFIXES)}")

@@ -1,14 +1,12 @@
 """Conversations: for supervised fine-tuning, and in pairs for preference learning."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any
 
+from ...types import JsonObject
 from ..trajectory import Trajectory
 
-Message = dict[str, Any]
+Message = JsonObject
 
 
 def conversation(one: Trajectory) -> list[Message]:
@@ -26,7 +24,7 @@ def conversation(one: Trajectory) -> list[Message]:
     return messages[:-1] if one.turns else messages
 
 
-def to_sft(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
+def to_sft(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """Yield rows for SFT trainers of chat models: `messages`, and `tools` if calls went through the API.
 
     Filter the trajectories first: only resolved ones are good examples. `reward` and `resolved` are None if the reward
@@ -34,7 +32,7 @@ def to_sft(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
     """
     for one in trajectories:
         messages = conversation(one)
-        row: dict[str, Any] = {"messages": messages}
+        row: JsonObject = {"messages": messages}
         if any(message.get("tool_calls") for message in messages):
             row["tools"] = [tool.openai() for tool in one.tools]
         row |= {"task_id": one.task_id, "attempt": one.attempt}
@@ -42,7 +40,7 @@ def to_sft(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
         yield row | (judged if one.reward_valid else dict.fromkeys(judged))
 
 
-def to_preferences(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
+def to_preferences(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """Yield pairs of attempts at one task with different rewards: `prompt`, `chosen`, `rejected`.
 
     The best attempt is paired with the worst, the second best with the second worst, and so on while their rewards
@@ -59,7 +57,7 @@ def to_preferences(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any
                 yield _pair(task_id, chosen, rejected)
 
 
-def _pair(task_id: str, chosen: Trajectory, rejected: Trajectory) -> dict[str, Any]:
+def _pair(task_id: str, chosen: Trajectory, rejected: Trajectory) -> JsonObject:
     good, bad = conversation(chosen), conversation(rejected)
     same = itertools.takewhile(
         lambda pair: pair[0] == pair[1] and pair[0]["role"] != "assistant", zip(good, bad, strict=False)

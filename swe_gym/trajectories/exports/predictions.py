@@ -1,15 +1,13 @@
 """Predictions for SWE-bench's harness."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from ...errors import UsageError
+from ...types import JsonObject
 from ..trajectory import Trajectory
 
 
-def to_predictions(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
+def to_predictions(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """Yield `instance_id`, `model_name_or_path` and `model_patch`, one row per task.
 
     If only the beginning of a patch was recorded, it cannot be applied and `model_patch` is empty.

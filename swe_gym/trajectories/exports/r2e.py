@@ -1,13 +1,10 @@
 """R2E-Gym's trajectory lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from ...actions import render_call
 from ...errors import UsageError
-from ...types import ToolCall
+from ...types import JsonObject, ToolCall
 from ..trajectory import Trajectory, Turn
 
 _EXITS = {
@@ -21,7 +18,7 @@ _EXITS = {
 }
 
 
-def to_r2e(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
+def to_r2e(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """Yield rows with the fields of R2E-Gym's `Trajectory` and `TrajectoryStep`.
 
     Calls are written in its XML with our tool names. `ds` holds only the task's id, repository and statement; R2E-Gym
@@ -62,7 +59,7 @@ def _exit_reason(one: Trajectory) -> str:
     return "llm_query_error" if one.reason.startswith("PolicyError") else "env_exception"
 
 
-def _steps(one: Trajectory) -> Iterator[dict[str, Any]]:
+def _steps(one: Trajectory) -> Iterator[JsonObject]:
     total = 0.0
     for index, turn in enumerate(one.turns):
         total += turn.seconds + turn.policy_seconds

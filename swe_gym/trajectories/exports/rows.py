@@ -1,12 +1,11 @@
 """One row per trajectory: swe_gym's own format, and flat rows for tables, parquet and Hugging Face datasets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...tables import load_arrow
+from ...types import JsonObject
 from ..trajectory import Trajectory
 
 _SCALARS = (
@@ -16,16 +15,16 @@ _SCALARS = (
 _TURN_SCALARS = ("action", "thought", "tool", "observation", "reward", "terminated", "truncated", "seconds")
 
 
-def as_they_are(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
+def as_they_are(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """Yield the trajectories unchanged, except for the fields that only the owner of the run may see."""
     for trajectory in trajectories:
         yield trajectory.without_oracle().model_dump()
 
 
-def to_rows(trajectories: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
+def to_rows(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
     """Yield flat rows with one type per column. Free-form fields (`env`, `info`, `messages`, ...) are JSON text."""
     for one in trajectories:
-        row: dict[str, Any] = {name: getattr(one, name) for name in _SCALARS}
+        row: JsonObject = {name: getattr(one, name) for name in _SCALARS}
         row |= {
             "policy": one.policy.name,
             "model": one.policy.model,
@@ -112,5 +111,5 @@ def row_schema() -> Any:
     return pa.schema(list(columns.items()))
 
 
-def _typed(kind: Any, names: str) -> dict[str, Any]:
+def _typed(kind: Any, names: str) -> JsonObject:
     return dict.fromkeys(names.split(), kind)

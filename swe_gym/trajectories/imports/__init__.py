@@ -3,19 +3,17 @@
 What the other system did not record stays empty. `env` is empty, so imported trajectories cannot be replayed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from ...errors import UsageError, wrong_fields
 from ...registry import Registry
 from ...tables import scan_table
+from ...types import JsonObject
 from ..trajectory import Trajectory
 
 __all__ = ["IMPORTERS", "Importer", "import_trajectories"]
@@ -23,10 +21,10 @@ __all__ = ["IMPORTERS", "Importer", "import_trajectories"]
 MOST_CHARS = 300
 """Characters of an error that are shown: some errors repeat the whole row."""
 
-Importer = Callable[[dict[str, Any], str], Trajectory]
+Importer = Callable[[JsonObject, str], Trajectory]
 """Turns a row into a trajectory. The text is the task id for rows that name no task."""
 
-IMPORTERS = Registry(
+IMPORTERS = Registry[Importer](
     "import format",
     {
         "swe-gym": "swe_gym.trajectories.imports:from_swe_gym",
@@ -61,13 +59,13 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
                 raise row
             if not isinstance(row, dict):
                 raise ValueError("not an object")
-            importer: Importer = IMPORTERS.load(_form(row) if form == "auto" else form)
+            importer = IMPORTERS.load(_form(row) if form == "auto" else form)
             yield importer(row, f"{source.name.partition('.')[0]}-{number}")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise UsageError(f"{source}, {place}: {_problem(error)}") from error
 
 
-def from_swe_gym(row: dict[str, Any], name: str) -> Trajectory:  # noqa: ARG001  the row names its task
+def from_swe_gym(row: JsonObject, name: str) -> Trajectory:  # noqa: ARG001  the row names its task
     """Return the trajectory of a row in swe_gym's own format."""
     return Trajectory.from_json(json.dumps(row))
 
@@ -78,7 +76,7 @@ def _problem(error: Exception) -> str:
     return f"missing field {error}" if isinstance(error, KeyError) else str(error)[:MOST_CHARS]
 
 
-def _form(row: dict[str, Any]) -> str:
+def _form(row: JsonObject) -> str:
     for field, form in _FIELDS.items():
         if field in row:
             return form

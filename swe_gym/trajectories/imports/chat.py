@@ -1,7 +1,5 @@
 """Conversations in the format of OpenAI's chat API, as in SFT datasets, including debug-gym's."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -11,14 +9,14 @@ from typing import Any
 from ...actions import FORMATS, render_call
 from ...actions.scan import Found, TooManyCalls, find_calls
 from ...tables import decoded
-from ...types import ToolCall, ToolSpec
+from ...types import JsonObject, ToolCall, ToolSpec
 from ..trajectory import PolicyInfo, Trajectory, Turn
 
 FENCES = ("bash",)
 """Formats that count as calls only if a conversation has no other calls."""
 
 
-def from_messages(row: dict[str, Any], name: str) -> Trajectory:
+def from_messages(row: JsonObject, name: str) -> Trajectory:
     """Return the trajectory of a conversation: the opening messages, then the assistant's turns and the replies.
 
     `messages` and `tools` may be JSON text. If no calls went through the API, calls are parsed from the text, in any
@@ -68,12 +66,12 @@ def ended(turns: Sequence[Turn], *, reward: float, submitted: bool) -> tuple[Tur
     return (*turns[:-1], *(turn.model_copy(update=last) for turn in turns[-1:]))
 
 
-def _plain(message: dict[str, Any]) -> dict[str, Any]:
+def _plain(message: JsonObject) -> JsonObject:
     """Return the message without fields that are None because all rows of a table have the same fields."""
     return {key: value for key, value in message.items() if value is not None or key in ("role", "content")}
 
 
-def text_of(message: dict[str, Any]) -> str:
+def text_of(message: JsonObject) -> str:
     """Return the text of a message, whose content may be a list of parts."""
     content = message.get("content") or ""
     if isinstance(content, str):
@@ -84,7 +82,7 @@ def text_of(message: dict[str, Any]) -> str:
 # --- turns --------------------------------------------------------------------------------------------------
 
 
-def _formats(spoken: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def _formats(spoken: Sequence[JsonObject]) -> tuple[str, ...]:
     """Return the formats of calls in the text of a conversation; none if calls went through the API."""
     if any(message.get("tool_calls") for message in spoken):
         return ()
@@ -101,7 +99,7 @@ def first_call(text: str, formats: Sequence[str]) -> Found | None:
     return next((one for one in found if not one.flaw), None)
 
 
-def _turn(message: dict[str, Any], answers: list[dict[str, Any]], formats: Sequence[str]) -> Turn:
+def _turn(message: JsonObject, answers: list[JsonObject], formats: Sequence[str]) -> Turn:
     text = text_of(message)
     observation = "\n\n".join(text_of(answer) for answer in answers)
     calls = [_call(call["function"], call.get("id")) for call in message.get("tool_calls") or []]
@@ -122,7 +120,7 @@ def _turn(message: dict[str, Any], answers: list[dict[str, Any]], formats: Seque
     )
 
 
-def _call(function: dict[str, Any], call_id: str | None) -> tuple[str, str, dict[str, Any]]:
+def _call(function: JsonObject, call_id: str | None) -> tuple[str, str, JsonObject]:
     """Return a call as text, its tool and its arguments. The tool is empty if the arguments are not an object."""
     name, arguments = function["name"], function["arguments"]
     if isinstance(arguments, str):

@@ -1,11 +1,7 @@
 """debug-gym's `trajectory.json`."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from ...actions import render_call
-from ...types import ToolCall
+from ...types import JsonObject, ToolCall
 from ..trajectory import PolicyInfo, Trajectory, Turn, Usage
 from .chat import ended, text_of, tool_spec
 
@@ -13,7 +9,7 @@ NO_CALL = "empty_tool_response"
 """Name of a missing tool call in newer versions."""
 
 
-def from_debug_gym(row: dict[str, Any], name: str) -> Trajectory:
+def from_debug_gym(row: JsonObject, name: str) -> Trajectory:
     """Return the trajectory of a debug-gym episode. Step 0 is the reset; the others are turns.
 
     debug-gym ends an episode when the tests pass. An episode without success reached its step limit.
@@ -44,7 +40,7 @@ def from_debug_gym(row: dict[str, Any], name: str) -> Trajectory:
     )
 
 
-def _turn(step: dict[str, Any]) -> Turn:
+def _turn(step: JsonObject) -> Turn:
     """Return a turn. Its thought is the text around the call, if that version of debug-gym recorded it."""
     answers = step.get("prompt_response_pairs") or []
     said = (step.get("reasoning"), step.get("content"))
@@ -68,7 +64,7 @@ def _turn(step: dict[str, Any]) -> Turn:
     )
 
 
-def _usage(answer: dict[str, Any]) -> Usage:
+def _usage(answer: JsonObject) -> Usage:
     tokens = answer.get("token_usage") or {}
     return Usage(
         prompt_tokens=int(tokens.get("prompt") or 0), completion_tokens=int(tokens.get("response") or 0), calls=1

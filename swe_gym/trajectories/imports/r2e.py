@@ -1,9 +1,6 @@
 """R2E-Gym's trajectory lines."""
 
-from __future__ import annotations
-
-from typing import Any
-
+from ...types import JsonObject
 from ..trajectory import PolicyInfo, Trajectory, Turn, Usage
 from .chat import ended, first_call, number
 
@@ -18,7 +15,7 @@ _OUTCOMES = {
 """Exit reason -> outcome and reason. All others are infrastructure failures."""
 
 
-def from_r2e(row: dict[str, Any], name: str) -> Trajectory:
+def from_r2e(row: JsonObject, name: str) -> Trajectory:
     """Return the trajectory of a line of R2E-Gym, without its dataset row (gold patch, hidden tests) and test output.
 
     Raises:
@@ -55,7 +52,7 @@ def from_r2e(row: dict[str, Any], name: str) -> Trajectory:
     )
 
 
-def _task_id(data: dict[str, Any]) -> str:
+def _task_id(data: JsonObject) -> str:
     """Return the id that `R2ESource` gives the task of a dataset row. It is empty if the row was not recorded."""
     if data.get("instance_id"):
         return str(data["instance_id"])
@@ -63,7 +60,7 @@ def _task_id(data: dict[str, Any]) -> str:
     return f"{repo}-{commit}" if repo and commit else ""
 
 
-def _turn(step: dict[str, Any]) -> Turn:
+def _turn(step: JsonObject) -> Turn:
     thought, action = step.get("thought") or "", step["action"]
     call = first_call(action, ("r2e",))
     return Turn(

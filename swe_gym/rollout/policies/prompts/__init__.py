@@ -1,7 +1,5 @@
 """System prompts: a general part, and one for each tool preset."""
 
-from __future__ import annotations
-
 from importlib import resources
 
 
