@@ -20,7 +20,7 @@ from ..tasks import TaskSource, load_source
 from ..tasks.choice import changed_lines
 from ..tasks.file import is_place_of_tasks
 from ..tasks.record import digest, read_records
-from ..types import Frozen, Task
+from ..types import Frozen, JsonObject, Task
 
 if TYPE_CHECKING:  # slow to import, and help needs none of it
     from ..envs.swe_env import SweEnv
@@ -248,7 +248,7 @@ def open_env(name: str, pairs: list[str] | None = None, **settings: Any) -> "Swe
     return SweEnv(source, options, **settings)
 
 
-def source_of(name: str, pairs: list[str] | None = None) -> tuple[str, dict[str, Any]]:
+def source_of(name: str, pairs: list[str] | None = None) -> tuple[str, JsonObject]:
     """Return name and arguments of a task source, without its slice; a file name stands for the tasks in the file."""
     options = parse_pairs("--source-option", pairs)
     name = split_slice(name)[0]
@@ -263,7 +263,7 @@ def matching(source: TaskSource, pattern: str) -> list[str]:
     return ids
 
 
-def sandbox_options(backend: str, pairs: list[str] | None) -> dict[str, Any]:
+def sandbox_options(backend: str, pairs: list[str] | None) -> JsonObject:
     """Parse `["memory_mb=512", "image=python:3.12"]` and check it before anything starts."""
     from ..envs.checks import check_sandbox
 
@@ -272,9 +272,9 @@ def sandbox_options(backend: str, pairs: list[str] | None) -> dict[str, Any]:
     return options
 
 
-def parse_pairs(option: str, pairs: list[str] | None) -> dict[str, Any]:
+def parse_pairs(option: str, pairs: list[str] | None) -> JsonObject:
     """Parse `["max_tokens=512", "calls=text"]`. A value that is not JSON is text."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if not equals:

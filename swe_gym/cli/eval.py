@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..rollout.engine import RolloutStopped
 from ..rollout.plan import Plan
 from ..tasks import TaskSource
+from ..types import JsonObject
 from ..viewer.results import RESULTS, write_results
 from .common import (
     BACKEND_HELP,
@@ -153,7 +154,7 @@ def _prepare(console: Console, config: RolloutConfig) -> Evaluation:
 
 def _run(console: Console, ready: list[Evaluation], *, as_json: bool) -> None:
     """Run evaluations one after another; print the results of each, and finally those of all."""
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     try:
         for one in ready:
             folder = one.config.folder
@@ -179,7 +180,7 @@ def _run(console: Console, ready: list[Evaluation], *, as_json: bool) -> None:
 # --- the results ------------------------------------------------------------------------------------------------
 
 
-def print_results(console: Console, found: dict[str, Any]) -> None:
+def print_results(console: Console, found: JsonObject) -> None:
     """Print the results of a run, as `write_results` returns them."""
     console.print()
     for name, said in _lines(found).items():
@@ -190,7 +191,7 @@ def print_results(console: Console, found: dict[str, Any]) -> None:
         console.print(_repositories(found["repositories"]))
 
 
-def _print_end(console: Console, found: list[dict[str, Any]]) -> None:
+def _print_end(console: Console, found: list[JsonObject]) -> None:
     """Print a line per model if there are several, and the next commands."""
     folders = [one["folder"] for one in found]
     if len(found) > 1:
@@ -208,7 +209,7 @@ def _print_end(console: Console, found: list[dict[str, Any]]) -> None:
     console.print(f"  swe-gym export {folders[0]} sft.jsonl --to sft --resolved")
 
 
-def _lines(found: dict[str, Any]) -> dict[str, str]:
+def _lines(found: JsonObject) -> dict[str, str]:
     graded, episodes = found["graded"], found["episodes"]
     left = f", {episodes - graded} left: run the same command" if graded < episodes else ""
     read, cached, written = found["prompt_tokens"], found["cached_tokens"], found["completion_tokens"]
@@ -228,7 +229,7 @@ def _lines(found: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _resolved(found: dict[str, Any]) -> str:
+def _resolved(found: JsonObject) -> str:
     if found["interval"] is None:
         return "no episode was graded"
     low, high = found["interval"]
@@ -238,14 +239,14 @@ def _resolved(found: dict[str, Any]) -> str:
     )
 
 
-def _cost(found: dict[str, Any]) -> str:
+def _cost(found: JsonObject) -> str:
     if found["cost"] is None:
         return f"{dollars(None)}: give --price-in and --price-out"
     each = f" (${found['cost'] / found['graded']:,.4f} an episode)" if found["graded"] else ""
     return dollars(found["cost"]) + each
 
 
-def _time(found: dict[str, Any]) -> str:
+def _time(found: JsonObject) -> str:
     return f"{duration(found['seconds'])}, an episode {found['episode_seconds']:.1f} s and {found['turns']:.1f} turns"
 
 
@@ -253,7 +254,7 @@ def _counts(causes: dict[str, int]) -> str:
     return ", ".join(f"{count} {cause}" for cause, count in causes.items())
 
 
-def _repositories(rows: list[dict[str, Any]]) -> Table:
+def _repositories(rows: list[JsonObject]) -> Table:
     table = plain_table("repository", "resolved", "episodes", "rate")
     for row in rows[:MOST_REPOSITORIES]:
         table.add_row(

@@ -95,7 +95,7 @@ class TaskConfig(TaskFilter):
     """
 
     source: str = "toy"
-    source_options: dict[str, Any] = {}
+    source_options: JsonObject = {}
 
 
 class RolloutConfig(Frozen):
@@ -119,8 +119,8 @@ class RolloutConfig(Frozen):
     attempts: int = Field(default=1, ge=1)
     seed: int = 0
     tasks: TaskConfig = TaskConfig()
-    policy: dict[str, Any] = {}
-    env: dict[str, Any] = {}
+    policy: JsonObject = {}
+    env: JsonObject = {}
     budget: Budget = Budget()
     run: RolloutOptions = RolloutOptions()
 
@@ -135,7 +135,7 @@ class RolloutConfig(Frozen):
     def _policy_name(self) -> str:
         return str(self.policy.get("name") or ("llm" if {"model", "base_url"} & self.policy.keys() else "baseline"))
 
-    def source(self) -> tuple[str, dict[str, Any]]:
+    def source(self) -> tuple[str, JsonObject]:
         """Return name and arguments of the task source."""
         source, options = source_of(self.tasks.source)
         return source, options | self.tasks.source_options
@@ -208,7 +208,7 @@ def rollout(
     end(console, interrupted, left=latest is not None and latest.done < latest.total)
 
 
-def nested(given: Mapping[str, Any]) -> dict[str, Any]:
+def nested(given: Mapping[str, Any]) -> JsonObject:
     """Return the options that `rollout` and `eval` share as a nested configuration.
 
     Args:
@@ -233,7 +233,7 @@ def nested(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def make_config(source: str, overrides: list[str], options: dict[str, Any]) -> RolloutConfig:
+def make_config(source: str, overrides: list[str], options: JsonObject) -> RolloutConfig:
     """Merge a configuration file, overrides and options; the later ones win.
 
     Args:
@@ -267,7 +267,7 @@ SECTIONS = {
 """Section -> an example of a field."""
 
 
-def _check_sections(values: dict[str, Any]) -> None:
+def _check_sections(values: JsonObject) -> None:
     """Expand `policy=gold`; refuse a value in place of any other section."""
     if isinstance(values.get("policy"), str):
         values["policy"] = {"name": values["policy"]}
@@ -278,7 +278,7 @@ def _check_sections(values: dict[str, Any]) -> None:
             )
 
 
-def _merge(values: dict[str, Any], options: dict[str, Any]) -> None:
+def _merge(values: JsonObject, options: JsonObject) -> None:
     for name, value in options.items():
         if isinstance(value, dict):
             if isinstance(old := values.setdefault(name, {}), dict):  # else the file is wrong, and validation says so

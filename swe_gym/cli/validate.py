@@ -57,10 +57,8 @@ def validate(
     """
     from ..curation.validate import validate as validate_tasks  # slow to import
 
-    console = open_console()
-    tasks = open_source(source, source_option)
+    console, tasks = open_console(), open_source(source, source_option)
     ids = only.ids(tasks)
-    options = parse_sandbox_options(backend, sandbox_option)
     known = read_records(record) if record else []
     columns = (TextColumn("validating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal or as_json) as progress:
@@ -76,7 +74,7 @@ def validate(
                 tasks,
                 ids,
                 backend=backend,
-                sandbox_options=options,
+                sandbox_options=parse_sandbox_options(backend, sandbox_option),
                 times=times,
                 counter=counter.value,
                 workers=workers,

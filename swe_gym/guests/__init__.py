@@ -5,6 +5,7 @@ A guest imports other guests with `from .name import ...` at the top level. `bun
 
 from __future__ import annotations
 
+import _thread
 import functools
 import os
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 _FOLDER = os.path.dirname(__file__)
 
 
+PARSING = _thread.allocate_lock()
+"""Held while source is parsed: in CPython 3.11, `ast.parse` in several threads at once may raise `SystemError`."""
+
+
 @functools.cache
 def bundle(name: str) -> str:
     """Return the guest `name` ("seal", "runner/serve") as one program, with every guest that it imports from.
@@ -24,7 +29,8 @@ def bundle(name: str) -> str:
     imports (of `typing`, under `if TYPE_CHECKING:`) are left out: a sandbox compiles the program at every start.
     """
     modules: dict[str, str] = {}
-    _collect(f"{_FOLDER}/{name}.py", modules)
+    with PARSING:
+        _collect(f"{_FOLDER}/{name}.py", modules)
     return "\n".join(modules.values())
 
 

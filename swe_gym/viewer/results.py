@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..atomic import write_text
 from ..errors import UsageError
@@ -16,13 +15,14 @@ from ..trajectories.exports import export_trajectories
 from ..trajectories.run_folder import RunInfo
 from ..trajectories.statistics import is_wilson, mean_interval
 from ..trajectories.trajectory import Trajectory, Usage
+from ..types import JsonObject
 from .index import Row, RunIndex
 from .stats import pass_curve
 
 RESULTS = "results.json"
 
 
-def write_results(folder: str | os.PathLike[str], price: Callable[[Usage], float] | None = None) -> dict[str, Any]:
+def write_results(folder: str | os.PathLike[str], price: Callable[[Usage], float] | None = None) -> JsonObject:
     """Write `results.json` and the predictions of each attempt into a run folder.
 
     Args:
@@ -63,7 +63,7 @@ def _records(index: RunIndex, rows: Iterable[Row], unchanged: set[str]) -> Itera
         yield record
 
 
-def _facts(run: RunInfo) -> dict[str, Any]:
+def _facts(run: RunInfo) -> JsonObject:
     """Return what was run."""
     policy = run.config.get("policy_options", {})
     return {
@@ -82,7 +82,7 @@ def _facts(run: RunInfo) -> dict[str, Any]:
 
 def summarize(
     rows: Sequence[Row], unchanged: Iterable[str] = (), price: Callable[[Usage], float] | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the numbers of a run, as plain JSON.
 
     Args:
@@ -119,9 +119,9 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _repositories(graded: Iterable[Row]) -> list[dict[str, Any]]:
+def _repositories(graded: Iterable[Row]) -> list[JsonObject]:
     """Return the graded and resolved episodes of each repository, the largest first."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, JsonObject] = {}
     for row in graded:
         one = found.setdefault(row.repo, {"repository": row.repo or "no repository", "resolved": 0, "graded": 0})
         one["resolved"] += row.state == "resolved"
@@ -129,7 +129,7 @@ def _repositories(graded: Iterable[Row]) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda one: (-one["graded"], one["repository"]))
 
 
-def _interval(by_task: Sequence[Sequence[bool]]) -> dict[str, Any]:
+def _interval(by_task: Sequence[Sequence[bool]]) -> JsonObject:
     if not by_task:
         return {"interval": None, "interval_method": ""}
     low, high = mean_interval(by_task)

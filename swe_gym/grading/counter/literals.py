@@ -11,6 +11,7 @@ import tokenize
 from collections.abc import Iterable, Sequence
 from random import Random
 
+from ...guests import PARSING
 from .source import name_of
 
 BUILTINS = frozenset({"set", "frozenset", "list", "tuple", "dict", "str", "bytes"})
@@ -207,7 +208,8 @@ def _longer(node: ast.expr, text: str, words: Sequence[str], rng: Random) -> str
     for glue in (", ", " "):  # there may be a comma, and a comment after it
         longer = f"{text[:-1]}{glue if filled else ''}{element}{',' if isinstance(node, ast.Tuple) else ''}{closing}"
         try:
-            ast.parse(f"({longer})")
+            with PARSING:
+                ast.parse(f"({longer})")
         except SyntaxError:
             continue
         return longer

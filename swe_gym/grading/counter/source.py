@@ -4,11 +4,12 @@ import ast
 import functools
 import io
 import re
-import threading
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
+
+from ...guests import PARSING
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -16,8 +17,6 @@ LARGEST = 1 << 20
 """Bytes of a test file beyond which it is not parsed."""
 
 WORD = re.compile(r"\b[a-z]{4,9}\b")
-
-_parsing = threading.Lock()
 
 
 class Edit(NamedTuple):
@@ -147,7 +146,7 @@ def parse(data: bytes) -> Source | None:
 
 
 def _parse(text: str) -> ast.Module:
-    with _parsing, warnings.catch_warnings():  # invalid escapes, for instance
+    with PARSING, warnings.catch_warnings():  # invalid escapes, for instance
         warnings.simplefilter("ignore")
         return ast.parse(text)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, NoReturn
 
 from ...errors import PolicyError, UsageError, unknown_name
+from ...types import JsonObject
 from .chat_client import ChatClient
 from .llm import LLMPolicies
 
@@ -79,7 +80,7 @@ def _check_context(options: LLMPolicies, context: int | None) -> None:
 # --- the list of models ---------------------------------------------------------------------------------------
 
 
-def _list_models(client: ChatClient, options: LLMPolicies) -> list[dict[str, Any]]:
+def _list_models(client: ChatClient, options: LLMPolicies) -> list[JsonObject]:
     """Return the rows of the list; none if the server has no list."""
     try:
         said = client.get("/models", deadline=LIST_SECONDS)
@@ -98,7 +99,7 @@ def _list_models(client: ChatClient, options: LLMPolicies) -> list[dict[str, Any
     return rows or []
 
 
-def _rows(said: Any) -> list[dict[str, Any]] | None:
+def _rows(said: Any) -> list[JsonObject] | None:
     rows = said.get("data") if isinstance(said, dict) else None
     return [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else None
 
@@ -149,7 +150,7 @@ def _send(client: ChatClient, options: LLMPolicies, names: tuple[str, ...], *, n
     return ServerFacts(names, None, bool(answer.message.get("tool_calls")) if native else None)
 
 
-def _answers(client: ChatClient, request: dict[str, Any]) -> bool:
+def _answers(client: ChatClient, request: JsonObject) -> bool:
     try:
         client.complete(request)
     except PolicyError:

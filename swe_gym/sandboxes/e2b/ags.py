@@ -14,7 +14,7 @@ from typing import Any
 
 from ...cache import digest
 from ...errors import MissingDependency, SandboxStartError, UsageError
-from ...types import Frozen
+from ...types import Frozen, JsonObject
 
 PORT = 49983
 MOUNTED = "/mnt/envd"
@@ -99,9 +99,9 @@ class Tools:
             if not tools or offset >= page["TotalCount"]:
                 return
 
-    def _request(self, name: str, image: str, settings: ToolSettings) -> dict[str, Any]:
+    def _request(self, name: str, image: str, settings: ToolSettings) -> JsonObject:
         program = MOUNTED if settings.envd_image else "envd"
-        request: dict[str, Any] = {
+        request: JsonObject = {
             "ToolName": name,
             "ToolType": "custom",
             "Description": image[:200],
@@ -134,9 +134,9 @@ class Tools:
             ]
         return request
 
-    def _call(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
+    def _call(self, action: str, request: JsonObject) -> JsonObject:
         try:
-            reply: dict[str, Any] = self._client.call_json(action, request)["Response"]
+            reply: JsonObject = self._client.call_json(action, request)["Response"]
         except self._sdk.error as error:
             raise SandboxStartError(f"AGS refused {action}: {error.code}: {error.message}") from error
         return reply
