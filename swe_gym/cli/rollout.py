@@ -20,7 +20,7 @@ from ..tasks import TaskSource
 from ..tasks.file import is_place_of_tasks
 from ..toml import check_names, override, read_toml
 from ..tools import TOOLSETS
-from ..types import Frozen
+from ..types import Frozen, JsonObject
 from .common import (
     BACKEND_HELP,
     SandboxOptions,
