@@ -21,17 +21,25 @@ function notify(text, stays = false) {
 const pages = {
   "": tablePage,
   plots: plotsPage,
-  episode: episodePage,
-  compare: (ids) => comparePage(ids.split(",").slice(0, MOST_COMPARED)),
+  attempts: (ids) => comparePage(ids.split(",").slice(0, MOST_COMPARED)),
 };
+
+/** The name of the page of an address, and a function that makes it. */
+function pageAt(hash) {
+  const parts = hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  if (parts.length > 2) return ["episode", () => episodePage(...parts)]; // #/RUN/TASK/ATTEMPT/TURN
+  const name = Object.hasOwn(pages, parts[0]) ? parts[0] : "";
+  return [name, () => pages[name](parts[1] ?? "")];
+}
 
 async function show() {
   const hash = location.hash;
-  const [, asked = "", rest = ""] = /^#\/([a-z]*)\/?(.*)$/.exec(hash) ?? [];
-  const name = Object.hasOwn(pages, asked) ? asked : "";
-  let page;
+  let name = "episode",
+    page,
+    make;
   try {
-    page = await pages[name](decodeURIComponent(rest));
+    [name, make] = pageAt(hash);
+    page = await make();
   } catch (error) {
     page = el(
       "section",
@@ -41,7 +49,7 @@ async function show() {
       el("a", { href: "#/" }, "← Episodes"),
     );
   }
-  if (location.hash !== hash) return; // the reader has left
+  if (location.hash !== hash || !page) return; // the reader has left, or the page only scrolled
   shown = name;
   Object.assign(opened, page.opened ?? { id: "" });
   main.dataset.page = name || "table";
@@ -56,6 +64,7 @@ async function show() {
   table.searchNext = false;
   if (name !== "") window.scrollTo(0, 0);
   showCounts();
+  await page.ready?.().catch((error) => notify(error.message));
 }
 
 function showCounts() {
@@ -112,6 +121,10 @@ async function follow() {
 
 const keys = {
   "/": () => {
+    if (shown === "episode") {
+      opened.outline.open = true;
+      return void document.getElementById("find").select();
+    }
     if (shown === "") return void document.getElementById("search").select();
     table.searchNext = true;
     go("#/");
@@ -120,11 +133,16 @@ const keys = {
   k: () => (shown === "" ? moveCursor(-1) : moveTurn(-1)),
   ArrowDown: () => shown === "" && moveCursor(1),
   ArrowUp: () => shown === "" && moveCursor(-1),
-  Enter: () => shown === "" && table.cursor && go(`#/episode/${table.cursor}`),
+  Enter: () => shown === "" && table.cursor && go(addressOf(run.byId.get(table.cursor))),
   x: () => ["", "episode"].includes(shown) && toggleMark(shown === "" ? table.cursor : opened.id),
   c: () => (shown === "episode" ? compareAttempts() : compareMarked()),
   "]": () => shown === "episode" && stepEpisode(1),
   "[": () => shown === "episode" && stepEpisode(-1),
+  "}": () => shown === "episode" && stepEpisode(1, true),
+  "{": () => shown === "episode" && stepEpisode(-1, true),
+  e: () => shown === "episode" && opened.list.fold(false),
+  f: () => shown === "episode" && opened.list.fold(true),
+  n: () => shown === "episode" && noteHere(),
   p: () => go("#/plots"),
   Escape: () => go("#/"),
   "?": () => document.getElementById("keys").showModal(),
@@ -137,7 +155,7 @@ document.addEventListener("keydown", (event) => {
     if (key === "Escape" || (key === "Enter" && target.id === "search")) {
       event.preventDefault();
       target.blur();
-      moveCursor(0);
+      if (shown === "") moveCursor(0);
     }
     return;
   }
