@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import UsageError
 from .trajectory import Trajectory, Turn
@@ -42,6 +41,15 @@ class Span(NamedTuple):
         with path.open("rb") as file:
             file.seek(self.offset)
             return file.read(self.length)
+
+
+class _Found(NamedTuple):
+    """A range of a file, perhaps a turn, and the same range of bytes that were read from it."""
+
+    offset: int
+    data: bytes
+    start: int
+    end: int
 
 
 @dataclass
@@ -77,14 +85,21 @@ class TurnIndex:
             raise UsageError(f"turn {number} is unknown: the episode has {len(self.turns)}")
         return Turn.model_validate_json(self.turns[number - 1].read(self.path))
 
-    def add(self, offset: int, text: bytes) -> dict[str, Any]:
+    def add(self, offset: int, data: bytes, start: int = 0, end: int | None = None) -> dict[str, Any]:
         """Add a turn, and return its fields, perhaps without the observation.
 
+        Args:
+            offset: Its offset in the file.
+            data: Bytes that contain it.
+            start: Where it starts there.
+            end: Where it ends there.
+
         Raises:
-            ValueError: The text is not a turn.
+            ValueError: These bytes are not a turn.
         """
-        turn, size = brief(text)
-        self.turns.append(Span(offset, len(text)))
+        end = len(data) if end is None else end
+        turn, size = brief(data, start, end)
+        self.turns.append(Span(offset, end - start))
         self.outline.append(summary_of(turn, size))
         return turn
 
@@ -98,8 +113,8 @@ def find_turns(path: Path, record: Span) -> TurnIndex:
     for find in (_marked, _parsed):  # `_parsed` is slower, and reads any JSON
         index = TurnIndex(path)
         try:
-            for offset, text in find(path, record):
-                index.add(offset, text)
+            for offset, data, start, end in find(path, record):
+                index.add(offset, data, start, end)
             index.head = _around(record, index.turns)
             index.beginning()
         except ValueError:
@@ -119,39 +134,32 @@ def _around(record: Span, turns: list[Span]) -> tuple[Span, ...]:
     )
 
 
-def _marked(path: Path, record: Span) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and content of what lies between the marks. Only parsing tells whether these are the turns."""
+def _marked(path: Path, record: Span) -> Iterator[_Found]:
+    """Yield what lies between the marks. Only parsing tells whether these are the turns."""
     with path.open("rb") as file:
         file.seek(record.offset)
-        pieces = _split(file, record.length)
-        head, mark, piece = next(pieces).partition(FIRST)
-        if not mark:
-            raise ValueError("no turns")
-        if piece.startswith(b"]"):
-            return
-        offset = record.offset + len(head) + len(FIRST)
-        for following in itertools.chain(pieces, [None]):
-            if following is None:
-                piece, mark, _ = piece.partition(LAST)
-                if not mark:
-                    raise ValueError("no end of the turns")
-            yield offset, piece + CLOSE
-            offset += len(piece) + len(NEXT) - len(OPEN)
-            piece = OPEN + (following or b"")
+        data, left = b"", record.length
+        at = -1  # start of the next turn in the data
+        while left > 0 and (block := file.read(min(BLOCK, left))):
+            left -= len(block)
+            searched = max(0, len(data) - len(NEXT))
+            data += block
+            if at < 0 and (first := data.find(FIRST)) >= 0:
+                at = first + len(FIRST)
+            while at >= 0 and (end := data.find(NEXT, max(at, searched))) >= 0:
+                yield _Found(file.tell() - len(data) + at, data, at, end + len(CLOSE))
+                at = end + len(NEXT) - len(OPEN)
+            if at > 0:
+                data, at = data[at:], 0
+        if at < 0 or (end := data.find(LAST, at)) < 0:
+            if data[at : at + 1] == b"]":
+                return
+            raise ValueError("no turns, or no end of them")
+        yield _Found(file.tell() - len(data) + at, data, at, end + len(CLOSE))
 
 
-def _split(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """Yield the texts between the marks of a range that starts here."""
-    rest = b""
-    while length > 0 and (block := file.read(min(BLOCK, length))):
-        length -= len(block)
-        *whole, rest = (rest + block).split(NEXT)
-        yield from whole
-    yield rest
-
-
-def _parsed(path: Path, record: Span) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and content of the turns of any JSON object. A character of the text is a byte of the file."""
+def _parsed(path: Path, record: Span) -> Iterator[_Found]:
+    """Yield the turns of any JSON object. A character of the text is a byte of the file."""
     data = record.read(path)
     text, decode = data.decode("latin-1"), json.JSONDecoder().raw_decode
 
@@ -166,25 +174,30 @@ def _parsed(path: Path, record: Span) -> Iterator[tuple[int, bytes]]:
     at = after_gap(after_gap(at))  # the colon, then the bracket
     while text[at : at + 1] != "]":
         _, end = decode(text, at)
-        yield record.offset + at, data[at:end]
+        yield _Found(record.offset + at, data, at, end)
         at = after_gap(end)
 
 
-def brief(text: bytes) -> tuple[dict[str, Any], int]:
+def brief(data: bytes, first: int, last: int) -> tuple[dict[str, Any], int]:
     """Return the fields of a turn, and the size of its observation. A long turn's observation is left empty.
 
+    Args:
+        data: Bytes that contain the turn, which are not copied: most of them are the observation.
+        first: Where it starts.
+        last: Where it ends.
+
     Raises:
-        ValueError: The text is not a turn.
+        ValueError: These bytes are not a turn.
     """
-    start, end = text.find(TEXT) + len(TEXT), text.rfind(AFTER_TEXT)
-    if len(text) > LONG and len(TEXT) <= start <= end:
+    start, end = data.find(TEXT, first, last) + len(TEXT), data.rfind(AFTER_TEXT, first, last)
+    if last - first > LONG and first < start <= end:
         try:
-            turn = json.loads(text[:start] + text[end:])
+            turn = json.loads(data[first:start] + data[end:last])
         except ValueError:
             turn = {}  # the marks belong to something else
         if turn.keys() == Turn.model_fields.keys():
             return turn, end - start
-    turn = Turn.model_validate_json(text).model_dump()
+    turn = Turn.model_validate_json(data[first:last]).model_dump()
     return turn, len(turn["observation"])
 
 

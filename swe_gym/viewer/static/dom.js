@@ -14,7 +14,8 @@ function el(tag, attributes = {}, ...children) {
 
 const button = (text, onclick, attributes = {}) => el("button", { type: "button", onclick, ...attributes }, text);
 
-const count = (number) => number.toLocaleString("en");
+const grouped = new Intl.NumberFormat("en");
+const count = (number) => grouped.format(number);
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
 const money = (dollars) => (dollars ? `$${dollars.toFixed(dollars < 0.1 ? 4 : 2)}` : "");
 const bytes = (number) =>

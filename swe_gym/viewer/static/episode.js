@@ -541,7 +541,7 @@ async function comparePage(ids) {
         grid.append(el("div", { class: "cell none" }));
         continue;
       }
-      const summary = el("summary", {}, headlineOf(episode, number, longest));
+      const summary = el("summary", { class: "headline" }, headlineOf(episode, number, longest));
       const details = el("details", { class: "cell turn", "data-turn": number }, summary);
       details.addEventListener("toggle", async () => {
         if (!details.open || details.children.length > 1) return;

@@ -189,7 +189,7 @@ function turnList(id, episode, { folded = false, row = null } = {}) {
     const longest = longestOf(episode);
     for (let number = turns.length + 1; number <= episode.outline.length; number++) {
       const body = el("div", { class: "body" });
-      const details = el("details", { open: !folded }, el("summary", {}, headlineOf(episode, number, longest)), body);
+      const details = el("details", { open: !folded }, el("summary", { class: "headline" }, headlineOf(episode, number, longest)), body);
       const article = el("article", { class: "turn", "data-turn": number, "aria-label": `Turn ${number}` }, details);
       if (row) article.append(...turnTools(episode, row, number));
       const turn = { number, article, details, body, near: false, full: false, height: 0 };
