@@ -141,15 +141,16 @@ class _Server(ThreadingHTTPServer):
         raise UsageError(f"unknown address {name!r}")
 
     def _answer_episode(self, name: str, query: dict[str, str]) -> Any:
+        first, turn, start, end = (_count(query, which) for which in ("turns", "turn", "start", "end"))
+        numbers = [_number(text, "numbers") for text in query.get("numbers", "0").split(",")]
         turns = self.index.turns(query.get("id", ""))
         if name == "episode":
-            return episode_page(turns, _count(query, "turns"))
+            return episode_page(turns, first)
         if name == "turns":
-            return turns_page(turns, [_number(text, "numbers") for text in query.get("numbers", "").split(",")])
+            return turns_page(turns, numbers)
         if name == "text":
-            places = [_count(query, which) for which in ("start", "end")]
-            return text_at(turns, _count(query, "turn"), query.get("part", ""), *places)
-        return search(turns, query.get("words", ""), _count(query, "turn"))
+            return text_at(turns, turn, query.get("part", ""), start, end)
+        return search(turns, query.get("words", ""), turn)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print an error, unless the browser closed the connection."""

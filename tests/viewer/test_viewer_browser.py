@@ -143,8 +143,8 @@ def test_an_episode_reads_as_a_conversation(pages: Pages, url: str) -> None:
     assert page.locator(".diff .add").all_inner_texts() == ["+new = 2\n"]
     assert page.locator(".diff .del").all_inner_texts() == ["-old = 1\n"]
     assert SECRET_TEST in page.locator(".verdict").inner_text()
-    assert page.locator(".attempts a").all_inner_texts() == ["✗ 0", "✗ 1", "✓ 2", "✗ 3"]
-    page.locator(".attempts a").nth(3).click()
+    assert page.locator(".attempts a.badge").all_inner_texts() == ["✗ 0", "✗ 1", "✓ 2", "✗ 3"]
+    page.locator(".attempts a.badge").nth(3).click()
     until_text(page, "main h2", "attempt\u00a03")
     assert pages.complaints == []
 
@@ -166,7 +166,9 @@ def test_the_page_works_by_keyboard(pages: Pages, url: str) -> None:
     page.wait_for_selector(".episode")
     page.keyboard.press("j")
     page.keyboard.press("j")
-    assert page.evaluate("document.activeElement.dataset.turn") == "2"
+    assert page.evaluate("document.activeElement.closest('article').dataset.turn") == "2"
+    page.keyboard.press("Enter")
+    assert page.locator("article.turn details[open]").count() == page.locator("article.turn").count() - 1
     page.keyboard.press("]")
     until(page, "opened.id === table.view[2].id")
     page.keyboard.press("Escape")
@@ -205,7 +207,7 @@ def test_attempts_are_compared_side_by_side(pages: Pages, url: str) -> None:
 
 
 def test_keys_work_from_an_address_of_an_episode(pages: Pages, url: str) -> None:
-    page = pages(f"{url}#/episode/line-0")
+    page = pages(f"{url}#/run/a-1/0")
     until_text(page, "main h2", "attempt\u00a00")
     page.keyboard.press("x")
     until_text(page, "#notice", "1 episode selected for comparison.")
@@ -218,7 +220,7 @@ def test_keys_work_from_an_address_of_an_episode(pages: Pages, url: str) -> None
     assert pages.complaints == []
 
 
-@pytest.mark.parametrize("place", ["nothing", "constructor/x", "episode/line-7", "episode/%", "compare/line-0,x"])
+@pytest.mark.parametrize("place", ["nothing", "constructor/x", "run/a-1/7", "run/%/0", "other/a-1/0", "attempts/line-0,x"])
 def test_an_unknown_address_links_back(pages: Pages, url: str, place: str) -> None:
     page = pages(f"{url}#/{place}")
     page.keyboard.press("Escape")
@@ -272,7 +274,7 @@ def test_a_running_run_is_followed(pages: Pages, tmp_path: Path) -> None:
         file.close()
         folder.add(trajectory(resolved=True))
         page.wait_for_selector(".verdict")
-        assert page.evaluate("location.hash") == "#/episode/line-0"
+        assert page.evaluate("location.hash") == f"#/{tmp_path.name}/a-1/0"
         folder.add(trajectory(attempt=1))
         page.keyboard.press("Escape")
         until(page, "document.querySelectorAll('tr[data-id]').length === 2")
@@ -296,9 +298,10 @@ def test_a_real_rollout_is_followed_to_its_end(pages: Pages, tmp_path: Path) -> 
             page = pages(server.url)
             until_text(page, "#counts", "2/2 done · 0 resolved (0 %)")
             for row, played in enumerate(open_trajectories(tmp_path)):
-                page.evaluate(f"location.hash = '#/episode/' + run.rows[{row}].id")
+                page.evaluate(f"location.hash = addressOf(run.rows[{row}])")
                 until_text(page, "main h2", f"attempt\u00a0{played.attempt}")
                 assert page.locator("article.turn").count() == len(played.turns) > 2
+                page.evaluate("opened.list.all()")
                 text = page.evaluate("document.querySelector('.episode').textContent")
                 for turn_played in played.turns:
                     assert turn_played.observation[:200] in text
@@ -368,10 +371,13 @@ def nasty_run(path: Path) -> Path:
 def visit_everything(page: "Page") -> None:
     """Visit all pages and open all details."""
     names = page.evaluate("run.rows.map((row) => row.id)")
-    for place in (*(f"episode/{name}" for name in names), f"compare/{names[0]},{names[1]}", "plots", ""):
-        page.evaluate("(place) => { location.hash = `#/${place}`; }", place)
-        page.wait_for_selector({"e": ".episode", "c": ".compare", "p": ".plots", "": "section.table"}[place[:1]])
+    attempts = page.evaluate("run.rows.map((row) => addressOf(row))")
+    for place in (*attempts, f"#/attempts/{names[0]},{names[1]}", "#/plots", "#/"):
+        page.evaluate("(place) => { location.hash = place; }", place)
+        page.wait_for_selector({"a": ".compare", "p": ".plots", "": "section.table"}.get(place[2:3], ".episode"))
         page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        if page.locator(".episode").count():
+            page.evaluate("opened.list.all()")
         assert (
             page.evaluate("document.querySelectorAll('main img, main script, main [onload], main [onerror]').length")
             == 0
@@ -398,7 +404,7 @@ def test_a_report_is_the_same_page_without_a_server(pages: Pages, tmp_path: Path
     page = pages((tmp_path / "report.html").as_uri())
     visit_everything(page)
     assert page.evaluate("window.owned") is None
-    page.evaluate("location.hash = '#/episode/line-0'")
+    page.evaluate("location.hash = addressOf(run.byId.get('line-0'))")
     until_text(page, ".end", "does not include the verdict")
     assert page.locator(".verdict").count() == 0
     assert {address.partition(":")[0] for address in pages.asked} <= {"file", "data"}
