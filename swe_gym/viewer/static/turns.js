@@ -73,17 +73,18 @@ function callView(line, parts, text) {
     box.append(el("p", { class: "invalid" }, "No valid tool call"), longText(text("action")));
     return box;
   }
-  const code = (language, sign = "") => (part) => el("pre", { class: "command" }, sign, coloured(part, language));
-  const command = ["=command", "=cmd"].find((name) => name in parts);
+  const command = (part) => el("pre", { class: "command" }, "$ ", coloured(part, "bash"));
+  const code = (part) => el("pre", {}, coloured(part, languageIn(parts)));
+  const shell = ["=command", "=cmd"].find((name) => name in parts);
   const pair = replacement(parts);
   const list = el("dl", {});
   for (const name of Object.keys(parts).filter((name) => name.startsWith("="))) {
     if (pair.includes(name)) continue;
-    if (name === command && hasDiff(parts[name])) box.append(diffView(text(name), 40));
-    else if (name === command) box.append(longText(text(name), 24, code("bash", "$ ")));
+    if (name === shell && hasDiff(parts[name])) box.append(diffView(text(name), 40));
+    else if (name === shell) box.append(longText(text(name), 24, command));
     else {
       const several = parts[name].includes("\n") || parts[name].length > 500;
-      const value = several ? longText(text(name), 24, code(languageIn(parts))) : el("code", {}, parts[name]);
+      const value = several ? longText(text(name), 24, code) : el("code", {}, parts[name]);
       list.append(el("dt", {}, name.slice(1)), el("dd", {}, value));
     }
   }
