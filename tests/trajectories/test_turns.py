@@ -43,9 +43,7 @@ RECORDS = {
 
 @pytest.mark.parametrize("write", [Trajectory.to_json, compact])
 @pytest.mark.parametrize("name", RECORDS)
-def test_turns_are_found_where_they_are(
-    tmp_path: Path, name: str, write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_turns_are_found_where_they_are(tmp_path: Path, name: str, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "BLOCK", 1000)
     before, line = b"another line\n", write(RECORDS[name]).encode() + b"\n"
     path = tmp_path / "records.jsonl"

@@ -172,7 +172,7 @@ def test_an_episode_has_its_verdict_and_not_its_tokens(tmp_path: Path) -> None:
 
 def test_long_texts_are_sent_in_pieces_and_searched(tmp_path: Path) -> None:
     text = "é" * PIECE + "the END" + "x" * 100_000
-    turns = (turn(1), turn(2, observation=text, arguments={"command": "say \"hi\""}), turn(3))
+    turns = (turn(1), turn(2, observation=text, arguments={"command": 'say "hi"'}), turn(3))
     write_run(tmp_path, trajectory().model_copy(update={"turns": turns}))
     with ViewServer(tmp_path) as server:
         get(server, "api/rows")
@@ -273,7 +273,7 @@ def test_notes_are_bounded_and_have_one_address(server: ViewServer) -> None:
 def test_a_note_that_cannot_be_saved_is_an_error(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", trajectory())
     (run / NOTES).mkdir()  # nobody can write there, root included
-    with pytest.raises(UsageError, match="cannot save the note in .*make the folder writable"):
+    with pytest.raises(UsageError, match=r"cannot save the note in .*make the folder writable"):
         write_note(notes_path(run), b'{"task_id": "a-1", "attempt": 0, "text": "x"}')
 
 

@@ -344,12 +344,12 @@ async function reach(body, { part, at, text: [, words] }) {
   scrollBy(0, top - innerHeight / 3);
 }
 
-/** Load and open everything, print, and let go of it. */
+/** Load and open everything but raw actions, print, and let go of it. */
 async function printEpisode() {
   notify("Loading all turns …", true);
   await opened.list.all();
   for (const long of main.querySelectorAll(".long")) await long.reach();
-  const shut = [...main.querySelectorAll(".episode details:not([open])")];
+  const shut = [...main.querySelectorAll(".episode details:not([open], .raw)")];
   for (const one of shut) one.open = true;
   notify("");
   print();

@@ -8,7 +8,7 @@ const KEPT = new Set(
   "P H1 H2 H3 H4 H5 H6 UL OL LI PRE CODE EM STRONG DEL BR HR BLOCKQUOTE TABLE THEAD TBODY TR TH TD".split(" "),
 );
 
-/** The nodes of a library's markup: known elements without attributes, coloured spans, links to the web, and text. */
+/** The nodes of a library's markup: known elements, coloured spans, links to the web, and text. */
 function inert(markup) {
   const copy = (node) => {
     if (node.nodeType === Node.TEXT_NODE) return node.data;
@@ -16,7 +16,8 @@ function inert(markup) {
     if (node.tagName === "SPAN") return el("span", { class: node.className }, inside);
     if (node.tagName === "A" && /^https?:\/\//i.test(node.getAttribute("href")))
       return el("a", { href: node.getAttribute("href"), rel: "noopener noreferrer", target: "_blank" }, inside);
-    return KEPT.has(node.tagName) ? el(node.tagName, {}, inside) : inside;
+    const language = /^language-(\w+)/.exec(node.className)?.[1]; // of a block of code
+    return KEPT.has(node.tagName) ? el(node.tagName, { "data-language": language }, inside) : inside;
   };
   return copy(new DOMParser().parseFromString(`<div>${markup}</div>`, "text/html").body);
 }
@@ -48,8 +49,7 @@ function markdown(text) {
     return el("pre", {}, text); // too long, or nested too deeply
   }
   for (const code of box.querySelectorAll("pre > code")) {
-    const language = /^\s*(from|import|def|class|>>>|Traceback)\b/m.test(code.textContent) ? "python" : "";
-    code.replaceChildren(...[coloured(code.textContent, language)].flat(Infinity));
+    code.replaceChildren(...[coloured(code.textContent, code.dataset.language)].flat(Infinity));
   }
   return box;
 }
