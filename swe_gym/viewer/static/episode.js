@@ -36,7 +36,7 @@ function testsView(title, statuses) {
     el("h4", {}, `${title}: ${good.length} of ${tests.length} passed`),
     bad.length ? rows(bad) : null,
     good.length
-      ? el("details", { open: tests.length <= 20 }, el("summary", {}, plural(good.length, "passed test")), rows(good))
+      ? el("details", { open: tests.length <= 5 }, el("summary", {}, plural(good.length, "passed test")), rows(good))
       : null,
   );
 }

@@ -110,16 +110,42 @@ function diffLine(line, inHunk) {
 
 const hasDiff = (text) => /^@@ -\d/m.test(text);
 
-/** The lines of a diff, each with its class and, if the language is known, coloured. */
+/** Lines of code, each as nodes with colours. */
+function colouredLines(code, language) {
+  const lines = [[]];
+  const add = (node, name) => {
+    if (node.childNodes?.length) return node.childNodes.forEach((child) => add(child, node.className || name));
+    for (const [i, text] of (node.data ?? node).split("\n").entries()) {
+      if (i) lines.push([]);
+      lines.at(-1).push(name ? el("span", { class: name }, text) : text);
+    }
+  };
+  for (const node of [coloured(code, language)].flat(Infinity)) add(node, "");
+  return lines;
+}
+
+/** The lines of a diff, each with its class. The lines of a hunk are coloured as the code before and the code after. */
 function diffLines(text, language = "", inHunk = false) {
-  const colours = text.length < MOST_COLOURED;
-  return text.split("\n").map((line) => {
+  const lines = text.split("\n").map((line) => {
     if (line.startsWith("diff ")) [inHunk, language] = [false, languageOf(line)];
     const kind = diffLine(line, inHunk);
     if (kind === "hunk") inHunk = true;
-    const isCode = colours && inHunk && kind !== "hunk";
-    return el("span", { class: kind }, isCode ? [line.slice(0, 1), coloured(line.slice(1), language)] : line, "\n");
+    return { line, kind, isCode: inHunk && kind !== "hunk", language };
   });
+  for (let start = 0; start < lines.length; start++) {
+    if (!lines[start].isCode) continue;
+    let end = start;
+    while (lines[end]?.isCode) end++;
+    for (const gone of ["add", "del"]) {
+      const side = lines.slice(start, end).filter(({ kind }) => kind !== gone);
+      const code = colouredLines(side.map(({ line }) => line.slice(1)).join("\n"), lines[start].language);
+      side.forEach((one, i) => (one.code = code[i]));
+    }
+    start = end;
+  }
+  return lines.map(({ line, kind, code }) =>
+    el("span", { class: kind }, code ? [line.slice(0, 1), code] : line, "\n"),
+  );
 }
 
 const diffView = (source, lines = 80) => longText(source, lines, (part) => el("pre", { class: "diff" }, diffLines(part)));
