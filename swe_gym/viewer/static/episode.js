@@ -207,7 +207,7 @@ function issueView(episode) {
 async function renderAttempt(box, id, { folded = false } = {}) {
   const [episode] = await Promise.all([source.episode(id), readNotes()]);
   const row = rowFor(id);
-  const list = turnList(id, episode, { folded, row });
+  const list = turnList(id, episode, row, folded);
   const system = episode.system.join("\n\n");
   let head = headView(episode, row);
   box.append(

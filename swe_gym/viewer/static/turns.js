@@ -130,14 +130,15 @@ function bodyOf(id, line, { number, parts, of, sent }) {
  * The list of an episode's turns.
  *
  * @returns `box`, its element; `add()`, which shows new lines of the outline; `show(number)`, which loads a turn and
- *   scrolls to it; `fold(shut)`, for all turns; `all()`, which loads and opens all turns and keeps them.
+ *   scrolls to it; `fold(shut)`, for all turns; `all()`, which loads, opens and keeps all turns until `release()`.
  */
-function turnList(id, episode, { folded = false, row = null } = {}) {
+function turnList(id, episode, row, folded) {
   const box = el("div", { class: "turns" });
   const turns = [];
   const wanted = new Set();
   let keep = false,
-    busy = false;
+    busy = false,
+    longest;
 
   const fill = (turn, page) => {
     turn.body.replaceChildren(...bodyOf(id, episode.outline[turn.number - 1], page));
@@ -179,6 +180,7 @@ function turnList(id, episode, { folded = false, row = null } = {}) {
       for (const entry of entries) {
         const turn = turns[Number(entry.target.dataset.turn) - 1];
         turn.near = entry.isIntersecting;
+        if (turn.near) draw(turn);
         if (turn.full) turn.height = turn.body.offsetHeight;
       }
       for (const entry of entries) settle(turns[Number(entry.target.dataset.turn) - 1]);
@@ -186,14 +188,19 @@ function turnList(id, episode, { folded = false, row = null } = {}) {
     },
     { rootMargin: NEAR },
   );
+  const draw = (turn) => {
+    if (turn.drawn) return;
+    turn.drawn = true;
+    turn.details.firstChild.append(...headlineOf(episode, turn.number, longest).flat());
+    turn.article.append(...turnTools(episode, row, turn.number));
+  };
   const add = () => {
-    const longest = longestOf(episode);
+    longest = longestOf(episode);
     for (let number = turns.length + 1; number <= episode.outline.length; number++) {
       const body = el("div", { class: "body" });
-      const details = el("details", { open: !folded }, el("summary", { class: "headline" }, headlineOf(episode, number, longest)), body);
+      const details = el("details", { open: !folded }, el("summary", { class: "headline" }), body);
       const article = el("article", { class: "turn", "data-turn": number, "aria-label": `Turn ${number}` }, details);
-      if (row) article.append(...turnTools(episode, row, number));
-      const turn = { number, article, details, body, near: false, full: false, height: 0 };
+      const turn = { number, article, details, body, drawn: false, near: false, full: false, height: 0 };
       details.addEventListener("toggle", () => {
         settle(turn);
         loadWanted();
@@ -208,6 +215,7 @@ function turnList(id, episode, { folded = false, row = null } = {}) {
     if (!turn) throw new Error(`The episode has ${plural(turns.length, "turn")}; there is no turn ${number}.`);
     turn.details.open = true;
     turn.near = true;
+    draw(turn);
     if (!turn.full) await load([number]);
     turn.article.scrollIntoView({ block: "start" });
     turn.details.firstChild.focus({ preventScroll: true });
@@ -220,6 +228,7 @@ function turnList(id, episode, { folded = false, row = null } = {}) {
   const all = async () => {
     keep = true;
     fold(false);
+    turns.forEach(draw);
     turns.forEach(settle);
     while (busy || wanted.size) {
       await loadWanted();
