@@ -184,8 +184,9 @@ class _Handler(BaseHTTPRequestHandler):
         if refusal or self.headers.get("Origin") != f"http://{self.headers.get('Host')}":
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", refusal or b"Notes come from this page only.\n")
         try:
+            name, _ = _parse(self.path[len(self.server.root) :])
             length = _number(self.headers.get("Content-Length", ""), "Content-Length")
-            if self.path != self.server.root + "api/notes" or length > LONGEST_BODY:
+            if name != "api/notes" or length > LONGEST_BODY:
                 raise BadRequest(f"A note has at most {LONGEST_BODY} bytes, and is sent to api/notes.")
             note = self.rfile.read(length)
             return self._send_answer(lambda: write_note(self.server.notes, note))

@@ -21,25 +21,37 @@ function notify(text, stays = false) {
 const pages = {
   "": tablePage,
   plots: plotsPage,
-  attempts: (ids) => comparePage(ids.split(",").slice(0, MOST_COMPARED)),
+  attempt: attemptPage,
+  compare: (ids) => comparePage(ids.split(",").slice(0, MOST_COMPARED)),
 };
 
-/** The name of the page of an address, and a function that makes it. */
-function pageAt(hash) {
-  const parts = hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
-  if (parts.length > 2) return ["episode", () => episodePage(...parts)]; // #/RUN/TASK/ATTEMPT/TURN
-  const name = Object.hasOwn(pages, parts[0]) ? parts[0] : "";
-  return [name, () => pages[name](parts[1] ?? "")];
+/** The name of the page of an address, and the arguments of its function. */
+function placeOf(hash) {
+  const parts = hash
+    .replace(/^#\/?/, "")
+    .split("/")
+    .map(decodeURIComponent);
+  if (parts.length > 2) return ["attempt", parts]; // #/RUN/TASK/ATTEMPT/TURN
+  return Object.hasOwn(pages, parts[0]) ? parts : ["", []];
+}
+
+/** The episode of an attempt, once its row has been read. */
+async function attemptPage(folder, task, attempt, turn) {
+  if (folder !== run.folder) throw new Error(`This page shows the run ${run.folder}, not ${folder}.`);
+  while (!rowAt(task, attempt) && run.behind) await update();
+  const row = rowAt(task, attempt);
+  if (!row) throw new Error(`There is no attempt ${attempt} at the task ${task}.`);
+  return episodePage(row.id, Number(turn));
 }
 
 async function show() {
   const hash = location.hash;
-  let name = "episode",
+  let name = "",
     page,
-    make;
+    args;
   try {
-    [name, make] = pageAt(hash);
-    page = await make();
+    [name, args] = placeOf(hash);
+    page = await pages[name](...[args].flat());
   } catch (error) {
     page = el(
       "section",
@@ -50,9 +62,9 @@ async function show() {
     );
   }
   if (location.hash !== hash || !page) return; // the reader has left, or the page only scrolled
-  shown = name;
+  shown = name === "attempt" ? "episode" : name;
   Object.assign(opened, page.opened ?? { id: "" });
-  main.dataset.page = name || "table";
+  main.dataset.page = shown || "table";
   dropCharts(main);
   main.replaceChildren(page);
   for (const link of document.querySelectorAll("[data-page]")) {
