@@ -3,6 +3,7 @@
 // return, only known elements are copied.
 
 const MOST_COLOURED = 50_000; // characters
+const LONG_WORD = /\w{400}/; // takes highlight.js time that grows with the square of its length
 const MOST_MARKDOWN = 50_000;
 const KEPT = new Set(
   "P H1 H2 H3 H4 H5 H6 UL OL LI PRE CODE EM STRONG S BR HR BLOCKQUOTE TABLE THEAD TBODY TR TH TD".split(" "),
@@ -24,7 +25,7 @@ function inert(markup) {
 
 /** Code with colours, or the code itself if its language is unknown. */
 function coloured(code, language) {
-  if (!language || code.length > MOST_COLOURED || !hljs.getLanguage(language)) return code;
+  if (!language || code.length > MOST_COLOURED || LONG_WORD.test(code) || !hljs.getLanguage(language)) return code;
   return inert(hljs.highlight(code, { language, ignoreIllegals: true }).value);
 }
 
