@@ -33,8 +33,8 @@ STATIC = {
     **dict.fromkeys(("uPlot.min.css", "style.css"), "text/css; charset=utf-8"),
     **dict.fromkeys(
         (
-            *("uPlot.iife.min.js", "highlight.min.js", "markdown-it.umd.min.js", "dom.js", "chart.js", "data.js", "rich.js"),
-            *("table.js", "turns.js", "notes.js", "episode.js", "plots.js", "app.js"),
+            *("uPlot.iife.min.js", "highlight.min.js", "markdown-it.umd.min.js", "dom.js", "chart.js", "data.js"),
+            *("rich.js", "table.js", "turns.js", "notes.js", "episode.js", "plots.js", "app.js"),
         ),
         "text/javascript; charset=utf-8",
     ),
