@@ -66,7 +66,7 @@ def test_model_output_cannot_end_a_block(run: Path, tmp_path: Path) -> None:
     page = Page((tmp_path / "out.html").read_text())
     kinds = [attributes.get("type") for tag, attributes in page.tags if tag == "script"]
     assert kinds.count("application/json") == 2 + 4
-    assert kinds.count(None) == 8
+    assert kinds.count(None) == 13
     assert "img" not in [tag for tag, _ in page.tags]
     assert NASTY in [row[6] for row in json.loads(page.blocks["news"])["rows"]]
 
@@ -76,7 +76,7 @@ def test_only_its_own_scripts_and_style_are_allowed(run: Path, tmp_path: Path) -
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', (tmp_path / "out.html").read_text())
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy
-    assert len(re.findall("sha256-", policy)) == 9
+    assert len(re.findall("sha256-", policy)) == 14
 
 
 def everything_in(path: Path) -> str:

@@ -21,17 +21,37 @@ function notify(text, stays = false) {
 const pages = {
   "": tablePage,
   plots: plotsPage,
-  episode: episodePage,
+  attempt: attemptPage,
   compare: (ids) => comparePage(ids.split(",").slice(0, MOST_COMPARED)),
 };
 
+/** The name of the page of an address, and the arguments of its function. */
+function placeOf(hash) {
+  const parts = hash
+    .replace(/^#\/?/, "")
+    .split("/")
+    .map(decodeURIComponent);
+  if (parts.length > 2) return ["attempt", parts]; // #/RUN/TASK/ATTEMPT/TURN
+  return Object.hasOwn(pages, parts[0]) ? parts : ["", []];
+}
+
+/** The episode of an attempt, once its row has been read. */
+async function attemptPage(folder, task, attempt, turn) {
+  if (folder !== run.folder) throw new Error(`This page shows the run ${run.folder}, not ${folder}.`);
+  while (!rowAt(task, attempt) && run.behind) await update();
+  const row = rowAt(task, attempt);
+  if (!row) throw new Error(`There is no attempt ${attempt} at the task ${task}.`);
+  return episodePage(row.id, Number(turn));
+}
+
 async function show() {
   const hash = location.hash;
-  const [, asked = "", rest = ""] = /^#\/([a-z]*)\/?(.*)$/.exec(hash) ?? [];
-  const name = Object.hasOwn(pages, asked) ? asked : "";
-  let page;
+  let name = "",
+    page,
+    args;
   try {
-    page = await pages[name](decodeURIComponent(rest));
+    [name, args] = placeOf(hash);
+    page = await pages[name](...[args].flat());
   } catch (error) {
     page = el(
       "section",
@@ -41,10 +61,10 @@ async function show() {
       el("a", { href: "#/" }, "← Episodes"),
     );
   }
-  if (location.hash !== hash) return; // the reader has left
-  shown = name;
+  if (location.hash !== hash || !page) return; // the reader has left, or the page only scrolled
+  shown = name === "attempt" ? "episode" : name;
   Object.assign(opened, page.opened ?? { id: "" });
-  main.dataset.page = name || "table";
+  main.dataset.page = shown || "table";
   dropCharts(main);
   main.replaceChildren(page);
   for (const link of document.querySelectorAll("[data-page]")) {
@@ -56,6 +76,7 @@ async function show() {
   table.searchNext = false;
   if (name !== "") window.scrollTo(0, 0);
   showCounts();
+  await page.ready?.().catch((error) => notify(error.message));
 }
 
 function showCounts() {
@@ -112,6 +133,10 @@ async function follow() {
 
 const keys = {
   "/": () => {
+    if (shown === "episode") {
+      opened.outline.open = true;
+      return void document.getElementById("find").select();
+    }
     if (shown === "") return void document.getElementById("search").select();
     table.searchNext = true;
     go("#/");
@@ -120,11 +145,16 @@ const keys = {
   k: () => (shown === "" ? moveCursor(-1) : moveTurn(-1)),
   ArrowDown: () => shown === "" && moveCursor(1),
   ArrowUp: () => shown === "" && moveCursor(-1),
-  Enter: () => shown === "" && table.cursor && go(`#/episode/${table.cursor}`),
+  Enter: () => shown === "" && table.cursor && go(addressOf(run.byId.get(table.cursor))),
   x: () => ["", "episode"].includes(shown) && toggleMark(shown === "" ? table.cursor : opened.id),
   c: () => (shown === "episode" ? compareAttempts() : compareMarked()),
   "]": () => shown === "episode" && stepEpisode(1),
   "[": () => shown === "episode" && stepEpisode(-1),
+  "}": () => shown === "episode" && stepEpisode(1, true),
+  "{": () => shown === "episode" && stepEpisode(-1, true),
+  e: () => shown === "episode" && opened.list.fold(false),
+  f: () => shown === "episode" && opened.list.fold(true),
+  n: () => shown === "episode" && noteHere(),
   p: () => go("#/plots"),
   Escape: () => go("#/"),
   "?": () => document.getElementById("keys").showModal(),
@@ -137,7 +167,7 @@ document.addEventListener("keydown", (event) => {
     if (key === "Escape" || (key === "Enter" && target.id === "search")) {
       event.preventDefault();
       target.blur();
-      moveCursor(0);
+      if (shown === "") moveCursor(0);
     }
     return;
   }

@@ -3,18 +3,56 @@
 
 const embedded = document.getElementById("news"); // in a report only
 
-async function ask(name, query = {}) {
-  const reply = await fetch(`api/${name}?${new URLSearchParams(query)}`, { signal: AbortSignal.timeout(60_000) });
+async function ask(name, query = {}, options = {}) {
+  const signal = AbortSignal.timeout(60_000);
+  const reply = await fetch(`api/${name}?${new URLSearchParams(query)}`, { signal, ...options });
   const said = await reply.json();
   if (!reply.ok) throw new Error(said.error);
   return said;
 }
 
+const unpacked = new Map(); // the episodes of a report that were read last
+
 async function unpack(id) {
+  if (unpacked.has(id)) return unpacked.get(id);
   const block = document.getElementById(`episode-${id}`);
   if (!block) throw new Error("This episode is not in the file. Write the report with a larger --most-episodes.");
   const packed = Uint8Array.from(atob(block.textContent), (letter) => letter.charCodeAt(0));
-  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  const episode = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  if (unpacked.size === MOST_COMPARED) unpacked.delete(unpacked.keys().next().value);
+  unpacked.set(id, episode);
+  return episode;
+}
+
+async function unpackTurns(id, numbers) {
+  const { turns } = await unpack(id);
+  const lengths = (parts) => Object.fromEntries(Object.entries(parts).map(([name, text]) => [name, text.length]));
+  return numbers.map((number) => ({
+    number,
+    parts: turns[number - 1],
+    of: lengths(turns[number - 1]),
+    sent: Infinity,
+  }));
+}
+
+/** Search an episode of a report as the server searches one of a run. */
+async function searchUnpacked(id, words) {
+  const { turns, outline } = await unpack(id);
+  const pattern = new RegExp(words.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"), "gi");
+  const matches = turns.flatMap((parts, i) =>
+    Object.entries(parts)
+      .filter(([part]) => part !== "action" || !outline[i].tool)
+      .flatMap(([part, text]) =>
+        [...text.matchAll(pattern)].slice(0, 5).map((found) => matchIn(text, found, i + 1, part)),
+      ),
+  );
+  return { matches: matches.slice(0, 500), next: 0 };
+}
+
+function matchIn(text, found, turn, part) {
+  const at = found.index,
+    end = at + found[0].length;
+  return { turn, part, at, text: [text.slice(Math.max(0, at - 60), at), found[0], text.slice(end, end + 60)] };
 }
 
 const source = embedded
@@ -23,15 +61,33 @@ const source = embedded
       news: async () => JSON.parse(embedded.textContent),
       stats: async () => JSON.parse(document.getElementById("stats").textContent),
       episode: unpack,
+      turns: unpackTurns,
+      search: searchUnpacked,
+      notes: async () => [],
     }
   : {
       live: true,
       news: (generation, known) => ask("rows", { generation, known }),
       stats: () => ask("stats"),
       episode: (id, turns = 0) => ask("episode", { id, turns }),
+      turns: (id, numbers) => ask("turns", { id, numbers }),
+      text: (id, turn, part, start, end) => ask("text", { id, turn, part, start, end }),
+      search: (id, words, turn) => ask("search", { id, words, turn }),
+      notes: (id) => ask("notes", { id }),
+      saveNote: (id, note) => ask("notes", { id }, { method: "POST", body: JSON.stringify(note) }),
     };
 
-const run = { name: "", generation: "", rows: [], live: [], byId: new Map(), progress: {}, active: false, about: {} };
+const run = {
+  name: "",
+  folder: "",
+  generation: "",
+  rows: [],
+  live: [],
+  byId: new Map(),
+  main: new Map(),
+  progress: {},
+  active: false,
+};
 
 function rowFrom(columns, values) {
   const row = Object.fromEntries(columns.map((column, i) => [column, values[i]]));
@@ -56,6 +112,7 @@ async function update() {
   for (const row of [...fresh, ...run.live]) run.byId.set(row.id, row);
   Object.assign(run, {
     name: news.name,
+    folder: news.folder,
     generation: news.generation,
     progress: news.progress,
     active: news.active,
@@ -65,7 +122,33 @@ async function update() {
     unreadable: news.unreadable,
     withVerdicts: news.with_verdicts ?? true,
   });
-  return fresh.length > 0 || before !== run.generation || had !== JSON.stringify(run.live);
+  const changed = fresh.length > 0 || before !== run.generation || had !== JSON.stringify(run.live);
+  if (changed) run.main = mainRows();
+  return changed;
+}
+
+/** The record of each attempt: a judged one, else one that runs, else the last failed try. */
+function mainRows() {
+  const rank = (row) => ({ failed: 0, left: 1, running: 1 })[row.state] ?? 2;
+  const main = new Map();
+  for (const row of everyRow().reverse()) {
+    const key = `${row.task}\n${row.attempt}`;
+    if (!main.has(key) || rank(row) > rank(main.get(key))) main.set(key, row);
+  }
+  return main;
+}
+
+/** The address of an attempt, or of one of its turns. Tries that failed have their id behind the attempt's number. */
+function addressOf(row, turn) {
+  const isMain = run.main.get(`${row.task}\n${row.attempt}`) === row;
+  const parts = [run.folder, row.task, isMain ? row.attempt : `${row.attempt}.${row.id}`];
+  return `#/${[...parts, ...(turn ? [turn] : [])].map(encodeURIComponent).join("/")}`;
+}
+
+/** The row of an address. */
+function rowAt(task, attempt) {
+  const [number, ...id] = attempt.split(".");
+  return id.length ? run.byId.get(id.join(".")) : run.main.get(`${task}\n${number}`);
 }
 
 const everyRow = () => [...run.live, ...run.rows];
@@ -122,53 +205,3 @@ const legend = (parts) =>
       el("li", {}, el("i", { class: `time-${name.replace(" ", "-")}` }), `${name} ${value}`),
     ),
   );
-
-/** The beginning of a text, with a button for the rest. */
-function longText(text, lines = 24, make = (part) => el("pre", {}, part)) {
-  const all = text.split("\n");
-  let shown = all.slice(0, lines).join("\n");
-  if (shown.length > 250 * lines) shown = shown.slice(0, 250 * lines);
-  if (shown.length >= text.length || (all.length <= lines + 4 && shown.length > text.length - 400)) return make(text);
-  const box = el("div", { class: "long" }, make(shown));
-  let open = false;
-  const words = () => (open ? "Show less" : `Show all of ${plural(all.length, "line")}`);
-  const more = button(
-    words(),
-    () => {
-      open = !open;
-      box.firstChild.replaceWith(make(open ? text : shown));
-      more.textContent = words();
-      more.setAttribute("aria-expanded", open);
-    },
-    { class: "more", "aria-expanded": "false" },
-  );
-  box.append(more);
-  return box;
-}
-
-const HEAD = /^(diff |index |--- |\+\+\+ |new file|deleted file|old mode|new mode|similarity|rename |Binary )/;
-
-function diffLine(line, inHunk) {
-  if (line.startsWith("@@")) return "hunk";
-  if (!inHunk) return HEAD.test(line) ? "file" : "same";
-  return line.startsWith("+") ? "add" : line.startsWith("-") ? "del" : "same";
-}
-
-const hasDiff = (text) => /^@@ -\d/m.test(text);
-
-/** A diff with a class for each line. */
-function diffView(text, lines = 80) {
-  return longText(text.replace(/\n$/, ""), lines, (part) => {
-    let inHunk = false;
-    return el(
-      "pre",
-      { class: "diff" },
-      part.split("\n").map((line) => {
-        if (line.startsWith("diff ")) inHunk = false;
-        const kind = diffLine(line, inHunk);
-        if (kind === "hunk") inHunk = true;
-        return el("span", { class: kind }, `${line}\n`);
-      }),
-    );
-  });
-}
