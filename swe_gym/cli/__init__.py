@@ -14,7 +14,23 @@ from rich.text import Text
 
 from ..errors import SweGymError, wrong_fields
 from ..logs import logging_to
-from . import bench, clean, demo, doctor, export, images, play, replay, report, rollout, tasks, train, validate, view
+from . import (
+    bench,
+    clean,
+    compare,
+    demo,
+    doctor,
+    export,
+    images,
+    play,
+    replay,
+    report,
+    rollout,
+    tasks,
+    train,
+    validate,
+    view,
+)
 
 app = typer.Typer(
     name="swe-gym",
@@ -27,6 +43,7 @@ app.command()(demo.demo)
 app.command()(play.play)
 app.command(cls=rollout.RolloutCommand)(rollout.rollout)
 app.command()(view.view)
+app.command()(compare.compare)
 app.command()(report.report)
 app.command()(replay.replay)
 app.command()(export.export)
