@@ -7,6 +7,7 @@ nor unresolved: they are counted separately, and a task without a graded attempt
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -331,8 +332,12 @@ def _differing_conditions(results: Sequence[RunResults], settings: Mapping[str, 
     if len(set(versions)) > 1:
         conditions["swe_gym version"] = versions
     for name, values in conditions.items():
-        named = (f"{value!r} in {result.summary.name}" for value, result in zip(values, results, strict=True))
+        named = (f"{_said(value)} in {result.summary.name}" for value, result in zip(values, results, strict=True))
         yield f"{name} differs: {', '.join(named)}"
+
+
+def _said(value: Any) -> str:
+    return "not set" if value in (None, "") else value if isinstance(value, str) else json.dumps(value)
 
 
 def _missing_grades(results: Sequence[RunResults], tasks: Sequence[TaskComparison]) -> Iterable[str]:

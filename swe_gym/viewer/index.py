@@ -84,6 +84,11 @@ class Row(NamedTuple):
         """Whether the episode was judged."""
         return self.state in ("resolved", "unresolved")
 
+    @property
+    def resolved(self) -> bool:
+        """Whether the episode was judged and resolved."""
+        return self.state == "resolved"
+
 
 def row_of(name: str, state: State, entry: IndexLine) -> Row:
     """Make the row of an index entry."""
@@ -105,6 +110,7 @@ class RunIndex:
         path: The folder or file.
 
     Attributes:
+        path: The folder or file.
         generation: Id that changes when the index starts over, which invalidates earlier rows.
         rows: Finished episodes, in reading order. Only grows within a generation.
         live: Episodes that are running, or that a killed process left behind.
@@ -120,6 +126,7 @@ class RunIndex:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         given = Path(path)
+        self.path = given
         self.folder = given if given.is_dir() else None
         self._trajectories = given / TRAJECTORIES if self.folder else given
         if self.folder is not None:
@@ -266,6 +273,7 @@ class RunIndex:
             start = known if generation == self.generation else 0
             return {
                 "name": self.name,
+                "folder": self.path.resolve().name,
                 "run": self.run.model_dump(exclude={"tasks"}) if self.run else {},
                 "columns": COLUMNS,
                 "generation": self.generation,

@@ -21,16 +21,19 @@ from urllib.parse import parse_qsl, unquote
 
 from ..errors import UsageError
 from .episode import as_page
-from .index import RunIndex
 from .page import static_text
+from .runs import Runs
 from .stats import summary
 
 PAGE = "index.html"
 STATIC = {
     PAGE: "text/html; charset=utf-8",
-    **dict.fromkeys(("uPlot.min.css", "style.css"), "text/css; charset=utf-8"),
+    **dict.fromkeys(("uPlot.min.css", "style.css", "runs.css"), "text/css; charset=utf-8"),
     **dict.fromkeys(
-        ("uPlot.iife.min.js", "dom.js", "chart.js", "data.js", "table.js", "episode.js", "plots.js", "app.js"),
+        (
+            *("uPlot.iife.min.js", "dom.js", "chart.js", "data.js", "routes.js"),
+            *("table.js", "episode.js", "plots.js", "runs.js", "app.js"),
+        ),
         "text/javascript; charset=utf-8",
     ),
 }
@@ -57,10 +60,10 @@ LOCAL = {"127.0.0.1", "localhost"}
 
 
 class ViewServer:
-    """Serves the page of one run on 127.0.0.1 while it is open.
+    """Serves the page of one run, or of the run folders in a folder, on 127.0.0.1 while it is open.
 
     Args:
-        path: Run folder, or trajectory file.
+        path: Run folder, trajectory file, or folder of run folders.
         port: Port. 0 takes any free port.
 
     Attributes:
@@ -71,9 +74,9 @@ class ViewServer:
     """
 
     def __init__(self, path: str | os.PathLike[str], port: int = 0) -> None:
-        index = RunIndex(path)
+        runs = Runs(path)
         try:
-            self._server = _Server(index, port)
+            self._server = _Server(runs, port)
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
@@ -107,8 +110,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # a browser requests all files at once
 
-    def __init__(self, index: RunIndex, port: int) -> None:
-        self.index = index
+    def __init__(self, runs: Runs, port: int) -> None:
+        self.runs = runs
         self.root = f"/{secrets.token_urlsafe(16)}/"
         super().__init__(("127.0.0.1", port), _Handler)
 
@@ -116,18 +119,23 @@ class _Server(ThreadingHTTPServer):
         """Return the answer of an API address.
 
         Raises:
-            UsageError: The address or the episode is unknown.
-            BadRequest: A number of the request is invalid.
+            UsageError: The address, the run or the episode is unknown.
+            BadRequest: A number or a list of the request is invalid.
         """
+        if name == "runs":
+            return self.runs.news()
+        if name == "compare":
+            return self.runs.compare(_names(query, "runs"))
+        index = self.runs.index(query.get("run", ""))
         if name == "rows":
-            self.index.refresh()
-            return self.index.news(query.get("generation", ""), _count(query, "known"))
+            index.refresh()
+            return index.news(query.get("generation", ""), _count(query, "known"))
         if name == "stats":
-            self.index.refresh()
-            return summary(self.index.rows[:])
+            index.refresh()
+            return summary(index.rows[:])
         if name == "episode":
             first_turn = _count(query, "turns")
-            return as_page(self.index.trajectory(query.get("id", "")), first_turn=first_turn)
+            return as_page(index.trajectory(query.get("id", "")), first_turn=first_turn)
         raise UsageError(f"unknown address {name!r}")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -206,3 +214,14 @@ def _count(query: dict[str, str], name: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
         raise BadRequest(f"{name} must be a number of at most {MOST_DIGITS} digits, not {text[:20]!r}.")
     return int(text)
+
+
+def _names(query: dict[str, str], name: str) -> list[str]:
+    """Parse a JSON list of texts of a request."""
+    try:
+        names = json.loads(query.get(name, "[]"))
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise BadRequest(f"{name} must be a JSON list of texts.")
+    return names

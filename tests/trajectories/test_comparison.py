@@ -118,7 +118,7 @@ def test_what_makes_runs_hard_to_compare_is_named(runs: list[Path]) -> None:
     assert found.settings == {"env.max_turns": (30, 50), "policy_options.model": ("small", "large")}
     assert found.warnings == (
         "env.max_turns differs: 30 in first, 50 in second",
-        "swe_gym version differs: '' in first, '0.2.0' in second",
+        "swe_gym version differs: not set in first, 0.2.0 in second",
         "first: 1 of 6 attempts are not graded",
         "second: 2 of 6 attempts are not graded",
         "1 of 3 tasks are not graded in every run; paired differences use common tasks only",

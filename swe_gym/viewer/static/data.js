@@ -3,8 +3,11 @@
 
 const embedded = document.getElementById("news"); // in a report only
 
+/** Ask the server about the open run. The id of an episode of another run is RUN/ID, with RUN encoded. */
 async function ask(name, query = {}) {
-  const reply = await fetch(`api/${name}?${new URLSearchParams(query)}`, { signal: AbortSignal.timeout(60_000) });
+  const [, other, id] = /^(?:(.*)\/)?(.*)$/.exec(query.id ?? "");
+  const whole = { ...query, run: other === undefined ? run.folder : decodeURIComponent(other), ...(id ? { id } : {}) };
+  const reply = await fetch(`api/${name}?${new URLSearchParams(whole)}`, { signal: AbortSignal.timeout(60_000) });
   const said = await reply.json();
   if (!reply.ok) throw new Error(said.error);
   return said;
@@ -20,18 +23,32 @@ async function unpack(id) {
 const source = embedded
   ? {
       live: false,
+      runs: async () => ({ many: false, runs: [] }),
       news: async () => JSON.parse(embedded.textContent),
       stats: async () => JSON.parse(document.getElementById("stats").textContent),
       episode: unpack,
     }
   : {
       live: true,
+      runs: () => ask("runs"),
+      compareRuns: (names) => ask("compare", { runs: JSON.stringify(names) }),
       news: (generation, known) => ask("rows", { generation, known }),
       stats: () => ask("stats"),
       episode: (id, turns = 0) => ask("episode", { id, turns }),
     };
 
-const run = { name: "", generation: "", rows: [], live: [], byId: new Map(), progress: {}, active: false, about: {} };
+const run = { name: "", folder: "", generation: "", rows: [], live: [], byId: new Map(), main: new Map(), progress: {}, active: false, about: {} };
+
+/** Make a run the open one, if it is not. */
+async function openRun(name) {
+  if (name === run.folder) return;
+  if (runs.many && !runs.byName.has(name)) await updateRuns();
+  if (runs.many ? !runs.byName.has(name) : run.folder) throw new Error(`There is no run ${name} here.`);
+  const empty = { folder: name, name, generation: "", rows: [], live: [], byId: new Map(), main: new Map(), progress: {}, active: false };
+  Object.assign(run, empty, { problems: [], unreadable: 0, withVerdicts: true });
+  Object.assign(table, { words: "", state: "", repo: "", reason: "", sort: "", view: [], cursor: "", marked: new Set(), top: 0 });
+  await update();
+}
 
 function rowFrom(columns, values) {
   const row = Object.fromEntries(columns.map((column, i) => [column, values[i]]));
@@ -44,7 +61,10 @@ function rowFrom(columns, values) {
 async function update() {
   const before = run.generation;
   const had = JSON.stringify(run.live);
-  const news = await source.news(run.generation, run.rows.length);
+  const known = run.rows;
+  const [folder, length] = [run.folder, known.length];
+  const news = await source.news(run.generation, length);
+  if (run.folder !== folder || run.rows !== known || known.length !== length) return false; // another call was faster
   if (news.start === 0) {
     run.rows = [];
     run.byId = new Map();
@@ -56,6 +76,7 @@ async function update() {
   for (const row of [...fresh, ...run.live]) run.byId.set(row.id, row);
   Object.assign(run, {
     name: news.name,
+    folder: news.folder,
     generation: news.generation,
     progress: news.progress,
     active: news.active,
@@ -65,7 +86,33 @@ async function update() {
     unreadable: news.unreadable,
     withVerdicts: news.with_verdicts ?? true,
   });
-  return fresh.length > 0 || before !== run.generation || had !== JSON.stringify(run.live);
+  const changed = fresh.length > 0 || before !== run.generation || had !== JSON.stringify(run.live);
+  if (changed) run.main = mainRows();
+  return changed;
+}
+
+/** The record of each attempt: a judged one, else one that runs, else the last failed try. */
+function mainRows() {
+  const rank = (row) => ({ failed: 0, left: 1, running: 1 })[row.state] ?? 2;
+  const main = new Map();
+  for (const row of everyRow().reverse()) {
+    const key = `${row.task}\n${row.attempt}`;
+    if (!main.has(key) || rank(row) > rank(main.get(key))) main.set(key, row);
+  }
+  return main;
+}
+
+/** The address of an attempt, or of one of its turns. Tries that failed have their id behind the attempt's number. */
+function addressOf(row, turn) {
+  const isMain = row.folder || run.main.get(`${row.task}\n${row.attempt}`) === row;
+  const parts = [row.folder || run.folder, row.task, isMain ? row.attempt : `${row.attempt}.${row.id}`];
+  return addressTo(...parts, ...(turn ? [turn] : []));
+}
+
+/** The row of an address. */
+function rowAt(task, attempt) {
+  const [number, ...id] = attempt.split(".");
+  return id.length ? run.byId.get(id.join(".")) : run.main.get(`${task}\n${number}`);
 }
 
 const everyRow = () => [...run.live, ...run.rows];

@@ -10,7 +10,7 @@ const columns = [
     key: "task",
     title: "Task",
     kind: "name",
-    show: (row) => el("a", { href: `#/episode/${row.id}`, tabindex: "-1" }, row.task),
+    show: (row) => el("a", { href: addressOf(row), tabindex: "-1" }, row.task),
   },
   { key: "repo", title: "Repository", kind: "name wide" },
   { key: "attempt", title: "Attempt", kind: "number" },
@@ -227,7 +227,7 @@ function drawRow(row, index, current) {
       tabindex: current ? "0" : "-1",
       class: `${row.id === table.cursor ? "current" : ""}`,
       onclick: (event) => {
-        if (!event.target.closest("a,input")) go(`#/episode/${row.id}`);
+        if (!event.target.closest("a,input")) go(addressOf(row));
       },
       onfocus: () => {
         table.cursor = row.id;
