@@ -1,22 +1,25 @@
 """Measure the server and the page of `swe-gym view`.
 
-    python benchmarks/viewer.py [10000]
+    python benchmarks/viewer.py [10000 [500]]
 
-Writes a run folder with that many episodes (20 turns of 2 kB each). Measures the server: the first request, a request
-without and with a new episode, an episode, the plots, and the memory of the index. If Chromium and Playwright are
-installed, measures the page: the first rows, a search, a sort, the last row, an episode.
+Writes a run folder with that many episodes (20 turns of 2 kB each) and one long episode with that many turns of 1 MB.
+Measures the server: the first request, a request without and with a new episode, an episode, the plots, and the memory
+of the index. If Chromium and Playwright are installed, measures the page: the first rows, a search, a sort, the last
+row, an episode; and of the long episode the time until its first turn is shown, a jump to its last turn, a search, and
+the memory of the page at first and after every turn was seen.
 """
 
 import json
+import resource
 import shutil
 import sys
 import tempfile
 import time
 import tracemalloc
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common import LiveTable
 
@@ -24,6 +27,9 @@ from swe_gym.trajectories.run_folder import INDEX, TRAJECTORIES, RunFolder, RunI
 from swe_gym.trajectories.trajectory import Trajectory, Turn, Usage
 from swe_gym.viewer.index import RunIndex
 from swe_gym.viewer.server import ViewServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 TURN = Turn(
     action="x" * 200,
@@ -66,20 +72,30 @@ def episode(number: int) -> Trajectory:
     )
 
 
-def write(folder: Path, episodes: int) -> None:
-    """Write a run folder directly."""
+def separated(texts: list[str]) -> Iterator[str]:
+    """Yield texts with commas between them."""
+    for number, text in enumerate(texts):
+        yield ", " if number else ""
+        yield text
+
+
+def write(folder: Path, episodes: int, long_turns: int) -> None:
+    """Write a run folder directly. The long episode is the last one."""
     RunFolder(folder, RUN).close()
-    turns = json.dumps([TURN.model_dump()] * len(EPISODE.turns))
+    short = json.dumps(TURN.model_dump())
+    long = json.dumps(TURN.model_copy(update={"observation": TURN.observation * 500}).model_dump())
     offset = 0
     with (folder / TRAJECTORIES).open("w") as lines, (folder / INDEX).open("w") as entries:
-        for number in range(episodes):
+        for number in range(episodes + 1):
             record = episode(number)
-            head = record.model_copy(update={"turns": ()}).to_json()
-            line = head.replace('"turns": []', f'"turns": {turns}', 1) + "\n"
-            lines.write(line)
-            entries.write(index_line(record, offset, len(line)).model_dump_json() + "\n")
-            offset += len(line)
-    print(f"{episodes:,} episodes, {offset / 1e6:,.0f} MB of trajectories\n")
+            head, mark, tail = record.model_copy(update={"turns": ()}).to_json().partition('"turns": [')
+            texts = [short] * len(EPISODE.turns) if number < episodes else [long] * long_turns
+            size = lines.write(head + mark) + sum(lines.write(text) for text in separated(texts))
+            size += lines.write(tail + "\n")
+            entry = index_line(record, offset, size).model_copy(update={"turns": len(texts)})
+            entries.write(entry.model_dump_json() + "\n")
+            offset += size
+    print(f"{episodes:,} episodes and one of {long_turns:,} turns of 1 MB: {offset / 1e6:,.0f} MB of trajectories\n")
 
 
 def timed(table: LiveTable, what: str, call: Callable[[], Any], times: int = 1) -> Any:
@@ -108,10 +124,10 @@ def measure_server(table: LiveTable, folder: Path, server: ViewServer, episodes:
 
     news = timed(table, "first request", first_request)
     known = f"rows?generation={news['generation']}&known={{}}"
-    timed(table, "request, nothing new", lambda: ask(known.format(episodes)), 21)
+    timed(table, "request, nothing new", lambda: ask(known.format(episodes + 1)), 21)
     with RunFolder(folder, RUN) as run:
-        run.add(episode(episodes))
-    timed(table, "request, one new episode", lambda: ask(known.format(episodes)))
+        run.add(episode(episodes + 1))
+    timed(table, "request, one new episode", lambda: ask(known.format(episodes + 1)))
     timed(table, "an episode", lambda: ask(f"episode?id={news['rows'][episodes // 2][0]}"), 21)
     timed(table, "the plots", lambda: ask("stats"), 5)
 
@@ -125,8 +141,13 @@ def measure_memory(table: LiveTable, folder: Path) -> None:
     tracemalloc.stop()
 
 
-def measure_page(table: LiveTable, url: str) -> None:
+def measure_page(table: LiveTable, url: str, long: str) -> None:
     """Measure the page in a browser.
+
+    Args:
+        table: The table to print to.
+        url: Address of the page.
+        long: Address of the long episode below it.
 
     Raises:
         ImportError: Playwright is not installed.
@@ -148,30 +169,62 @@ def measure_page(table: LiveTable, url: str) -> None:
 
         def read() -> None:
             page.locator("tr[data-id]").first.click()
-            page.wait_for_selector("article.turn")
+            page.wait_for_selector("article.turn .seen")
 
         timed(table, "page: first rows", opened)
         timed(table, "page: search", lambda: shown("table.words = 'repository-7 resolved'; changeView()"), 5)
         timed(table, "page: sort", lambda: shown("table.words = ''; table.sort = 'task'; changeView()"), 5)
         timed(table, "page: last row", lambda: shown("table.scroll.scrollTop = 1e9"))
         timed(table, "page: an episode", read)
+        measure_long_episode(table, browser.new_page(viewport={"width": 1280, "height": 800}), url + long)
         browser.close()
+
+
+def measure_long_episode(table: LiveTable, page: "Page", url: str) -> None:
+    """Open an episode, jump to its end, search it, and scroll through all of it."""
+    chromium = page.context.new_cdp_session(page)
+    chromium.send("Performance.enable")
+
+    def memory(when: str) -> None:
+        chromium.send("HeapProfiler.collectGarbage")
+        metrics = {one["name"]: one["value"] for one in chromium.send("Performance.getMetrics")["metrics"]}
+        loaded = page.locator(".body:not(:empty)").count()
+        table.add(f"{metrics['JSHeapUsedSize'] / 1e6:,.1f} MB", f"long episode: page's memory {when}, {loaded} turns")
+
+    def opened() -> None:
+        page.goto(url)
+        page.wait_for_selector("article.turn .seen", timeout=120_000)
+
+    def searched() -> None:
+        page.fill("#find", "nothing like it")
+        page.press("#find", "Enter")
+        page.wait_for_selector("#find + p:has-text('0 matches')", timeout=120_000)
+
+    timed(table, "long episode: first turn", opened)
+    memory("at first")
+    last = page.locator("article.turn").count()
+    timed(table, "long episode: last turn", lambda: page.evaluate(f"opened.list.show({last})"))
+    timed(table, "long episode: search", searched)
+    page.evaluate(f"(async () => {{ for (let n = 1; n <= {last}; n++) await opened.list.show(n); }})()")
+    memory("after all turns")
 
 
 def main() -> None:
     """Measure the server, the index and the page."""
-    episodes = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    episodes, long_turns = (int(text) for text in [*sys.argv[1:], *("10000", "500")[len(sys.argv) - 1 :]])
     folder = Path(tempfile.mkdtemp(prefix="swe-gym-viewer-"))
     try:
-        write(folder, episodes)
+        write(folder, episodes, long_turns)
         table = LiveTable("median", "what")
         with ViewServer(folder) as server:
             measure_server(table, folder, server, episodes)
             measure_memory(table, folder)
             try:
-                measure_page(table, server.url)
+                measure_page(table, server.url, f"#/{folder.name}/task-{episodes // 4:06}/{episodes % 4}")
             except ImportError:
                 print("The page was not measured: pip install playwright")
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        table.add(f"{peak:,.0f} MB", "peak memory of this process")
     finally:
         shutil.rmtree(folder)
 

@@ -18,8 +18,8 @@ def view(
 ) -> None:
     """Show a run, or all runs of a folder, in the browser, also while they are running.
 
-    The page has a table, episodes, comparisons and plots; for a folder of runs, a list of them to compare. Only this machine can open it. It shows verdicts, which name
-    hidden tests: do not share its address. Press Ctrl-C to stop.
+    The page has a table, episodes, comparisons and plots; for a folder of runs, a list of runs to compare. Only this
+    machine can open it. It shows verdicts, which name hidden tests: do not share its address. Press Ctrl-C to stop.
     """
     with ViewServer(path, port) as server, contextlib.suppress(KeyboardInterrupt):
         open_console().print(server.url)

@@ -6,6 +6,7 @@ It reads each line once and keeps no trajectory, only the position of its line. 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -32,6 +33,7 @@ from ..trajectories.run_folder import (
     read_run,
 )
 from ..trajectories.trajectory import Trajectory, Usage
+from ..trajectories.turns import Span, TurnIndex, find_turns
 
 State = Literal["resolved", "unresolved", "failed", "running", "left"]
 """Judged (two states), an attempt that does not count, running, or left behind by a killed process."""
@@ -44,6 +46,9 @@ STALE = 15.0
 
 SLICE = 1.0
 """Maximum seconds of one refresh."""
+
+MOST_KEPT = 32
+"""Number of finished episodes whose places of turns are kept."""
 
 
 class Row(NamedTuple):
@@ -102,6 +107,10 @@ class _Place(NamedTuple):
     offset: int
     length: int
 
+    @property
+    def span(self) -> Span:
+        return Span(self.offset, self.length)
+
 
 class RunIndex:
     """An index of a run folder or a trajectory file. Its methods may be called from any thread.
@@ -146,6 +155,7 @@ class RunIndex:
         self.progress: dict[str, Any] = {}
         self.active = self.behind = False
         self._places: dict[str, _Place] = {}
+        self._turns_at = functools.lru_cache(MOST_KEPT)(_turns_at)
         self._end = self._failed_end = self._index_end = 0
         self._running: dict[str, _Running] = {}
 
@@ -298,16 +308,38 @@ class RunIndex:
         Raises:
             UsageError: The id is unknown, or its line is not a trajectory.
         """
-        with self._mutex:
-            place, running = self._places.get(name), self._running.get(name.removeprefix("live-"))
+        place, running = self._find(name)
         if place is not None:
-            with place.path.open("rb") as file:
-                file.seek(place.offset)
-                return Trajectory.from_json(file.read(place.length).decode())
+            return Trajectory.from_json(place.span.read(place.path).decode())
         trajectory = read_live_file(running.path) if running else None
         if trajectory is None:
-            raise UsageError(f"unknown episode {name!r}: it may have ended since the page was loaded")
+            raise _unknown(name)
         return trajectory
+
+    def turns(self, name: str) -> TurnIndex:
+        """Return the places and summaries of the turns of a row, which grow while it runs.
+
+        Raises:
+            UsageError: The id is unknown, or its line is not a trajectory.
+        """
+        place, running = self._find(name)
+        if place is not None:
+            return self._turns_at(place)
+        if running is None or not running.turns.head:
+            raise _unknown(name)
+        return running.turns
+
+    def _find(self, name: str) -> tuple[_Place | None, _Running | None]:
+        with self._mutex:
+            return self._places.get(name), self._running.get(name.removeprefix("live-"))
+
+
+def _turns_at(place: _Place) -> TurnIndex:
+    return find_turns(place.path, place.span)
+
+
+def _unknown(name: str) -> UsageError:
+    return UsageError(f"unknown episode {name!r}: it may have ended since the page was loaded")
 
 
 class _Running:
@@ -318,7 +350,7 @@ class _Running:
         self._beginning = b""
         self._entry: IndexLine | None = None
         self._end = 0
-        self._turns = 0
+        self.turns = TurnIndex(path)
         self._usage = Usage()
         self._tools = self._policy = 0.0
 
@@ -336,7 +368,7 @@ class _Running:
             return None
         spent = {**self._entry.seconds, "tools": self._tools, "policy": self._policy}
         spent["total"] = spent.get("start", 0.0) + self._tools + self._policy
-        changes = {"turns": self._turns, "usage": self._usage, "seconds": spent, "reason": ""}
+        changes = {"turns": len(self.turns.turns), "usage": self._usage, "seconds": spent, "reason": ""}
         return row_of(f"live-{self.path.name}", state, self._entry.model_copy(update=changes))
 
     def _read(self) -> None:
@@ -345,11 +377,11 @@ class _Running:
             if self._entry is None:
                 self._beginning = line
                 self._entry = index_line(Trajectory.from_json(line.decode()), 0, 0)
+                self.turns.head = (Span(0, len(line)),)
             else:
-                self._add(json.loads(line))
+                self._add(self.turns.add(offset, line))
 
     def _add(self, turn: dict[str, Any]) -> None:
-        self._turns += 1
         self._tools += turn["seconds"]
         self._policy += turn["policy_seconds"]
         self._usage += Usage.model_validate(turn["usage"])

@@ -34,7 +34,7 @@ def write_page(path: Path, page: str, blocks: Iterable[tuple[str, str]]) -> int:
     """
     text = static_text(page)
     style = "\n".join(map(static_text, _STYLE.findall(text)))
-    scripts = [static_text(name) for name in _SCRIPT.findall(text)]
+    scripts = [_inline(static_text(name)) for name in _SCRIPT.findall(text)]
     policy = (
         f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -51,6 +51,11 @@ def write_page(path: Path, page: str, blocks: Iterable[tuple[str, str]]) -> int:
         file.writelines(f"<script>{script}</script>\n" for script in scripts)
         file.write(body_end + foot)
     return path.stat().st_size
+
+
+def _inline(script: str) -> str:
+    """Return a script that cannot end its element: `<` begins a tag or comment only inside a string or pattern."""
+    return re.sub(r"<(?=!--|/?script)", r"\\x3C", script)
 
 
 def _hash(text: str) -> str:

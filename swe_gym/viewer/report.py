@@ -8,9 +8,11 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .episode import as_page
+from ..trajectories.trajectory import Trajectory
+from ..trajectories.turns import summary_of
+from .episode import as_page, parts_of
 from .index import RunIndex
 from .page import write_page
 from .server import PAGE
@@ -62,8 +64,14 @@ def write_report(
         yield "stats", json.dumps(summary(index.rows))
         for row in readable:
             trajectory = index.trajectory(row.id)
-            shown = as_page(trajectory if with_verdicts else trajectory.without_oracle())
+            shown = _page(trajectory if with_verdicts else trajectory.without_oracle())
             packed = gzip.compress(json.dumps(shown).encode(), compresslevel=6, mtime=0)
             yield f"episode-{row.id}", base64.b64encode(packed).decode()
 
     return Report(len(index.rows), len(readable), write_page(Path(path), PAGE, blocks()))
+
+
+def _page(trajectory: Trajectory) -> dict[str, Any]:
+    """Return an episode with the whole texts of its turns."""
+    outline = [summary_of(turn.model_dump(), len(turn.observation)) for turn in trajectory.turns]
+    return {**as_page(trajectory), "outline": outline, "turns": [parts_of(turn) for turn in trajectory.turns]}

@@ -13,6 +13,7 @@ import re
 import secrets
 import sys
 import threading
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -20,7 +21,9 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, unquote
 
 from ..errors import UsageError
-from .episode import as_page
+from .episode import episode_page, search, text_at, turns_page
+from .index import RunIndex
+from .notes import notes_path, read_notes, write_note
 from .page import static_text
 from .runs import Runs
 from .stats import summary
@@ -31,8 +34,8 @@ STATIC = {
     **dict.fromkeys(("uPlot.min.css", "style.css", "runs.css"), "text/css; charset=utf-8"),
     **dict.fromkeys(
         (
-            *("uPlot.iife.min.js", "dom.js", "chart.js", "data.js", "routes.js"),
-            *("table.js", "episode.js", "plots.js", "runs.js", "app.js"),
+            *("uPlot.iife.min.js", "highlight.min.js", "marked.umd.js", "dom.js", "chart.js", "data.js", "routes.js"),
+            *("rich.js", "table.js", "turns.js", "notes.js", "episode.js", "plots.js", "runs.js", "app.js"),
         ),
         "text/javascript; charset=utf-8",
     ),
@@ -52,6 +55,9 @@ HEADERS = {
 }
 LONGEST_ADDRESS = 4096
 """Maximum characters of an address below the root."""
+
+LONGEST_BODY = 64 << 10
+"""Maximum bytes of a note."""
 
 MOST_FIELDS = 10
 MOST_DIGITS = 15
@@ -133,15 +139,37 @@ class _Server(ThreadingHTTPServer):
         if name == "stats":
             index.refresh()
             return summary(index.rows[:])
-        if name == "episode":
-            first_turn = _count(query, "turns")
-            return as_page(index.trajectory(query.get("id", "")), first_turn=first_turn)
+        if name == "notes":
+            return [note.model_dump() for note in read_notes(notes_path(index.path))]
+        if name in ("episode", "turns", "text", "search"):
+            return _answer_episode(index, name, query)
         raise UsageError(f"unknown address {name!r}")
+
+    def write_note(self, query: dict[str, str], note: bytes) -> None:
+        """Write a note on a run.
+
+        Raises:
+            UsageError: The run is unknown, or the note is invalid.
+        """
+        write_note(notes_path(self.runs.index(query.get("run", "")).path), note)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print an error, unless the browser closed the connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
+
+
+def _answer_episode(index: RunIndex, name: str, query: dict[str, str]) -> Any:
+    first, turn, start, end = (_count(query, which) for which in ("turns", "turn", "start", "end"))
+    numbers = [_number(text, "numbers") for text in query.get("numbers", "0").split(",")]
+    turns = index.turns(query.get("id", ""))
+    if name == "episode":
+        return episode_page(turns, first)
+    if name == "turns":
+        return turns_page(turns, numbers)
+    if name == "text":
+        return text_at(turns, turn, query.get("part", ""), start, end)
+    return search(turns, query.get("words", ""), turn)
 
 
 class BadRequest(Exception):
@@ -154,22 +182,46 @@ class _Handler(BaseHTTPRequestHandler):
     """Seconds before an idle connection is closed."""
 
     def do_GET(self) -> None:
-        if self.headers.get("Host", "").partition(":")[0] not in LOCAL:
-            return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"This page is available on this machine only.\n")
-        root = self.server.root
-        if not secrets.compare_digest(self.path[: len(root)].encode("latin-1"), root.encode()):
-            return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"Open the full address that swe-gym view printed.\n")
+        if refusal := self._refusal():
+            return self._send(HTTPStatus.FORBIDDEN, "text/plain", refusal)
         try:
-            name, query = _parse(self.path[len(root) :])
+            name, query = _parse(self.path[len(self.server.root) :])
             if name in STATIC:
                 return self._send(HTTPStatus.OK, STATIC[name], static_text(name).encode())
-            return self._send_answer(name, query)
+            return self._send_answer(lambda: self.server.answer(name.removeprefix("api/"), query))
         except BadRequest as error:
-            return self._send(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}).encode())
+            return self._send_bad(error)
 
-    def _send_answer(self, name: str, query: dict[str, str]) -> None:
+    def do_POST(self) -> None:
+        """Save a note. A browser names the origin of a POST, so that other pages are refused."""
+        refusal = self._refusal()
+        if refusal or self.headers.get("Origin") != f"http://{self.headers.get('Host')}":
+            return self._send(HTTPStatus.FORBIDDEN, "text/plain", refusal or b"Notes come from this page only.\n")
         try:
-            status, said = HTTPStatus.OK, self.server.answer(name.removeprefix("api/"), query)
+            length = _number(self.headers.get("Content-Length", ""), "Content-Length")
+            name, query = _parse(self.path[len(self.server.root) :])
+            if name != "api/notes" or length > LONGEST_BODY:
+                raise BadRequest(f"A note has at most {LONGEST_BODY} bytes, and is sent to api/notes.")
+            note = self.rfile.read(length)
+            return self._send_answer(lambda: self.server.write_note(query, note))
+        except BadRequest as error:
+            return self._send_bad(error)
+
+    def _refusal(self) -> bytes:
+        """Return why a request is refused; empty if it is not."""
+        if self.headers.get("Host", "").partition(":")[0] not in LOCAL:
+            return b"This page is available on this machine only.\n"
+        root = self.server.root
+        if not secrets.compare_digest(self.path[: len(root)].encode("latin-1"), root.encode()):
+            return b"Open the full address that swe-gym view printed.\n"
+        return b""
+
+    def _send_bad(self, error: BadRequest) -> None:
+        self._send(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}).encode())
+
+    def _send_answer(self, answer: Callable[[], Any]) -> None:
+        try:
+            status, said = HTTPStatus.OK, answer()
         except UsageError as error:
             status, said = HTTPStatus.NOT_FOUND, {"error": str(error)}
         except OSError as error:
@@ -210,7 +262,10 @@ def _parse(address: str) -> tuple[str, dict[str, str]]:
 
 def _count(query: dict[str, str], name: str) -> int:
     """Parse a non-negative number of a request."""
-    text = query.get(name, "0")
+    return _number(query.get(name, "0"), name)
+
+
+def _number(text: str, name: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
         raise BadRequest(f"{name} must be a number of at most {MOST_DIGITS} digits, not {text[:20]!r}.")
     return int(text)

@@ -13,6 +13,8 @@ from runs_on_disk import SECRET_TEST, failed, run_info, trajectory, turn, write_
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.plan import Plan
 from swe_gym.trajectories.run_folder import INDEX, TRAJECTORIES, RunFolder, index_line, open_trajectories
+from swe_gym.trajectories.trajectory import Trajectory
+from swe_gym.viewer.notes import NOTES
 from swe_gym.viewer.report import write_report
 from swe_gym.viewer.server import ViewServer
 
@@ -143,10 +145,110 @@ def test_an_episode_reads_as_a_conversation(pages: Pages, url: str) -> None:
     assert page.locator(".diff .add").all_inner_texts() == ["+new = 2\n"]
     assert page.locator(".diff .del").all_inner_texts() == ["-old = 1\n"]
     assert SECRET_TEST in page.locator(".verdict").inner_text()
-    assert page.locator(".attempts a").all_inner_texts() == ["✗ 0", "✗ 1", "✓ 2", "✗ 3"]
-    page.locator(".attempts a").nth(3).click()
+    assert page.locator(".attempts a.badge").all_inner_texts() == ["✗ 0", "✗ 1", "✓ 2", "✗ 3"]
+    page.locator(".attempts a.badge").nth(3).click()
     until_text(page, "main h2", "attempt\u00a03")
     assert pages.complaints == []
+
+
+LOADED = "document.querySelectorAll('.turn .body:not(:empty)').length"
+"""The number of turns whose texts are in the page."""
+
+
+def test_a_long_episode_holds_only_the_turns_that_are_near(pages: Pages, tmp_path: Path) -> None:
+    played = [turn(number, observation=f"line of {number}\n" * 10_000 + f"END {number}") for number in range(1, 61)]
+    write_run(tmp_path / "run", trajectory(turns=0).model_copy(update={"turns": tuple(played)}))
+    with ViewServer(tmp_path / "run") as server:
+        page = pages(f"{server.url}#/run/a-1/0/40")
+        until_text(page, "[data-turn='40'] .observation", "line of 40")
+        assert page.evaluate("document.activeElement.closest('article').dataset.turn") == "40"
+        until(page, "document.querySelector('.outline [aria-current]')?.dataset.line === '40'")
+        assert page.locator(".outline [data-line]").count() == 60
+        page.evaluate("document.querySelector('[data-turn=\"40\"]').dataset.mine = 'kept'")
+        page.locator(".outline [data-line='3']").click()
+        until_text(page, "[data-turn='3'] .observation", "line of 3")
+        assert page.locator("[data-mine=kept]").count() == 1  # the page is not drawn again
+        until(page, "!document.querySelector('[data-turn=\"40\"] .seen')")
+        assert page.evaluate(LOADED) < 12
+        page.keyboard.press("/")
+        page.keyboard.type("end 5")
+        page.keyboard.press("Enter")
+        until_text(page, ".outline form [role=status]", "11 matches")  # 5 and 50 to 59
+        page.locator(".found a", has_text="57 observation").click()
+        until(page, "document.querySelector('[data-turn=\"57\"] .observation')?.textContent.includes('END 57')")
+        assert page.evaluate("location.hash") == "#/run/a-1/0/57"
+        page.keyboard.press("f")
+        assert page.locator(".turn details[open]").count() == 0
+        until(page, f"{LOADED} === 0")
+        page.keyboard.press("e")
+        page.evaluate("window.print = () => { window.printed = " + LOADED + "; }")
+        page.get_by_role("button", name="Print").click()
+        until(page, "window.printed === 60")
+    assert pages.complaints == []
+
+
+def test_the_issue_is_markdown_and_code_has_colours(pages: Pages, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", rich())
+    with ViewServer(tmp_path / "run") as server:
+        page = pages(f"{server.url}#/run/a-1/0")
+        issue = page.locator(".issue .markdown")
+        assert issue.locator("h2, li, td, strong").all_inner_texts() == ["Title", "bold", "one", "1"]
+        links = issue.locator("a").evaluate_all("(links) => links.map((one) => [one.href, one.rel, one.target])")
+        assert links == [["https://example.com/a", "noopener noreferrer", "_blank"]]
+        assert '<b onclick="x()">raw</b>' in issue.inner_text()
+        assert issue.locator("img, b, script, [onclick]").count() == 0
+        keyword = page.locator(".hljs-keyword")
+        assert issue.locator(keyword).all_inner_texts() == ["return"]
+        assert page.locator(".patch").locator(keyword).all_inner_texts() == ["import", "from", "import"]
+        page.wait_for_selector(".observation")
+        assert page.locator(".observation").locator(keyword).all_inner_texts() == ["import"]
+        page.get_by_role("button", name="Plain text").click()
+        assert page.locator(".issue pre").inner_text() == rich().observation
+    assert {address.startswith((server.url, "data:")) for address in pages.asked} == {True}
+    assert pages.complaints == []
+
+
+def rich() -> Trajectory:
+    """An attempt with Markdown, code and a patch."""
+    issue = "\n".join(
+        (
+            "## Title",
+            "**bold** [web](https://example.com/a) [no](javascript:x) ![i](https://example.com/i.png)",
+            '<b onclick="x()">raw</b>',
+            "- one\n\n|a|\n|-|\n|1|\n",
+            "```python\nreturn 1  # a comment\n```\n",
+        )
+    )
+    patch = "diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-import os\n+from os import path  # 1\n"
+    shown = turn(1, arguments={"command": "cat x.py"}, observation='import os\n"text"  # a comment\n', thought="")
+    return trajectory(turns=1).model_copy(update={"observation": issue, "patch": patch, "turns": (shown,)})
+
+
+def test_notes_are_written_by_keyboard_and_kept(pages: Pages, url: str, tmp_path: Path) -> None:
+    page = pages(f"{url}#/run/a-1/0")
+    page.wait_for_selector("article.turn")
+    page.keyboard.press("n")
+    page.keyboard.type("the attempt")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    until_text(page, "[data-note='0']", "the attempt")
+    page.keyboard.press("j")
+    page.keyboard.press("n")
+    page.keyboard.type("the turn")
+    page.get_by_label("Labels").fill("odd, slow")
+    page.keyboard.press("Enter")
+    until_text(page, "[data-note='1']", "the turn")
+    page.reload()
+    until_text(page, "[data-note='1']", "oddslow the turn")
+    notes = tmp_path / "run" / NOTES
+    kept = notes.read_bytes()
+    notes.unlink()
+    notes.mkdir()  # nobody can write there, root included
+    page.locator("[data-note='0']").get_by_role("button", name="Edit").click()
+    page.get_by_role("button", name="Save").click()
+    until_text(page, "#notice", "cannot save the note")
+    notes.rmdir()
+    notes.write_bytes(kept)
 
 
 def test_the_page_works_by_keyboard(pages: Pages, url: str) -> None:
@@ -166,7 +268,9 @@ def test_the_page_works_by_keyboard(pages: Pages, url: str) -> None:
     page.wait_for_selector(".episode")
     page.keyboard.press("j")
     page.keyboard.press("j")
-    assert page.evaluate("document.activeElement.dataset.turn") == "2"
+    assert page.evaluate("document.activeElement.closest('article').dataset.turn") == "2"
+    page.keyboard.press("Enter")
+    assert page.locator("article.turn details[open]").count() == page.locator("article.turn").count() - 1
     page.keyboard.press("]")
     until(page, "opened.id === table.view[2].id")
     page.keyboard.press("Escape")
@@ -205,7 +309,7 @@ def test_attempts_are_compared_side_by_side(pages: Pages, url: str) -> None:
 
 
 def test_keys_work_from_an_address_of_an_episode(pages: Pages, url: str) -> None:
-    page = pages(f"{url}#/episode/line-0")
+    page = pages(f"{url}#/run/a-1/0")
     until_text(page, "main h2", "attempt\u00a00")
     page.keyboard.press("x")
     until_text(page, "#notice", "1 episode selected for comparison.")
@@ -218,7 +322,9 @@ def test_keys_work_from_an_address_of_an_episode(pages: Pages, url: str) -> None
     assert pages.complaints == []
 
 
-@pytest.mark.parametrize("place", ["nothing", "constructor/x", "episode/line-7", "episode/%", "compare/line-0,x"])
+@pytest.mark.parametrize(
+    "place", ["nothing", "constructor/x", "run/a-1/7", "run/%/0", "other/a-1/0", "attempts/line-0,x"]
+)
 def test_an_unknown_address_links_back(pages: Pages, url: str, place: str) -> None:
     page = pages(f"{url}#/{place}")
     page.keyboard.press("Escape")
@@ -272,7 +378,7 @@ def test_a_running_run_is_followed(pages: Pages, tmp_path: Path) -> None:
         file.close()
         folder.add(trajectory(resolved=True))
         page.wait_for_selector(".verdict")
-        assert page.evaluate("location.hash") == "#/episode/line-0"
+        assert page.evaluate("location.hash") == f"#/{tmp_path.name}/a-1/0"
         folder.add(trajectory(attempt=1))
         page.keyboard.press("Escape")
         until(page, "document.querySelectorAll('tr[data-id]').length === 2")
@@ -296,9 +402,10 @@ def test_a_real_rollout_is_followed_to_its_end(pages: Pages, tmp_path: Path) -> 
             page = pages(server.url)
             until_text(page, "#counts", "2/2 done · 0 resolved (0 %)")
             for row, played in enumerate(open_trajectories(tmp_path)):
-                page.evaluate(f"location.hash = '#/episode/' + run.rows[{row}].id")
+                page.evaluate(f"location.hash = addressOf(run.rows[{row}])")
                 until_text(page, "main h2", f"attempt\u00a0{played.attempt}")
                 assert page.locator("article.turn").count() == len(played.turns) > 2
+                page.evaluate("opened.list.all()")
                 text = page.evaluate("document.querySelector('.episode').textContent")
                 for turn_played in played.turns:
                     assert turn_played.observation[:200] in text
@@ -368,10 +475,13 @@ def nasty_run(path: Path) -> Path:
 def visit_everything(page: "Page") -> None:
     """Visit all pages and open all details."""
     names = page.evaluate("run.rows.map((row) => row.id)")
-    for place in (*(f"episode/{name}" for name in names), f"compare/{names[0]},{names[1]}", "plots", ""):
-        page.evaluate("(place) => { location.hash = `#/${place}`; }", place)
-        page.wait_for_selector({"e": ".episode", "c": ".compare", "p": ".plots", "": "section.table"}[place[:1]])
+    attempts = page.evaluate("run.rows.map((row) => addressOf(row))")
+    for place in (*attempts, f"#/attempts/{names[0]},{names[1]}", "#/plots", "#/"):
+        page.evaluate("(place) => { location.hash = place; }", place)
+        page.wait_for_selector({"a": ".compare", "p": ".plots", "": "section.table"}.get(place[2:3], ".episode"))
         page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        if page.locator(".episode").count():
+            page.evaluate("opened.list.all()")
         assert (
             page.evaluate("document.querySelectorAll('main img, main script, main [onload], main [onerror]').length")
             == 0
@@ -398,7 +508,7 @@ def test_a_report_is_the_same_page_without_a_server(pages: Pages, tmp_path: Path
     page = pages((tmp_path / "report.html").as_uri())
     visit_everything(page)
     assert page.evaluate("window.owned") is None
-    page.evaluate("location.hash = '#/episode/line-0'")
+    page.evaluate("location.hash = addressOf(run.byId.get('line-0'))")
     until_text(page, ".end", "does not include the verdict")
     assert page.locator(".verdict").count() == 0
     assert {address.partition(":")[0] for address in pages.asked} <= {"file", "data"}
@@ -437,21 +547,26 @@ CONTRAST = """(selector) => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_contrast_in_light_and_dark(pages: Pages, url: str, scheme: str) -> None:
-    page = pages(url, color_scheme=scheme)
+def test_text_has_contrast_in_light_and_dark(pages: Pages, tmp_path: Path, scheme: str) -> None:
+    write_run(
+        tmp_path / "run", rich().model_copy(update={"task_id": "rich", "reward": 1.0}), trajectory(), failed("c-3")
+    )
+    server = ViewServer(tmp_path / "run")
+    page = pages(server.url, color_scheme=scheme)
     backs = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (backs == "rgb(255, 255, 255)") == (scheme == "light")
     readable = {
         "": "th button, td, .badge, #counts, a",
-        "episode": ".dim, .badge, .diff span, .call dt, pre, .mark, summary, h3",
+        "episode": ".dim, .badge, .diff span, .call dt, pre, .mark, summary, h3, .outline *, [class^=hljs]",
     }
     for place, selector in readable.items():
         if place:
-            page.locator("tr[data-id]", has_text="✓ resolved").click()
-            page.wait_for_selector(".episode .verdict")
+            page.locator("tr[data-id]", has_text="rich").click()
+            page.wait_for_selector(".episode .observation")
         contrasts = page.evaluate(CONTRAST, selector)
         assert len(contrasts) > 10
         assert min(contrasts) >= 4.5
+    server.close()
 
 
 def test_a_phone_does_not_scroll_sideways(pages: Pages, url: str) -> None:

@@ -14,6 +14,9 @@ from runs_on_disk import failed, run_info, trajectory, turn, write_run
 from swe_gym.errors import UsageError
 from swe_gym.trajectories.run_folder import RunFolder
 from swe_gym.trajectories.trajectory import Segment
+from swe_gym.viewer.episode import PIECE, search
+from swe_gym.viewer.index import RunIndex
+from swe_gym.viewer.notes import NOTES, notes_path, write_note
 from swe_gym.viewer.server import STATIC, ViewServer
 
 
@@ -156,9 +159,42 @@ def test_an_episode_has_its_verdict_and_not_its_tokens(tmp_path: Path) -> None:
         assert episode["system"] == ["Be brief."]
         assert "messages" not in episode
         assert list(episode["verdict"]["fail_to_pass"].values()) == ["failed"]
-        assert [one["observation"] for one in episode["turns"]] == [f"observation {n}" for n in (1, 2, 3)]
+        assert [(one["tool"], one["words"], one["size"]) for one in episode["outline"]] == [
+            ("bash", f"echo {n}", len(f"observation {n}")) for n in (1, 2, 3)
+        ]
+        assert "observation 1" not in json.dumps(episode)
         later = get(server, f"api/episode?id={values[0]}&turns=2").json
-        assert (later["first_turn"], len(later["turns"])) == (2, 1)
+        assert (later["first_turn"], len(later["outline"])) == (2, 1)
+        one, three = get(server, f"api/turns?id={values[0]}&numbers=1,3").json
+        assert (one["parts"]["observation"], three["parts"]["=command"]) == ("observation 1", "echo 3")
+        assert get(server, f"api/turns?id={values[0]}&numbers=4").status == 404
+
+
+def test_long_texts_are_sent_in_pieces_and_searched(tmp_path: Path) -> None:
+    text = "é" * PIECE + "the END" + "x" * 100_000
+    turns = (turn(1), turn(2, observation=text, arguments={"command": 'say "hi"'}), turn(3))
+    write_run(tmp_path, trajectory().model_copy(update={"turns": turns}))
+    with ViewServer(tmp_path) as server:
+        get(server, "api/rows")
+        (page,) = get(server, "api/turns?id=line-0&numbers=2").json
+        assert (page["parts"]["observation"], page["of"]["observation"]) == ("é" * PIECE, len(text))
+        piece = f"api/text?id=line-0&turn=2&part=observation&start={PIECE}&end={PIECE + 7}"
+        assert get(server, piece).json == "the END"
+        assert get(server, "api/text?id=line-0&turn=2&part=other").status == 404
+        (match,) = get(server, "api/search?id=line-0&words=The%20end").json["matches"]
+        assert (match["turn"], match["part"], match["at"], match["text"][1]) == (2, "observation", PIECE, "the END")
+        quoted = get(server, "api/search?id=line-0&words=%22HI%22").json
+        assert [one["part"] for one in quoted["matches"]] == ["=command"]
+        assert get(server, "api/search?id=line-0&words=observation&turn=2").json["matches"][0]["turn"] == 3
+
+
+def test_a_search_ends_at_its_deadline(tmp_path: Path) -> None:
+    write_run(tmp_path, trajectory(turns=3))
+    index = RunIndex(tmp_path)
+    index.refresh()
+    turns = index.turns(index.rows[0].id)
+    assert search(turns, "observation", seconds=0)["next"] == 2
+    assert search(turns, "observation", first=2)["next"] == 0
 
 
 @pytest.mark.parametrize(
@@ -182,7 +218,7 @@ def test_a_running_run_is_followed(tmp_path: Path) -> None:
         news = get(server, "api/rows").json
         (live,) = news["live"]
         assert (live[1], live[8], news["active"], news["progress"]["total"]) == ("running", 1, True, 4)
-        assert len(get(server, f"api/episode?id={live[0]}").json["turns"]) == 1
+        assert len(get(server, f"api/episode?id={live[0]}").json["outline"]) == 1
         file.close()
         folder.add(trajectory())
         news = get(server, f"api/rows?generation={news['generation']}&known=0").json
@@ -259,10 +295,52 @@ def test_a_removed_folder_is_an_error(tmp_path: Path) -> None:
         assert (reply.status, reply.json["error"]) == (500, "cannot read the run: No such file or directory")
 
 
+def send(server: ViewServer, note: Any, *, origin: str | None = "", path: str = "api/notes") -> Reply:
+    url = urlsplit(server.url)
+    connection = http.client.HTTPConnection("127.0.0.1", url.port, timeout=20)
+    headers = {} if origin is None else {"Origin": origin or f"http://{url.netloc}"}
+    connection.request("POST", url.path + path, json.dumps(note).encode(), headers)
+    reply = connection.getresponse()
+    try:
+        return Reply(reply.status, dict(reply.headers), reply.read().decode())
+    finally:
+        connection.close()
+
+
+def test_notes_are_kept_beside_the_run(server: ViewServer, tmp_path: Path) -> None:
+    note = {"task_id": "a-1", "attempt": 0, "turn": 2, "labels": ["odd"], "text": "Why é?"}
+    assert send(server, note).status == 200
+    assert get(server, "api/notes").json == [note]
+    send(server, note | {"text": "Later", "turn": 0})
+    send(server, note | {"text": "", "labels": []})
+    assert [one["text"] for one in get(server, "api/notes").json] == ["Later"]
+    (tmp_path / "run" / NOTES).write_bytes(b'{"version": 7}\n' + (tmp_path / "run" / NOTES).read_bytes())
+    assert len(get(server, "api/notes").json) == 1
+    assert "invalid note: turn" in send(server, note | {"turn": -1}).json["error"]
+
+
+@pytest.mark.parametrize("origin", [None, "null", "http://evil.example", "http://127.0.0.1:1"])
+def test_notes_from_other_pages_are_refused(server: ViewServer, tmp_path: Path, origin: str | None) -> None:
+    assert send(server, {"task_id": "a-1", "attempt": 0, "text": "x"}, origin=origin).status == 403
+    assert not (tmp_path / "run" / NOTES).exists()
+
+
+def test_notes_are_bounded_and_have_one_address(server: ViewServer) -> None:
+    assert send(server, {"text": "x" * 100_000}).status == 400
+    assert send(server, {}, path="api/rows").status == 400
+
+
+def test_a_note_that_cannot_be_saved_is_an_error(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", trajectory())
+    (run / NOTES).mkdir()  # nobody can write there, root included
+    with pytest.raises(UsageError, match=r"cannot save the note in .*make the folder writable"):
+        write_note(notes_path(run), b'{"task_id": "a-1", "attempt": 0, "text": "x"}')
+
+
 def test_other_methods_are_refused(server: ViewServer) -> None:
     url = urlsplit(server.url)
     connection = http.client.HTTPConnection("127.0.0.1", url.port, timeout=20)
-    connection.request("POST", f"{url.path}api/rows", body=b"x")
+    connection.request("PUT", f"{url.path}api/rows", body=b"x")
     assert connection.getresponse().status == 501
     connection.close()
 

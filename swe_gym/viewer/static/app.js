@@ -22,26 +22,17 @@ function notify(text, stays = false) {
 const pages = {
   "": tablePage,
   plots: plotsPage,
+  attempts: (ids) => comparePage(ids.slice(0, MOST_COMPARED)),
   episode: episodePage,
-  attempt: attemptPage,
-  compare: (ids) => comparePage(ids.slice(0, MOST_COMPARED)),
   runs: runsPage,
   comparison: comparisonPage,
   beside: besidePage,
 };
 
-/** The episode of an attempt, once its row has been read. */
-async function attemptPage(task, attempt, turn) {
-  while (!rowAt(task, attempt) && run.behind) await update();
-  const row = rowAt(task, attempt);
-  if (!row) throw new Error(`There is no attempt ${attempt} at the task ${task}.`);
-  return episodePage(row.id, turn);
-}
-
 async function show() {
   const hash = location.hash;
   let page,
-    name = "";
+    name = "episode";
   try {
     const place = placeOf(hash);
     name = place.page;
@@ -56,19 +47,21 @@ async function show() {
       el("a", { href: "#/" }, runs.many ? "← Runs" : "← Episodes"),
     );
   }
-  if (location.hash !== hash) return; // the reader has left
-  shown = { attempt: "episode", beside: "compare" }[name] ?? name;
+  if (location.hash !== hash || !page) return; // the reader has left, or the page only scrolled
+  shown = name === "beside" ? "attempts" : name;
   up = page.up ?? (["", "runs", "comparison"].includes(shown) ? "#/" : tableAddress());
   Object.assign(opened, page.opened ?? { id: "" });
   main.dataset.page = shown || "table";
   dropCharts(main);
   main.replaceChildren(page);
+  if (runs.many && hash.startsWith("#/attempts/")) history.replaceState(null, "", addressTo(run.folder) + hash.slice(1)); // to share
   showNavigation(page);
   const place = shown === "" && (table.searchNext ? "#search" : "tr.current");
   ((place && page.querySelector(place)) || main).focus({ preventScroll: true });
   table.searchNext = false;
   if (shown !== "") window.scrollTo(0, 0);
   showCounts();
+  await page.ready?.().catch((error) => notify(error.message));
 }
 
 /** Point the links to the open run, and mark the one that is shown. */
@@ -141,6 +134,10 @@ async function follow() {
 
 const keys = {
   "/": () => {
+    if (shown === "episode") {
+      opened.outline.open = true;
+      return void document.getElementById("find").select();
+    }
     if (document.getElementById("search")) return void document.getElementById("search").select();
     table.searchNext = true;
     go(tableAddress());
@@ -154,6 +151,11 @@ const keys = {
   c: () => (shown === "runs" ? compareTicked() : shown === "episode" ? compareAttempts() : compareMarked()),
   "]": () => shown === "episode" && stepEpisode(1),
   "[": () => shown === "episode" && stepEpisode(-1),
+  "}": () => shown === "episode" && stepEpisode(1, true),
+  "{": () => shown === "episode" && stepEpisode(-1, true),
+  e: () => shown === "episode" && opened.list.fold(false),
+  f: () => shown === "episode" && opened.list.fold(true),
+  n: () => shown === "episode" && noteHere(),
   p: () => !(runs.many && !run.folder) && go(document.querySelector("[data-page=plots]").hash),
   Escape: () => go(up),
   "?": () => document.getElementById("keys").showModal(),

@@ -13,11 +13,48 @@ async function ask(name, query = {}) {
   return said;
 }
 
+async function save(name, content) {
+  const reply = await fetch(`api/${name}?${new URLSearchParams({ run: run.folder })}`, { method: "POST", body: JSON.stringify(content) });
+  if (!reply.ok) throw new Error((await reply.json()).error);
+}
+
+const unpacked = new Map(); // the episodes of a report that were read last
+
 async function unpack(id) {
+  if (unpacked.has(id)) return unpacked.get(id);
   const block = document.getElementById(`episode-${id}`);
   if (!block) throw new Error("This episode is not in the file. Write the report with a larger --most-episodes.");
   const packed = Uint8Array.from(atob(block.textContent), (letter) => letter.charCodeAt(0));
-  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  const episode = await new Response(
+    new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")),
+  ).json();
+  if (unpacked.size === MOST_COMPARED) unpacked.delete(unpacked.keys().next().value);
+  unpacked.set(id, episode);
+  return episode;
+}
+
+async function unpackTurns(id, numbers) {
+  const { turns } = await unpack(id);
+  const lengths = (parts) => Object.fromEntries(Object.entries(parts).map(([name, text]) => [name, text.length]));
+  return numbers.map((number) => ({ number, parts: turns[number - 1], of: lengths(turns[number - 1]), sent: Infinity }));
+}
+
+/** Search an episode of a report as the server searches one of a run. */
+async function searchUnpacked(id, words) {
+  const { turns, outline } = await unpack(id);
+  const pattern = new RegExp(words.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"), "gi");
+  const matches = turns.flatMap((parts, i) =>
+    Object.entries(parts)
+      .filter(([part]) => part !== "action" || !outline[i].tool)
+      .flatMap(([part, text]) => [...text.matchAll(pattern)].slice(0, 5).map((found) => matchIn(text, found, i + 1, part))),
+  );
+  return { matches: matches.slice(0, 500), next: 0 };
+}
+
+function matchIn(text, found, turn, part) {
+  const at = found.index,
+    end = at + found[0].length;
+  return { turn, part, at, text: [text.slice(Math.max(0, at - 60), at), found[0], text.slice(end, end + 60)] };
 }
 
 const source = embedded
@@ -27,6 +64,9 @@ const source = embedded
       news: async () => JSON.parse(embedded.textContent),
       stats: async () => JSON.parse(document.getElementById("stats").textContent),
       episode: unpack,
+      turns: unpackTurns,
+      search: searchUnpacked,
+      notes: async () => [],
     }
   : {
       live: true,
@@ -35,9 +75,14 @@ const source = embedded
       news: (generation, known) => ask("rows", { generation, known }),
       stats: () => ask("stats"),
       episode: (id, turns = 0) => ask("episode", { id, turns }),
+      turns: (id, numbers) => ask("turns", { id, numbers }),
+      text: (id, turn, part, start, end) => ask("text", { id, turn, part, start, end }),
+      search: (id, words, turn) => ask("search", { id, words, turn }),
+      notes: () => ask("notes"),
+      saveNote: (note) => save("notes", note),
     };
 
-const run = { name: "", folder: "", generation: "", rows: [], live: [], byId: new Map(), main: new Map(), progress: {}, active: false, about: {} };
+const run = { name: "", folder: "", generation: "", rows: [], live: [], byId: new Map(), main: new Map(), progress: {}, active: false };
 
 /** Make a run the open one, if it is not. */
 async function openRun(name) {
@@ -47,6 +92,7 @@ async function openRun(name) {
   const empty = { folder: name, name, generation: "", rows: [], live: [], byId: new Map(), main: new Map(), progress: {}, active: false };
   Object.assign(run, empty, { problems: [], unreadable: 0, withVerdicts: true });
   Object.assign(table, { words: "", state: "", repo: "", reason: "", sort: "", view: [], cursor: "", marked: new Set(), top: 0 });
+  opened.id = "";
   await update();
 }
 
@@ -169,53 +215,3 @@ const legend = (parts) =>
       el("li", {}, el("i", { class: `time-${name.replace(" ", "-")}` }), `${name} ${value}`),
     ),
   );
-
-/** The beginning of a text, with a button for the rest. */
-function longText(text, lines = 24, make = (part) => el("pre", {}, part)) {
-  const all = text.split("\n");
-  let shown = all.slice(0, lines).join("\n");
-  if (shown.length > 250 * lines) shown = shown.slice(0, 250 * lines);
-  if (shown.length >= text.length || (all.length <= lines + 4 && shown.length > text.length - 400)) return make(text);
-  const box = el("div", { class: "long" }, make(shown));
-  let open = false;
-  const words = () => (open ? "Show less" : `Show all of ${plural(all.length, "line")}`);
-  const more = button(
-    words(),
-    () => {
-      open = !open;
-      box.firstChild.replaceWith(make(open ? text : shown));
-      more.textContent = words();
-      more.setAttribute("aria-expanded", open);
-    },
-    { class: "more", "aria-expanded": "false" },
-  );
-  box.append(more);
-  return box;
-}
-
-const HEAD = /^(diff |index |--- |\+\+\+ |new file|deleted file|old mode|new mode|similarity|rename |Binary )/;
-
-function diffLine(line, inHunk) {
-  if (line.startsWith("@@")) return "hunk";
-  if (!inHunk) return HEAD.test(line) ? "file" : "same";
-  return line.startsWith("+") ? "add" : line.startsWith("-") ? "del" : "same";
-}
-
-const hasDiff = (text) => /^@@ -\d/m.test(text);
-
-/** A diff with a class for each line. */
-function diffView(text, lines = 80) {
-  return longText(text.replace(/\n$/, ""), lines, (part) => {
-    let inHunk = false;
-    return el(
-      "pre",
-      { class: "diff" },
-      part.split("\n").map((line) => {
-        if (line.startsWith("diff ")) inHunk = false;
-        const kind = diffLine(line, inHunk);
-        if (kind === "hunk") inHunk = true;
-        return el("span", { class: kind }, `${line}\n`);
-      }),
-    );
-  });
-}

@@ -1,157 +1,7 @@
 "use strict";
-// One episode as a conversation, and several side by side.
+// The page of one attempt, and attempts side by side.
 
-const FIRST_LINES = { observation: 24, issue: 30, argument: 24 };
-
-function partsOf(turn, episode, last) {
-  const grading =
-    last && (turn.terminated || turn.truncated) ? Math.min(turn.seconds, episode.seconds.grading ?? 0) : 0;
-  return [
-    ["model", turn.policy_seconds],
-    ["tools", turn.seconds - grading],
-    ["grading", grading],
-  ];
-}
-
-const secondsOf = (turn) => turn.policy_seconds + turn.seconds;
-
-function headlineOf(turn) {
-  if (!turn.tool) return "no valid call";
-  const values = Object.values(turn.arguments).map((value) =>
-    typeof value === "string" ? value : JSON.stringify(value),
-  );
-  return `${turn.tool} ${values.join(" ").replace(/\s+/g, " ").slice(0, 160)}`.trim();
-}
-
-/** The names of the arguments with the text before and after, for tools that replace text. */
-function replacement(args) {
-  for (const [before, after] of [
-    ["old_str", "new_str"],
-    ["old", "new"],
-    ["search", "replace"],
-    ["old_string", "new_string"],
-  ]) {
-    if (typeof args[before] === "string" && typeof args[after] === "string") return [before, after];
-  }
-  return null;
-}
-
-const signed = (sign, text) =>
-  text
-    ? text
-        .replace(/\n$/, "")
-        .split("\n")
-        .map((line) => sign + line)
-        .join("\n") + "\n"
-    : "";
-
-function callView(turn) {
-  const box = el("div", { class: "call", role: "group", "aria-label": "Tool call" });
-  if (!turn.tool) {
-    box.append(el("p", { class: "invalid" }, "No valid tool call"), longText(turn.action || "(empty)"));
-    return box;
-  }
-  const args = { ...turn.arguments };
-  const command = ["command", "cmd"].find((name) => typeof args[name] === "string");
-  if (command) {
-    const text = `$ ${args[command]}`;
-    delete args[command];
-    const plain = (part) => el("pre", { class: "command" }, part);
-    box.append(hasDiff(text) ? diffView(text, 40) : longText(text, FIRST_LINES.argument, plain));
-  }
-  const pair = replacement(args);
-  const list = el("dl", {});
-  for (const [name, value] of Object.entries(args)) {
-    if (pair?.includes(name)) continue;
-    const text = typeof value === "string" ? value : JSON.stringify(value);
-    list.append(
-      el("dt", {}, name),
-      el("dd", {}, text.includes("\n") ? longText(text, FIRST_LINES.argument) : el("code", {}, text)),
-    );
-  }
-  if (list.children.length) box.append(list);
-  if (pair) {
-    const [before, after] = pair;
-    const kinds = (part) =>
-      el(
-        "pre",
-        { class: "diff" },
-        part.split("\n").map((line) => el("span", { class: line.startsWith("-") ? "del" : "add" }, `${line}\n`)),
-      );
-    box.append(longText((signed("-", args[before]) + signed("+", args[after])).replace(/\n$/, ""), 40, kinds));
-  }
-  return box.hasChildNodes() ? box : null;
-}
-
-function marksOf(turn, before) {
-  const info = turn.info,
-    marks = [];
-  if (info.exit_code > 0) marks.push(["warn", `exit code ${info.exit_code}`]);
-  else if (turn.tool && info.tool_ok === false && info.outcome === "running") marks.push(["warn", "tool error"]);
-  if ((info.cheat_signs ?? 0) > (before?.info.cheat_signs ?? 0)) marks.push(["bad", "⚑ sign of cheating"]);
-  if (turn.reward) marks.push(["good", `reward ${turn.reward.toFixed(2)}`]);
-  return marks.map(([kind, words]) => el("span", { class: `mark ${kind}` }, words));
-}
-
-function observationView(text) {
-  if (!text) return el("p", { class: "dim" }, "(empty)");
-  return hasDiff(text)
-    ? diffView(text)
-    : longText(text, FIRST_LINES.observation, (part) => el("pre", { class: "observation" }, part));
-}
-
-function turnView(turn, number, episode, longest, last) {
-  const before = episode.turns[number - 2];
-  const spent = partsOf(turn, episode, last);
-  const tokens = turn.usage.prompt_tokens + turn.usage.completion_tokens;
-  const times = spent
-    .filter(([, seconds]) => seconds > 0.0005)
-    .map(([name, seconds]) => `${name} ${time(seconds)}`)
-    .join(" · ");
-  const head = el(
-    "h3",
-    {},
-    el("span", { class: "number" }, `${number}`),
-    el("span", { class: "what" }, turn.tool || "no valid call"),
-    marksOf(turn, before),
-    el(
-      "span",
-      { class: "dim facts" },
-      [
-        times,
-        tokens ? `${count(turn.usage.prompt_tokens)} → ${count(turn.usage.completion_tokens)} tokens` : "",
-        money(turn.usage.cost),
-      ]
-        .filter(Boolean)
-        .join(" · "),
-    ),
-  );
-  return el(
-    "article",
-    {
-      class: "turn",
-      tabindex: "-1",
-      "data-turn": number,
-      "aria-label": `Turn ${number}: ${turn.tool || "no valid call"}`,
-    },
-    head,
-    timeBar(spent, longest),
-    turn.thought
-      ? el(
-          "div",
-          { class: "thought", role: "group", "aria-label": "Thought" },
-          longText(turn.thought, 16, (part) => el("p", {}, part)),
-        )
-      : null,
-    callView(turn),
-    el("div", { role: "group", "aria-label": "Observation" }, observationView(turn.observation)),
-    turn.tool && turn.action
-      ? el("details", { class: "raw" }, el("summary", {}, "Raw action"), el("pre", {}, turn.action))
-      : null,
-  );
-}
-
-// --- the end of an episode --------------------------------------------------------------------------------------
+// --- the end of an episode ------------------------------------------------------------------------------------
 
 const passed = (status) => status === "passed";
 
@@ -186,7 +36,7 @@ function testsView(title, statuses) {
     el("h4", {}, `${title}: ${good.length} of ${tests.length} passed`),
     bad.length ? rows(bad) : null,
     good.length
-      ? el("details", { open: tests.length <= 20 }, el("summary", {}, plural(good.length, "passed test")), rows(good))
+      ? el("details", { open: tests.length <= 5 }, el("summary", {}, plural(good.length, "passed test")), rows(good))
       : null,
   );
 }
@@ -203,16 +53,13 @@ function verdictView(verdict, passedOn) {
   if (!verdict)
     return passedOn ? null : el("p", { class: "dim" }, "This file does not include the verdict.");
   const line = (name, value) => (value ? [el("dt", {}, name), el("dd", {}, value)] : null);
-  return el(
-    "section",
-    { class: "verdict", "aria-label": "Verdict" },
-    el(
-      "h3",
-      {},
+  return partView(
+    [
       "Verdict ",
       badge(verdict.resolved ? "resolved" : "unresolved"),
       el("span", { class: "dim" }, " Hidden tests (visible to the run's owner only)"),
-    ),
+    ],
+    "verdict",
     el(
       "dl",
       {},
@@ -226,38 +73,31 @@ function verdictView(verdict, passedOn) {
     ),
     testsView("Fail-to-pass tests", verdict.fail_to_pass),
     testsView("Pass-to-pass tests", verdict.pass_to_pass),
-    verdict.log ? el("details", {}, el("summary", {}, "Test output (end)"), el("pre", {}, verdict.log)) : null,
+    verdict.log ? el("details", {}, el("summary", {}, "Test output (end)"), longText(verdict.log)) : null,
   );
 }
 
+/** Failure, verdict and patch. */
 function endView(episode) {
+  const cut = episode.patch_bytes ? `Truncated: the whole patch has ${episode.patch_bytes} bytes.` : "";
   return el(
     "div",
     { class: "end" },
-    episode.failure
-      ? el(
-          "section",
-          { class: "failure", "aria-label": "Failure" },
-          el("h3", {}, "Failure"),
-          longText(episode.failure),
-        )
-      : null,
-    episode.patch
-      ? el(
-          "section",
-          { "aria-label": "Patch" },
-          el("h3", {}, "Patch"),
-          episode.patch_bytes
-            ? el("p", { class: "dim" }, `Truncated: the whole patch has ${episode.patch_bytes} bytes.`)
-            : null,
-          diffView(episode.patch),
-        )
-      : episode.outcome !== "running"
-        ? el("p", { class: "dim" }, "The patch is empty.")
-        : null,
+    episode.failure ? partView("Failure", "failure", longText(episode.failure)) : null,
     verdictView(episode.verdict, run.withVerdicts || !episode.reward_valid),
+    episode.patch
+      ? partView("Patch", "patch", cut ? el("p", { class: "dim" }, cut) : null, diffView(episode.patch, 40))
+      : el("p", { class: "dim" }, "The patch is empty."),
   );
 }
+
+/** A part of the page that can be folded. */
+const partView = (title, name, ...inside) =>
+  el(
+    "section",
+    { class: name, "aria-label": [title].flat()[0].trim() },
+    el("details", { open: true }, el("summary", {}, el("h3", {}, title)), inside),
+  );
 
 function clockOf(episode) {
   const parts = clockParts.map(([key, name]) => [name, episode.seconds[key] ?? 0]);
@@ -277,7 +117,7 @@ function factsView(episode, row) {
       "reward",
       row.state === "failed" || row.reason === "" ? "" : `${episode.reward.toFixed(2)}${reward ? ` (${reward})` : ""}`,
     ],
-    ["turns", count(episode.turns.length)],
+    ["turns", count(episode.outline.length)],
     ["policy", [episode.policy.name, episode.policy.model].filter(Boolean).join(" · ")],
     [
       "tokens",
@@ -316,45 +156,16 @@ function factsView(episode, row) {
   );
 }
 
-// --- the page of one episode ------------------------------------------------------------------------------------
-
-const opened = { id: "", episode: null, draw: null, head: null };
+// --- one attempt --------------------------------------------------------------------------------------------------
 
 const rowFor = (id) => run.byId.get(id) ?? { id, state: "left", reason: "", task: "", attempt: 0 };
 
-/** Links to the attempts at a task, if there are several. */
-function attemptsView(episode, id) {
-  const attempts = attemptsAt(episode.task_id);
-  if (attempts.length < 2) return null;
-  const link = (other) => {
-    const current = other.id === id ? "page" : null;
-    const title = `${stateWords[other.state]}, ${plural(other.turns, "turn")}`;
-    const words = `${stateSigns[other.state]} ${other.attempt}`;
-    return el(
-      "a",
-      { href: `#/episode/${other.id}`, class: `badge ${other.state}`, "aria-current": current, title },
-      words,
-    );
-  };
-  return el(
-    "nav",
-    { class: "attempts", "aria-label": "Attempts at this task" },
-    el("span", {}, "Attempts: "),
-    attempts.slice(0, 40).map(link),
-    button("Compare attempts (c)", compareAttempts),
-  );
-}
-
 /** A running episode with the sums of its turns, which its record does not have yet. */
 function withSums(episode) {
-  if (episode.outcome !== "running" || !episode.turns.length) return episode;
-  const sum = (of) => episode.turns.reduce((total, turn) => total + of(turn), 0);
-  const usage = Object.fromEntries(Object.keys(episode.usage).map((name) => [name, sum((turn) => turn.usage[name])]));
-  const seconds = {
-    start: episode.seconds.start,
-    policy: sum((turn) => turn.policy_seconds),
-    tools: sum((turn) => turn.seconds),
-  };
+  if (episode.outcome !== "running" || !episode.outline.length) return episode;
+  const sum = (of) => episode.outline.reduce((total, line) => total + of(line), 0);
+  const usage = Object.fromEntries(Object.keys(episode.usage).map((name) => [name, sum((line) => line.usage[name])]));
+  const seconds = { start: episode.seconds.start, policy: sum((line) => line.policy_seconds), tools: sum((line) => line.seconds) };
   return { ...episode, usage, seconds };
 }
 
@@ -366,88 +177,281 @@ function headView(episode, row) {
   return el("div", {}, factsView(summed, row), clock);
 }
 
-function topView(...right) {
-  return el("div", { class: "top" }, el("a", { href: "#/", class: "back" }, "← Episodes"), right);
+/** The task as Markdown, or as it was written. */
+function issueView(episode) {
+  const text = episode.observation;
+  const views = [markdown(text), plain(text)];
+  const box = el("div", { class: "clamped" }, views[0]);
+  const toggle = (words, other, change) => {
+    const one = button(words, () => {
+      one.textContent = one.textContent === words ? other : words;
+      change();
+    });
+    return one;
+  };
+  const whole = toggle("Show all", "Show less", () => box.classList.toggle("clamped"));
+  const kind = toggle("Plain text", "Markdown", () => box.replaceChildren(views[box.firstChild === views[0] ? 1 : 0]));
+  const isLong = text.length > 1500 || text.split("\n").length > 24;
+  if (!isLong) box.classList.remove("clamped");
+  return partView("Task", "issue", box, el("p", { class: "buttons" }, isLong ? whole : null, kind));
 }
 
-async function episodePage(id) {
-  const episode = await source.episode(id);
+/**
+ * Render one attempt into an element, which the page may hold several of: facts, notes, verdict, patch, task, turns.
+ *
+ * @param box The element.
+ * @param id Id of the row.
+ * @param folded Whether its turns are folded at first.
+ * @returns Its `id`, `episode`, `row`, `list` of turns, and `follow(more)` for a running episode.
+ */
+async function renderAttempt(box, id, { folded = false } = {}) {
+  const [episode] = await Promise.all([source.episode(id), readNotes()]);
   const row = rowFor(id);
-  const turns = el("div", { class: "turns" });
-  const draw = (from) => {
-    const longest = Math.max(0.001, ...episode.turns.map(secondsOf));
-    const over = episode.outcome === "running" ? 0 : episode.turns.length;
-    for (let number = from + 1; number <= episode.turns.length; number++) {
-      turns.append(turnView(episode.turns[number - 1], number, episode, longest, number === over));
+  const list = turnList(id, episode, row, folded);
+  const system = episode.system.join("\n\n");
+  let head = headView(episode, row);
+  box.append(
+    head,
+    noteView(episode, 0),
+    episode.outcome === "running" ? "" : endView(episode),
+    system ? el("details", { class: "raw" }, el("summary", {}, "System prompt"), longText(system)) : "",
+    issueView(episode),
+    list.box,
+  );
+  const follow = (more) => {
+    episode.outline.push(...more.outline);
+    list.add();
+    const changed = headView(episode, rowFor(id));
+    head.replaceWith(changed);
+    head = changed;
+  };
+  return { id, episode, row, list, follow };
+}
+
+// --- the outline: search, and a link to each turn -----------------------------------------------------------------
+
+function outlineView(attempt) {
+  const { episode, row, list } = attempt;
+  const links = el("ol", { class: "lines" });
+  const add = () => {
+    for (let number = links.children.length + 1; number <= episode.outline.length; number++) {
+      const line = episode.outline[number - 1];
+      const failed = line.exit_code > 0 || line.failed || !line.tool;
+      const inside = [el("b", {}, number), ` ${line.tool || "no valid call"} `, el("span", {}, line.words)];
+      const size = el("i", {}, failed ? "✗ " : "", line.size > 999 ? bytes(line.size) : "");
+      const link = el("a", { href: addressOf(row, number), "data-line": number, class: failed ? "bad" : "" }, inside, size);
+      links.append(el("li", {}, link));
     }
   };
-  draw(0);
-  const head = headView(episode, row);
-  const steps = [
-    button("‹ previous", () => stepEpisode(-1), { title: "[" }),
-    button("next ›", () => stepEpisode(1), { title: "]" }),
-  ];
-  const system = episode.system.join("\n\n");
+  add();
+  const wide = matchMedia("(min-width: 1100px)").matches;
+  const fold = (shut) => () => list.fold(shut);
+  const box = el(
+    "details",
+    { open: wide, class: "outline" },
+    el("summary", {}, "Outline and search"),
+    el("p", { class: "buttons" }, button("Collapse all", fold(true)), button("Expand all", fold(false)), button("Print", printEpisode)),
+    searchView(attempt),
+    el("nav", { "aria-label": "Turns" }, links),
+  );
+  let at = 0;
+  const mark = () => {
+    if (!box.isConnected) return at && removeEventListener("scroll", later);
+    const number = currentTurn(list.box);
+    if (number === at) return;
+    at = number;
+    links.querySelector("[aria-current]")?.removeAttribute("aria-current");
+    const link = links.children[at - 1]?.firstChild;
+    link?.setAttribute("aria-current", "location");
+    if (link && wide) links.scrollTop = link.offsetTop - links.offsetTop - links.clientHeight / 2;
+  };
+  const later = () => requestAnimationFrame(mark);
+  addEventListener("scroll", later, { passive: true });
+  later();
+  return Object.assign(box, { add });
+}
+
+/** The number of the first turn that ends below the top of the window; 0 without turns. */
+function currentTurn(box) {
+  let [low, high] = [0, box.children.length - 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (box.children[middle].getBoundingClientRect().bottom > 60) high = middle;
+    else low = middle + 1;
+  }
+  return box.children.length ? low + 1 : 0;
+}
+
+function searchView({ id, row, list }) {
+  const words = el("input", { type: "search", id: "find", placeholder: "Search all turns  ( / )", "aria-label": "Search all turns" });
+  const status = el("p", { class: "dim", role: "status" });
+  const found = el("ol", { class: "found" });
+  const part = (name) => name.replace("=", "");
+  const reveal = async (match) => {
+    const body = await list.show(match.turn);
+    await reach(body, match);
+    history.replaceState(null, "", addressOf(row, match.turn));
+  };
+  const link = (match) => {
+    const onclick = (event) => {
+      event.preventDefault();
+      reveal(match).catch((error) => notify(error.message));
+    };
+    const [before, middle, after] = match.text;
+    const where = el("b", {}, `${match.turn} ${part(match.part)} `);
+    return el("li", {}, el("a", { href: addressOf(row, match.turn), onclick }, where, before, el("mark", {}, middle), after));
+  };
+  const search = async (turn) => {
+    const asked = words.value;
+    status.textContent = "Searching …";
+    const { matches, next } = await source.search(id, asked, turn);
+    found.append(...matches.map(link));
+    status.textContent = `${plural(found.children.length, "match").replace("matchs", "matches")}${next ? ` before turn ${next} ` : ""}`;
+    if (next) status.append(button("Continue", () => search(next)));
+  };
+  const onsubmit = (event) => {
+    event.preventDefault();
+    found.replaceChildren();
+    if (!words.value) status.textContent = "";
+    else search(1).catch((error) => (status.textContent = error.message));
+  };
+  return el("form", { role: "search", onsubmit }, words, status, found);
+}
+
+/** Open the text of a match, mark it, and scroll to it. */
+async function reach(body, { part, at, text: [, words] }) {
+  const boxes = { observation: ".seen", thought: ".thought", action: ".call" };
+  const box = body.querySelector(boxes[part] ?? ".call");
+  for (const long of box?.querySelectorAll(".long") ?? []) await long.reach(at);
+  const texts = document.createTreeWalker(box ?? body, NodeFilter.SHOW_TEXT);
+  const nodes = [];
+  while (texts.nextNode()) nodes.push(texts.currentNode);
+  const whole = nodes.map((node) => node.data).join("");
+  const places = [...whole.matchAll(new RegExp(words.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"), "g"))].map((one) => one.index);
+  const start = places.sort((a, b) => Math.abs(a - at) - Math.abs(b - at))[0];
+  if (start === undefined) return;
+  const place = (offset) => {
+    for (const node of nodes) {
+      if (offset <= node.length) return [node, offset];
+      offset -= node.length;
+    }
+  };
+  const range = document.createRange();
+  range.setStart(...place(start));
+  range.setEnd(...place(start + words.length));
+  if (globalThis.Highlight) CSS.highlights.set("found", new Highlight(range));
+  const { top } = range.getBoundingClientRect();
+  scrollBy(0, top - innerHeight / 3);
+}
+
+/** Load and open everything but raw actions, print, and let go of it. */
+async function printEpisode() {
+  notify("Loading all turns …", true);
+  await opened.list.all();
+  for (const long of main.querySelectorAll(".long")) await long.reach();
+  const shut = [...main.querySelectorAll(".episode details:not([open], .raw)")];
+  for (const one of shut) one.open = true;
+  notify("");
+  print();
+  for (const one of shut) one.open = false;
+  opened.list.release();
+}
+
+// --- the page of an attempt ---------------------------------------------------------------------------------------
+
+const opened = { id: "" };
+
+/** The attempts of all tasks: tasks in the order of the table, attempts in order. */
+function attemptsInOrder() {
+  const tasks = new Set((table.view.length ? table.view : everyRow()).map((row) => row.task));
+  const byTask = new Map([...tasks].map((task) => [task, []]));
+  for (const row of everyRow()) byTask.get(row.task)?.push(row);
+  return [...byTask.values()].map((rows) => rows.sort((a, b) => a.attempt - b.attempt || a.tries - b.tries));
+}
+
+/** Links to the attempts at this task, to those beside it, and to the tasks beside it. */
+function attemptsView(row) {
+  const tasks = attemptsInOrder();
+  const at = tasks.findIndex((rows) => rows.includes(row));
+  if (at < 0) return null;
+  const mine = tasks[at],
+    i = mine.indexOf(row);
+  const step = (words, other, key) =>
+    el("a", { class: "step", href: other && addressOf(other), "aria-disabled": other ? null : "true", title: key, rel: key === "]" ? "next" : null }, words);
+  const link = (other) => {
+    const current = other === row ? "page" : null;
+    const title = `${stateWords[other.state]}, ${plural(other.turns, "turn")}`;
+    const words = `${stateSigns[other.state]} ${other.attempt}`;
+    return el("a", { href: addressOf(other), class: `badge ${other.state}`, "aria-current": current, title }, words);
+  };
+  const from = Math.max(0, Math.min(i - 20, mine.length - 40));
+  return el(
+    "nav",
+    { class: "attempts", "aria-label": "Attempts and tasks" },
+    el("span", {}, "Attempts: "),
+    step("‹", mine[i - 1], "["),
+    mine.slice(from, from + 40).map(link),
+    step("›", mine[i + 1], "]"),
+    mine.length > 1 ? button("Side by side (c)", compareAttempts) : null,
+    el("span", { class: "steps" }, step("‹ previous task", tasks[at - 1]?.[0], "{"), step("next task ›", tasks[at + 1]?.[0], "}")),
+  );
+}
+
+const topView = (...right) => el("div", { class: "top" }, el("a", { href: "#/", class: "back" }, "← Episodes"), right);
+
+async function episodePage(folder, task, number, turn) {
+  let row = rowAt(task, number);
+  while (!row && run.behind) {
+    await update();
+    row = rowAt(task, number);
+  }
+  if (folder !== run.folder) throw new Error(`This page shows the run ${run.folder}, not ${folder}.`);
+  if (!row) throw new Error(`The run has no attempt ${number} at ${task}.`);
+  if (opened.id === row.id && shown === "episode" && turn) {
+    await opened.list.show(Number(turn));
+    return null; // the page stays
+  }
+  const content = el("div", { class: "attempt" });
+  const attempt = await renderAttempt(content, row.id);
+  const { episode } = attempt;
+  const outline = outlineView(attempt);
+  const write = source.saveNote ? button("Note (n)", () => content.querySelector("[data-note='0']").edit()) : null;
   const page = el(
     "section",
     { class: "episode", "aria-label": "Episode" },
-    topView(el("span", { class: "steps" }, steps)),
-    el(
-      "h2",
-      {},
-      episode.task_id,
-      el("span", { class: "dim" }, ` attempt\u00a0${episode.attempt}`),
-      " ",
-      badge(row.state),
-    ),
+    topView(),
+    el("h2", {}, episode.task_id, el("span", { class: "dim" }, ` attempt\u00a0${episode.attempt}`), " ", badge(row.state), " ", write),
     episode.repo ? el("p", { class: "dim" }, episode.repo) : null,
-    attemptsView(episode, id),
-    head,
-    system
-      ? el("details", { class: "raw" }, el("summary", {}, "System prompt"), el("pre", {}, system))
-      : null,
-    el(
-      "section",
-      { class: "issue", "aria-label": "First observation" },
-      el("h3", {}, "Task"),
-      longText(episode.observation, FIRST_LINES.issue),
-    ),
-    turns,
-    row.state === "running"
-      ? el("p", { class: "dim waiting", role: "status" }, "The episode is running. Its next turn will appear here.")
-      : endView(episode),
+    attemptsView(row),
+    el("div", { class: "columns" }, outline, content),
   );
-  page.opened = { id, episode, draw, head };
+  if (row.state === "running")
+    content.append(el("p", { class: "dim waiting", role: "status" }, "The episode is running. Its next turn will appear here."));
+  page.opened = { ...attempt, outline };
+  if (turn) page.ready = () => attempt.list.show(Number(turn));
+  table.cursor = row.id;
   return page;
 }
 
-/** Add new turns of a running episode. After its end, open its record. */
+/** Add new turns of a running episode. After its end, show its record. */
 async function followEpisode() {
-  const { id, episode } = opened;
+  const { id, episode, follow, outline } = opened;
   if (!id.startsWith("live-")) return;
-  if (!run.byId.has(id)) {
-    const ended = attemptsAt(episode.task_id).filter(
-      (row) => row.attempt === episode.attempt && !row.id.startsWith("live-"),
-    );
-    const same = ended.find((row) => row.started === episode.started) ?? ended.at(-1);
-    if (same && opened.id === id) location.replace(`#/episode/${same.id}`);
-    return;
+  const main = run.main.get(`${episode.task_id}\n${episode.attempt}`);
+  if (!run.byId.has(id) || rowFor(id).started !== episode.started) {
+    opened.id = "";
+    return void (main && show()); // it ended, or another try replaced it
   }
-  const row = rowFor(id);
-  if (row.started !== episode.started) return void show(); // another attempt replaced it
-  const had = episode.turns.length;
-  if (row.turns <= had) return;
+  const had = episode.outline.length;
+  if (rowFor(id).turns <= had) return;
   const more = await source.episode(id, had);
-  if (opened.id !== id || episode.turns.length !== had || more.started !== episode.started) return;
-  episode.turns.push(...more.turns);
-  opened.draw(had);
-  const head = headView(episode, row);
-  opened.head.replaceWith(head);
-  opened.head = head;
+  if (opened.id !== id || episode.outline.length !== had || more.started !== episode.started) return;
+  follow(more);
+  outline.add();
 }
 
 function moveTurn(by) {
-  const kind = shown === "compare" ? "details.cell > summary" : "article.turn";
+  const kind = shown === "attempts" ? "details.cell > summary" : "article.turn > details > summary";
   const turns = [...document.querySelectorAll(kind)];
   if (!turns.length) return;
   const at = turns.indexOf(document.activeElement.closest(kind));
@@ -456,40 +460,44 @@ function moveTurn(by) {
       ? (turns.find((turn) => turn.getBoundingClientRect().top >= 0) ?? turns[0])
       : turns[Math.min(turns.length - 1, Math.max(0, at + by))];
   next.focus({ preventScroll: true });
-  next.scrollIntoView({ block: shown === "compare" ? "nearest" : "start" });
+  next.scrollIntoView({ block: shown === "attempts" ? "nearest" : "start" });
+  const number = next.closest("article")?.dataset.turn;
+  if (number) history.replaceState(null, "", addressOf(opened.row, number));
 }
 
-function stepEpisode(by) {
-  const rows = table.view.length ? table.view : everyRow();
-  const at = rows.findIndex((row) => row.id === opened.id);
-  const next = rows[at + by];
-  if (at < 0 || !next) return notify("No more episodes in this direction.");
-  table.cursor = next.id;
-  go(`#/episode/${next.id}`);
+function noteHere() {
+  const turn = document.activeElement.closest("article.turn")?.dataset.turn ?? 0;
+  if (source.saveNote) main.querySelector(`[data-note='${turn}']`).edit();
+}
+
+/** Open the next or previous attempt, or the first one of the next or previous task. */
+function stepEpisode(by, task = false) {
+  const tasks = attemptsInOrder();
+  const at = tasks.findIndex((rows) => rows.some((row) => row.id === opened.id));
+  const all = tasks.flat();
+  const next = task ? tasks[at + by]?.[0] : all[all.findIndex((row) => row.id === opened.id) + by];
+  if (at < 0 || !next) return notify("No more attempts in this direction.");
+  go(addressOf(next));
 }
 
 function compareAttempts() {
   const ids = attemptsAt(opened.episode.task_id).map((row) => row.id);
   if (ids.length < 2) return notify("This task has only one attempt.");
   const around = Math.min(Math.max(0, ids.indexOf(opened.id) - 1), Math.max(0, ids.length - MOST_COMPARED));
-  go(`#/compare/${ids.slice(around, around + MOST_COMPARED).join(",")}`);
+  go(`#/attempts/${ids.slice(around, around + MOST_COMPARED).map(encodeURIComponent).join(",")}`);
 }
 
 // --- side by side ----------------------------------------------------------------------------------------------
 
-const sameAction = (turns) =>
-  turns.every(
-    (turn) =>
-      turn && turn.tool === turns[0].tool && JSON.stringify(turn.arguments) === JSON.stringify(turns[0].arguments),
-  );
+const sameCall = (lines) => lines.every((line) => line && line.call === lines[0].call);
 
 async function comparePage(ids) {
   const episodes = await Promise.all(ids.map((id) => source.episode(id)));
-  const most = Math.max(...episodes.map((episode) => episode.turns.length));
+  const most = Math.max(...episodes.map((episode) => episode.outline.length));
   const slowest = Math.max(...episodes.map((episode) => clockOf(episode)[1]));
-  const longest = Math.max(0.001, ...episodes.flatMap((episode) => episode.turns.map(secondsOf)));
+  const longest = Math.max(0.001, ...episodes.map(longestOf));
   let same = 0;
-  while (same < most && sameAction(episodes.map((episode) => episode.turns[same]))) same++;
+  while (same < most && sameCall(episodes.map((episode) => episode.outline[same]))) same++;
   const words =
     same === most
       ? "All calls are equal."
@@ -506,7 +514,7 @@ async function comparePage(ids) {
         el(
           "h3",
           {},
-          el("a", { href: `#/episode/${ids[i]}` }, episode.task_id),
+          el("a", { href: addressOf(rowFor(ids[i])) }, episode.task_id),
           el("span", { class: "dim" }, ` attempt\u00a0${episode.attempt}`),
         ),
         badge(rowFor(ids[i]).state),
@@ -515,7 +523,7 @@ async function comparePage(ids) {
           { class: "dim" },
           [
             rowFor(ids[i]).reason,
-            plural(episode.turns.length, "turn"),
+            plural(episode.outline.length, "turn"),
             time(clockOf(episode)[1]),
             episode.usage.calls ? `${count(episode.usage.prompt_tokens + episode.usage.completion_tokens)} tokens` : "",
             money(episode.usage.cost),
@@ -528,27 +536,17 @@ async function comparePage(ids) {
     ),
   );
   for (let number = 1; number <= most; number++) {
-    for (const episode of episodes) {
-      const turn = episode.turns[number - 1];
-      if (!turn) {
+    for (const [i, episode] of episodes.entries()) {
+      if (!episode.outline[number - 1]) {
         grid.append(el("div", { class: "cell none" }));
         continue;
       }
-      const details = el(
-        "details",
-        { class: "cell turn", "data-turn": number },
-        el(
-          "summary",
-          {},
-          el("span", { class: "number" }, String(number)),
-          el("code", {}, headlineOf(turn)),
-          marksOf(turn, episode.turns[number - 2]),
-          timeBar(partsOf(turn, episode, number === episode.turns.length), longest),
-        ),
-      );
-      details.addEventListener("toggle", () => {
-        if (details.open && details.children.length === 1)
-          details.append(turnView(turn, number, episode, longest, number === episode.turns.length));
+      const summary = el("summary", { class: "headline" }, headlineOf(episode, number, longest));
+      const details = el("details", { class: "cell turn", "data-turn": number }, summary);
+      details.addEventListener("toggle", async () => {
+        if (!details.open || details.children.length > 1) return;
+        const [page] = await source.turns(ids[i], [number]);
+        details.replaceChildren(summary, ...bodyOf(ids[i], episode.outline[number - 1], page));
       });
       grid.append(details);
     }

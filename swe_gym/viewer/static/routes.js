@@ -6,14 +6,15 @@
 //   #/compare/RUN,RUN/TASK/ATTEMPT  the same attempt of several runs side by side
 //   #/RUN                           table of a run
 //   #/RUN/plots                     its plots
+//   #/RUN/attempts/ID,ID            episodes of it side by side
 //   #/RUN/TASK/ATTEMPT[/TURN]       an episode
-//   #/plots, #/episode/ID, #/compare/ID,ID   of the run that is open
+//   #/plots, #/attempts/ID,ID       of the run that is open
 
 const decoded = (part) => decodeURIComponent(part);
 
 /** An address of these parts. A run named like a page is encoded, so that it is not taken for one. */
 const addressTo = (...parts) =>
-  `#/${parts.map((part) => encodeURIComponent(part).replace(/^(compare|episode|plots)$/, (name) => `%${name.charCodeAt(0).toString(16)}${name.slice(1)}`)).join("/")}`;
+  `#/${parts.map((part) => encodeURIComponent(part).replace(/^(attempts|compare|plots)$/, (name) => `%${name.charCodeAt(0).toString(16)}${name.slice(1)}`)).join("/")}`;
 
 const tableAddress = () => (runs.many && run.folder ? addressTo(run.folder) : "#/");
 
@@ -28,19 +29,17 @@ function placeOf(hash) {
     .filter(Boolean);
   if (first === undefined) return { page: runs.many ? "runs" : "", args: [] };
   if (first === "plots") return { page: "plots", args: [] };
-  if (first === "episode") return { run: rest[1] && decoded(rest[0]), page: "episode", args: [decoded(rest.at(-1) ?? "")] };
-  if (first === "compare") return comparedAt(rest);
-  return { run: decoded(first), ...inRun(rest) };
+  if (first === "attempts") return { page: "attempts", args: [namesOf(rest[0])] };
+  if (first !== "compare") return { run: decoded(first), ...inRun(decoded(first), rest) };
+  const names = namesOf(rest[0]);
+  return rest.length > 1 ? { page: "beside", args: [names, ...rest.slice(1).map(decoded)] } : { page: "comparison", args: [names] };
 }
 
-function comparedAt([list = "", ...rest]) {
-  const names = list.split(",").map(decoded);
-  if (!runs.many || !names.every((name) => runs.byName.has(name))) return { page: "compare", args: [names] };
-  return rest.length ? { page: "beside", args: [names, ...rest.map(decoded)] } : { page: "comparison", args: [names] };
-}
+const namesOf = (list = "") => list.split(",").map(decoded);
 
-function inRun([task, attempt, turn]) {
+function inRun(name, [task, attempt, turn]) {
   if (task === undefined) return { page: "", args: [] };
   if (attempt === undefined) return { page: "plots", args: [] };
-  return { page: "attempt", args: [decoded(task), decoded(attempt), turn && Number(turn)] };
+  if (!/^\d/.test(attempt)) return { page: "attempts", args: [namesOf(attempt)] };
+  return { page: "episode", args: [name, decoded(task), decoded(attempt), turn] };
 }
