@@ -198,8 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
         if refusal or self.headers.get("Origin") != f"http://{self.headers.get('Host')}":
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", refusal or b"Notes come from this page only.\n")
         try:
-            length = _number(self.headers.get("Content-Length", ""), "Content-Length")
             name, query = _parse(self.path[len(self.server.root) :])
+            length = _number(self.headers.get("Content-Length", ""), "Content-Length")
             if name != "api/notes" or length > LONGEST_BODY:
                 raise BadRequest(f"A note has at most {LONGEST_BODY} bytes, and is sent to api/notes.")
             note = self.rfile.read(length)

@@ -323,7 +323,7 @@ def test_keys_work_from_an_address_of_an_episode(pages: Pages, url: str) -> None
 
 
 @pytest.mark.parametrize(
-    "place", ["nothing", "constructor/x", "run/a-1/7", "run/%/0", "other/a-1/0", "attempts/line-0,x"]
+    "place", ["nothing", "constructor/x", "run/a-1/7", "run/%/0", "other/a-1/0", "compare/line-0,x"]
 )
 def test_an_unknown_address_links_back(pages: Pages, url: str, place: str) -> None:
     page = pages(f"{url}#/{place}")
@@ -476,9 +476,9 @@ def visit_everything(page: "Page") -> None:
     """Visit all pages and open all details."""
     names = page.evaluate("run.rows.map((row) => row.id)")
     attempts = page.evaluate("run.rows.map((row) => addressOf(row))")
-    for place in (*attempts, f"#/attempts/{names[0]},{names[1]}", "#/plots", "#/"):
+    for place in (*attempts, f"#/compare/{names[0]},{names[1]}", "#/plots", "#/"):
         page.evaluate("(place) => { location.hash = place; }", place)
-        page.wait_for_selector({"a": ".compare", "p": ".plots", "": "section.table"}.get(place[2:3], ".episode"))
+        page.wait_for_selector({"c": ".compare", "p": ".plots", "": "section.table"}.get(place[2:3], ".episode"))
         page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         if page.locator(".episode").count():
             page.evaluate("opened.list.all()")

@@ -22,17 +22,25 @@ function notify(text, stays = false) {
 const pages = {
   "": tablePage,
   plots: plotsPage,
-  attempts: (ids) => comparePage(ids.slice(0, MOST_COMPARED)),
-  episode: episodePage,
+  attempt: attemptPage,
+  compare: (ids) => comparePage(ids.slice(0, MOST_COMPARED)),
   runs: runsPage,
   comparison: comparisonPage,
   beside: besidePage,
 };
 
+/** The episode of an attempt, once its row has been read. */
+async function attemptPage(task, attempt, turn) {
+  while (!rowAt(task, attempt) && run.behind) await update();
+  const row = rowAt(task, attempt);
+  if (!row) throw new Error(`There is no attempt ${attempt} at the task ${task}.`);
+  return episodePage(row.id, Number(turn));
+}
+
 async function show() {
   const hash = location.hash;
-  let page,
-    name = "episode";
+  let name = "",
+    page;
   try {
     const place = placeOf(hash);
     name = place.page;
@@ -48,13 +56,13 @@ async function show() {
     );
   }
   if (location.hash !== hash || !page) return; // the reader has left, or the page only scrolled
-  shown = name === "beside" ? "attempts" : name;
+  shown = { attempt: "episode", beside: "compare" }[name] ?? name;
   up = page.up ?? (["", "runs", "comparison"].includes(shown) ? "#/" : tableAddress());
   Object.assign(opened, page.opened ?? { id: "" });
   main.dataset.page = shown || "table";
   dropCharts(main);
   main.replaceChildren(page);
-  if (runs.many && hash.startsWith("#/attempts/")) history.replaceState(null, "", addressTo(run.folder) + hash.slice(1)); // to share
+  if (name === "compare") history.replaceState(null, "", addressTo(run.folder) + hash.slice(hash.indexOf("/compare/"))); // to share
   showNavigation(page);
   const place = shown === "" && (table.searchNext ? "#search" : "tr.current");
   ((place && page.querySelector(place)) || main).focus({ preventScroll: true });

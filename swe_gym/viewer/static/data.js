@@ -4,18 +4,14 @@
 const embedded = document.getElementById("news"); // in a report only
 
 /** Ask the server about the open run. The id of an episode of another run is RUN/ID, with RUN encoded. */
-async function ask(name, query = {}) {
+async function ask(name, query = {}, options = {}) {
   const [, other, id] = /^(?:(.*)\/)?(.*)$/.exec(query.id ?? "");
   const whole = { ...query, run: other === undefined ? run.folder : decodeURIComponent(other), ...(id ? { id } : {}) };
-  const reply = await fetch(`api/${name}?${new URLSearchParams(whole)}`, { signal: AbortSignal.timeout(60_000) });
+  const signal = AbortSignal.timeout(60_000);
+  const reply = await fetch(`api/${name}?${new URLSearchParams(whole)}`, { signal, ...options });
   const said = await reply.json();
   if (!reply.ok) throw new Error(said.error);
   return said;
-}
-
-async function save(name, content) {
-  const reply = await fetch(`api/${name}?${new URLSearchParams({ run: run.folder })}`, { method: "POST", body: JSON.stringify(content) });
-  if (!reply.ok) throw new Error((await reply.json()).error);
 }
 
 const unpacked = new Map(); // the episodes of a report that were read last
@@ -25,9 +21,7 @@ async function unpack(id) {
   const block = document.getElementById(`episode-${id}`);
   if (!block) throw new Error("This episode is not in the file. Write the report with a larger --most-episodes.");
   const packed = Uint8Array.from(atob(block.textContent), (letter) => letter.charCodeAt(0));
-  const episode = await new Response(
-    new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")),
-  ).json();
+  const episode = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
   if (unpacked.size === MOST_COMPARED) unpacked.delete(unpacked.keys().next().value);
   unpacked.set(id, episode);
   return episode;
@@ -36,7 +30,12 @@ async function unpack(id) {
 async function unpackTurns(id, numbers) {
   const { turns } = await unpack(id);
   const lengths = (parts) => Object.fromEntries(Object.entries(parts).map(([name, text]) => [name, text.length]));
-  return numbers.map((number) => ({ number, parts: turns[number - 1], of: lengths(turns[number - 1]), sent: Infinity }));
+  return numbers.map((number) => ({
+    number,
+    parts: turns[number - 1],
+    of: lengths(turns[number - 1]),
+    sent: Infinity,
+  }));
 }
 
 /** Search an episode of a report as the server searches one of a run. */
@@ -46,7 +45,9 @@ async function searchUnpacked(id, words) {
   const matches = turns.flatMap((parts, i) =>
     Object.entries(parts)
       .filter(([part]) => part !== "action" || !outline[i].tool)
-      .flatMap(([part, text]) => [...text.matchAll(pattern)].slice(0, 5).map((found) => matchIn(text, found, i + 1, part))),
+      .flatMap(([part, text]) =>
+        [...text.matchAll(pattern)].slice(0, 5).map((found) => matchIn(text, found, i + 1, part)),
+      ),
   );
   return { matches: matches.slice(0, 500), next: 0 };
 }
@@ -78,11 +79,21 @@ const source = embedded
       turns: (id, numbers) => ask("turns", { id, numbers }),
       text: (id, turn, part, start, end) => ask("text", { id, turn, part, start, end }),
       search: (id, words, turn) => ask("search", { id, words, turn }),
-      notes: () => ask("notes"),
-      saveNote: (note) => save("notes", note),
+      notes: (id) => ask("notes", { id }),
+      saveNote: (id, note) => ask("notes", { id }, { method: "POST", body: JSON.stringify(note) }),
     };
 
-const run = { name: "", folder: "", generation: "", rows: [], live: [], byId: new Map(), main: new Map(), progress: {}, active: false };
+const run = {
+  name: "",
+  folder: "",
+  generation: "",
+  rows: [],
+  live: [],
+  byId: new Map(),
+  main: new Map(),
+  progress: {},
+  active: false,
+};
 
 /** Make a run the open one, if it is not. */
 async function openRun(name) {

@@ -50,8 +50,7 @@ function counterTests(found) {
 }
 
 function verdictView(verdict, passedOn) {
-  if (!verdict)
-    return passedOn ? null : el("p", { class: "dim" }, "This file does not include the verdict.");
+  if (!verdict) return passedOn ? null : el("p", { class: "dim" }, "This file does not include the verdict.");
   const line = (name, value) => (value ? [el("dt", {}, name), el("dd", {}, value)] : null);
   return partView(
     [
@@ -165,7 +164,11 @@ function withSums(episode) {
   if (episode.outcome !== "running" || !episode.outline.length) return episode;
   const sum = (of) => episode.outline.reduce((total, line) => total + of(line), 0);
   const usage = Object.fromEntries(Object.keys(episode.usage).map((name) => [name, sum((line) => line.usage[name])]));
-  const seconds = { start: episode.seconds.start, policy: sum((line) => line.policy_seconds), tools: sum((line) => line.seconds) };
+  const seconds = {
+    start: episode.seconds.start,
+    policy: sum((line) => line.policy_seconds),
+    tools: sum((line) => line.seconds),
+  };
   return { ...episode, usage, seconds };
 }
 
@@ -205,7 +208,8 @@ function issueView(episode) {
  * @returns Its `id`, `episode`, `row`, `list` of turns, and `follow(more)` for a running episode.
  */
 async function renderAttempt(box, id, { folded = false } = {}) {
-  const [episode] = await Promise.all([source.episode(id), readNotes()]);
+  const [episode, notes] = await Promise.all([source.episode(id), readNotes(id)]);
+  Object.assign(episode, { id, notes });
   const row = rowFor(id);
   const list = turnList(id, episode, row, folded);
   const system = episode.system.join("\n\n");
@@ -239,7 +243,12 @@ function outlineView(attempt) {
       const failed = line.exit_code > 0 || line.failed || !line.tool;
       const inside = [el("b", {}, number), ` ${line.tool || "no valid call"} `, el("span", {}, line.words)];
       const size = el("i", {}, failed ? "✗ " : "", line.size > 999 ? bytes(line.size) : "");
-      const link = el("a", { href: addressOf(row, number), "data-line": number, class: failed ? "bad" : "" }, inside, size);
+      const link = el(
+        "a",
+        { href: addressOf(row, number), "data-line": number, class: failed ? "bad" : "" },
+        inside,
+        size,
+      );
       links.append(el("li", {}, link));
     }
   };
@@ -250,7 +259,13 @@ function outlineView(attempt) {
     "details",
     { open: wide, class: "outline" },
     el("summary", {}, "Outline and search"),
-    el("p", { class: "buttons" }, button("Collapse all", fold(true)), button("Expand all", fold(false)), button("Print", printEpisode)),
+    el(
+      "p",
+      { class: "buttons" },
+      button("Collapse all", fold(true)),
+      button("Expand all", fold(false)),
+      button("Print", printEpisode),
+    ),
     searchView(attempt),
     el("nav", { "aria-label": "Turns" }, links),
   );
@@ -283,7 +298,12 @@ function currentTurn(box) {
 }
 
 function searchView({ id, row, list }) {
-  const words = el("input", { type: "search", id: "find", placeholder: "Search all turns  ( / )", "aria-label": "Search all turns" });
+  const words = el("input", {
+    type: "search",
+    id: "find",
+    placeholder: "Search all turns  ( / )",
+    "aria-label": "Search all turns",
+  });
   const status = el("p", { class: "dim", role: "status" });
   const found = el("ol", { class: "found" });
   const part = (name) => name.replace("=", "");
@@ -299,7 +319,11 @@ function searchView({ id, row, list }) {
     };
     const [before, middle, after] = match.text;
     const where = el("b", {}, `${match.turn} ${part(match.part)} `);
-    return el("li", {}, el("a", { href: addressOf(row, match.turn), onclick }, where, before, el("mark", {}, middle), after));
+    return el(
+      "li",
+      {},
+      el("a", { href: addressOf(row, match.turn), onclick }, where, before, el("mark", {}, middle), after),
+    );
   };
   const search = async (turn) => {
     const asked = words.value;
@@ -327,7 +351,9 @@ async function reach(body, { part, at, text: [, words] }) {
   const nodes = [];
   while (texts.nextNode()) nodes.push(texts.currentNode);
   const whole = nodes.map((node) => node.data).join("");
-  const places = [...whole.matchAll(new RegExp(words.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"), "g"))].map((one) => one.index);
+  const places = [...whole.matchAll(new RegExp(words.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"), "g"))].map(
+    (one) => one.index,
+  );
   const start = places.sort((a, b) => Math.abs(a - at) - Math.abs(b - at))[0];
   if (start === undefined) return;
   const place = (offset) => {
@@ -377,7 +403,17 @@ function attemptsView(row) {
   const mine = tasks[at],
     i = mine.indexOf(row);
   const step = (words, other, key) =>
-    el("a", { class: "step", href: other && addressOf(other), "aria-disabled": other ? null : "true", title: key, rel: key === "]" ? "next" : null }, words);
+    el(
+      "a",
+      {
+        class: "step",
+        href: other && addressOf(other),
+        "aria-disabled": other ? null : "true",
+        title: key,
+        rel: key === "]" ? "next" : null,
+      },
+      words,
+    );
   const link = (other) => {
     const current = other === row ? "page" : null;
     const title = `${stateWords[other.state]}, ${plural(other.turns, "turn")}`;
@@ -393,26 +429,26 @@ function attemptsView(row) {
     mine.slice(from, from + 40).map(link),
     step("›", mine[i + 1], "]"),
     mine.length > 1 ? button("Side by side (c)", compareAttempts) : null,
-    el("span", { class: "steps" }, step("‹ previous task", tasks[at - 1]?.[0], "{"), step("next task ›", tasks[at + 1]?.[0], "}")),
+    el(
+      "span",
+      { class: "steps" },
+      step("‹ previous task", tasks[at - 1]?.[0], "{"),
+      step("next task ›", tasks[at + 1]?.[0], "}"),
+    ),
   );
 }
 
 const topView = (...right) => el("div", { class: "top" }, el("a", { href: "#/", class: "back" }, "← Episodes"), right);
 
-async function episodePage(folder, task, number, turn) {
-  let row = rowAt(task, number);
-  while (!row && run.behind) {
-    await update();
-    row = rowAt(task, number);
-  }
-  if (folder !== run.folder) throw new Error(`This page shows the run ${run.folder}, not ${folder}.`);
-  if (!row) throw new Error(`The run has no attempt ${number} at ${task}.`);
-  if (opened.id === row.id && shown === "episode" && turn) {
-    await opened.list.show(Number(turn));
-    return null; // the page stays
+/** The page of an episode, at one of its turns; null if it is shown already and only scrolls. */
+async function episodePage(id, turn) {
+  const row = rowFor(id);
+  if (opened.id === id && shown === "episode" && turn) {
+    await opened.list.show(turn);
+    return null;
   }
   const content = el("div", { class: "attempt" });
-  const attempt = await renderAttempt(content, row.id);
+  const attempt = await renderAttempt(content, id);
   const { episode } = attempt;
   const outline = outlineView(attempt);
   const write = source.saveNote ? button("Note (n)", () => content.querySelector("[data-note='0']").edit()) : null;
@@ -420,15 +456,26 @@ async function episodePage(folder, task, number, turn) {
     "section",
     { class: "episode", "aria-label": "Episode" },
     topView(),
-    el("h2", {}, episode.task_id, el("span", { class: "dim" }, ` attempt\u00a0${episode.attempt}`), " ", badge(row.state), " ", write),
+    el(
+      "h2",
+      {},
+      episode.task_id,
+      el("span", { class: "dim" }, ` attempt\u00a0${episode.attempt}`),
+      " ",
+      badge(row.state),
+      " ",
+      write,
+    ),
     episode.repo ? el("p", { class: "dim" }, episode.repo) : null,
     attemptsView(row),
     el("div", { class: "columns" }, outline, content),
   );
   if (row.state === "running")
-    content.append(el("p", { class: "dim waiting", role: "status" }, "The episode is running. Its next turn will appear here."));
+    content.append(
+      el("p", { class: "dim waiting", role: "status" }, "The episode is running. Its next turn will appear here."),
+    );
   page.opened = { ...attempt, outline };
-  if (turn) page.ready = () => attempt.list.show(Number(turn));
+  if (turn) page.ready = () => attempt.list.show(turn);
   table.cursor = row.id;
   return page;
 }
@@ -451,7 +498,7 @@ async function followEpisode() {
 }
 
 function moveTurn(by) {
-  const kind = shown === "attempts" ? "details.cell > summary" : "article.turn > details > summary";
+  const kind = shown === "compare" ? "details.cell > summary" : "article.turn > details > summary";
   const turns = [...document.querySelectorAll(kind)];
   if (!turns.length) return;
   const at = turns.indexOf(document.activeElement.closest(kind));
@@ -460,7 +507,7 @@ function moveTurn(by) {
       ? (turns.find((turn) => turn.getBoundingClientRect().top >= 0) ?? turns[0])
       : turns[Math.min(turns.length - 1, Math.max(0, at + by))];
   next.focus({ preventScroll: true });
-  next.scrollIntoView({ block: shown === "attempts" ? "nearest" : "start" });
+  next.scrollIntoView({ block: shown === "compare" ? "nearest" : "start" });
   const number = next.closest("article")?.dataset.turn;
   if (number) history.replaceState(null, "", addressOf(opened.row, number));
 }
@@ -484,7 +531,12 @@ function compareAttempts() {
   const ids = attemptsAt(opened.episode.task_id).map((row) => row.id);
   if (ids.length < 2) return notify("This task has only one attempt.");
   const around = Math.min(Math.max(0, ids.indexOf(opened.id) - 1), Math.max(0, ids.length - MOST_COMPARED));
-  go(`#/attempts/${ids.slice(around, around + MOST_COMPARED).map(encodeURIComponent).join(",")}`);
+  go(
+    `#/attempts/${ids
+      .slice(around, around + MOST_COMPARED)
+      .map(encodeURIComponent)
+      .join(",")}`,
+  );
 }
 
 // --- side by side ----------------------------------------------------------------------------------------------

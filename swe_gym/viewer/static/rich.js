@@ -67,8 +67,12 @@ const plain = (part) => el("pre", {}, part);
 function longText(source, lines = 24, make = plain) {
   const whole = typeof source === "string" ? { text: source, of: source.length, have: source.length } : source;
   const all = whole.text.split("\n");
-  const beginning = all.slice(0, lines).join("\n").slice(0, 250 * lines);
-  const isShort = beginning.length >= whole.text.length || (all.length <= lines + 4 && beginning.length > whole.text.length - 400);
+  const beginning = all
+    .slice(0, lines)
+    .join("\n")
+    .slice(0, 250 * lines);
+  const isShort =
+    beginning.length >= whole.text.length || (all.length <= lines + 4 && beginning.length > whole.text.length - 400);
   if (isShort && whole.have >= whole.of) return make(whole.text);
   let open = false;
   const box = el("div", { class: "long" }, make(beginning));
@@ -143,9 +147,8 @@ function diffLines(text, language = "", inHunk = false) {
     }
     start = end;
   }
-  return lines.map(({ line, kind, code }) =>
-    el("span", { class: kind }, code ? [line.slice(0, 1), code] : line, "\n"),
-  );
+  return lines.map(({ line, kind, code }) => el("span", { class: kind }, code ? [line.slice(0, 1), code] : line, "\n"));
 }
 
-const diffView = (source, lines = 80) => longText(source, lines, (part) => el("pre", { class: "diff" }, diffLines(part)));
+const diffView = (source, lines = 80) =>
+  longText(source, lines, (part) => el("pre", { class: "diff" }, diffLines(part)));

@@ -284,6 +284,6 @@ function showMarked() {
 }
 
 function compareMarked() {
-  if (table.marked.size > 1) go(`#/attempts/${[...table.marked].map(encodeURIComponent).join(",")}`);
+  if (table.marked.size > 1) go(`#/compare/${[...table.marked].map(encodeURIComponent).join(",")}`);
   else notify("Select two or more episodes with x.");
 }

@@ -63,7 +63,9 @@ const signed = (sign, text) => text && text.replace(/\n$/, "").replace(/^/gm, si
 /** The language of the file that a call is about, from its arguments or its command. */
 function languageIn(parts) {
   const path = ["=path", "=file_path", "=filename", "=file"].map((name) => parts[name]).find(Boolean);
-  const shown = /(?:^|&&|;)\s*(?:cat|head|tail|sed|nl)\b[^|;&>]*?(\S+\.\w+)\s*$/.exec(parts["=command"] ?? parts["=cmd"] ?? "");
+  const shown = /(?:^|&&|;)\s*(?:cat|head|tail|sed|nl)\b[^|;&>]*?(\S+\.\w+)\s*$/.exec(
+    parts["=command"] ?? parts["=cmd"] ?? "",
+  );
   return languageOf(path ?? shown?.[1]);
 }
 
