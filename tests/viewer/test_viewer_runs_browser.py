@@ -130,6 +130,8 @@ def test_an_address_opens_an_attempt_of_a_run(pages: Pages, url: str) -> None:  
     until(page, "document.querySelectorAll('tr[data-id]').length === 11")
     page.keyboard.press("Escape")
     page.wait_for_selector(".runs")
+    page.evaluate("location.hash = '#/compare/small,plots/t-2/7'")
+    until_text(page, "section.compare", "plots has no attempt 7; its attempt 0 is shown.")
     for unknown in ("nothing", "compare/small,nothing", "small/t-9/0", "compare/small,plots/t-9/0"):
         page.evaluate("(place) => { location.hash = `#/${place}`; }", unknown)
         page.wait_for_selector(".problem")

@@ -465,22 +465,25 @@ async function besidePage(names, task, attempt) {
   if (!all) throw new Error(`None of these runs has an attempt at the task ${task}.`);
   const number = Number(attempt);
   const found = all
-    .map((tries, i) => [names[i], tries.find(([one]) => one === number)])
+    .map((tries, i) => [names[i], tries.find(([one]) => one === number) ?? tries[0]])
     .filter(([, one]) => one)
     .slice(0, MOST_COMPARED);
-  if (!found.length) throw new Error(`None of these runs has an attempt ${attempt} at the task ${task}.`);
-  const ids = found.map(([name, [, state, id, reason]]) => {
+  const ids = found.map(([name, [attempt, state, id, reason]]) => {
     const whole = `${encodeURIComponent(name)}/${id}`;
-    run.byId.set(whole, { id: whole, folder: name, state, reason, task, attempt: number, turns: 0, started: "" });
+    run.byId.set(whole, { id: whole, folder: name, state, reason, task, attempt, turns: 0, started: "" });
     return whole;
   });
   const page = await comparePage(ids);
   page.querySelectorAll(".cell.head").forEach((head, i) => head.prepend(el("p", { class: "of" }, found[i][0])));
   page.up = comparisonAddress(names);
   page.querySelector("a.back")?.replaceChildren("← Comparison");
-  const without = names.filter((name) => !found.some(([one]) => one === name));
-  const note = without.length ? el("p", { class: "dim" }, `Without an attempt ${number} here: ${without.join(", ")}.`) : "";
-  page.querySelector(".top")?.after(besideNavigation(names, task, number, all), note);
+  const note = [
+    ...found.filter(([, [one]]) => one !== number).map(([name, [one]]) => `${name} has no attempt ${number}; its attempt ${one} is shown. `),
+    ...names.filter((_, i) => !all[i].length).map((name) => `${name} has no attempt at this task. `),
+    names.length > MOST_COMPARED ? `At most ${MOST_COMPARED} runs are shown.` : "",
+  ].join("");
+  if (found.length === 1) page.querySelector(".top .dim")?.remove(); // no calls to compare
+  page.querySelector(".top")?.after(besideNavigation(names, task, number, all), note && el("p", { class: "dim" }, note));
   return page;
 }
 
