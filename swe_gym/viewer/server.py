@@ -34,8 +34,9 @@ STATIC = {
     **dict.fromkeys(("uPlot.min.css", "style.css", "runs.css"), "text/css; charset=utf-8"),
     **dict.fromkeys(
         (
-            *("uPlot.iife.min.js", "highlight.min.js", "marked.umd.js", "dom.js", "chart.js", "data.js", "routes.js"),
-            *("rich.js", "table.js", "turns.js", "notes.js", "episode.js", "plots.js", "runs.js", "app.js"),
+            *("uPlot.iife.min.js", "highlight.min.js", "markdown-it.umd.min.js", "dom.js", "chart.js", "data.js"),
+            *("routes.js", "rich.js", "table.js", "turns.js", "notes.js", "episode.js", "plots.js", "runs.js"),
+            "app.js",
         ),
         "text/javascript; charset=utf-8",
     ),

@@ -194,7 +194,7 @@ def test_the_issue_is_markdown_and_code_has_colours(pages: Pages, tmp_path: Path
         issue = page.locator(".issue .markdown")
         assert issue.locator("h2, li, td, strong").all_inner_texts() == ["Title", "bold", "one", "1"]
         links = issue.locator("a").evaluate_all("(links) => links.map((one) => [one.href, one.rel, one.target])")
-        assert links == [["https://example.com/a", "noopener noreferrer", "_blank"]]
+        assert links == [[f"https://example.com/{name}", "noopener noreferrer", "_blank"] for name in ("a", "i.png")]
         assert '<b onclick="x()">raw</b>' in issue.inner_text()
         assert issue.locator("img, b, script, [onclick]").count() == 0
         keyword = page.locator(".hljs-keyword")

@@ -242,7 +242,8 @@ function outlineView(attempt) {
       const line = episode.outline[number - 1];
       const failed = line.exit_code > 0 || line.failed || !line.tool;
       const inside = [el("b", {}, number), ` ${line.tool || "no valid call"} `, el("span", {}, line.words)];
-      const size = el("i", {}, failed ? "✗ " : "", line.size > 999 ? bytes(line.size) : "");
+      const noted = episode.notes.has(noteKey(episode.task_id, episode.attempt, number));
+      const size = el("i", {}, noted ? "✎ " : "", failed ? "✗ " : "", line.size > 999 ? bytes(line.size) : "");
       const link = el(
         "a",
         { href: addressOf(row, number), "data-line": number, class: failed ? "bad" : "" },

@@ -3,9 +3,10 @@
 // return, only known elements are copied.
 
 const MOST_COLOURED = 50_000; // characters
-const MOST_MARKDOWN = 200_000;
+const LONG_WORD = /\w{400}/; // takes highlight.js time that grows with the square of its length
+const MOST_MARKDOWN = 50_000;
 const KEPT = new Set(
-  "P H1 H2 H3 H4 H5 H6 UL OL LI PRE CODE EM STRONG DEL BR HR BLOCKQUOTE TABLE THEAD TBODY TR TH TD".split(" "),
+  "P H1 H2 H3 H4 H5 H6 UL OL LI PRE CODE EM STRONG S BR HR BLOCKQUOTE TABLE THEAD TBODY TR TH TD".split(" "),
 );
 
 /** The nodes of a library's markup: known elements, coloured spans, links to the web, and text. */
@@ -24,27 +25,19 @@ function inert(markup) {
 
 /** Code with colours, or the code itself if its language is unknown. */
 function coloured(code, language) {
-  if (!language || code.length > MOST_COLOURED || !hljs.getLanguage(language)) return code;
+  if (!language || code.length > MOST_COLOURED || LONG_WORD.test(code) || !hljs.getLanguage(language)) return code;
   return inert(hljs.highlight(code, { language, ignoreIllegals: true }).value);
 }
 
 const languageOf = (path) => /\.(\w+)$/.exec(path ?? "")?.[1].toLowerCase();
 
-const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
-
-const markdownReader = new marked.Marked({
-  breaks: true,
-  renderer: {
-    html: ({ text }) => escaped(text), // HTML is text
-    image: ({ href, text }) => `${escaped(text)} (${escaped(href)})`, // nothing is fetched
-  },
-});
+const markdownReader = markdownit({ html: false, breaks: true }).disable("image"); // nothing is fetched
 
 function markdown(text) {
   const box = el("div", { class: "markdown" });
   try {
     if (text.length > MOST_MARKDOWN) throw new RangeError("too long");
-    box.append(...inert(markdownReader.parse(text)).flat(Infinity));
+    box.append(...inert(markdownReader.render(text)).flat(Infinity));
   } catch {
     return el("pre", {}, text); // too long, or nested too deeply
   }

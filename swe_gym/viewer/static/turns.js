@@ -63,9 +63,8 @@ const signed = (sign, text) => text && text.replace(/\n$/, "").replace(/^/gm, si
 /** The language of the file that a call is about, from its arguments or its command. */
 function languageIn(parts) {
   const path = ["=path", "=file_path", "=filename", "=file"].map((name) => parts[name]).find(Boolean);
-  const shown = /(?:^|&&|;)\s*(?:cat|head|tail|sed|nl)\b[^|;&>]*?(\S+\.\w+)\s*$/.exec(
-    parts["=command"] ?? parts["=cmd"] ?? "",
-  );
+  const command = (parts["=command"] ?? parts["=cmd"] ?? "").slice(-300);
+  const shown = /(?:^|&&|;)\s*(?:cat|head|tail|sed|nl)\b[^|;&>]*?(\S+\.\w+)\s*$/.exec(command);
   return languageOf(path ?? shown?.[1]);
 }
 
@@ -78,7 +77,7 @@ function callView(line, parts, text) {
   const command = (part) => el("pre", { class: "command" }, "$ ", coloured(part, "bash"));
   const code = (part) => el("pre", {}, coloured(part, languageIn(parts)));
   const shell = ["=command", "=cmd"].find((name) => name in parts);
-  const pair = replacement(parts);
+  const pair = replacement(parts).filter((name, i, both) => both.every((one) => text(one).have >= text(one).of));
   const list = el("dl", {});
   for (const name of Object.keys(parts).filter((name) => name.startsWith("="))) {
     if (pair.includes(name)) continue;
