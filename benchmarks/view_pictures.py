@@ -26,6 +26,15 @@ NUMBERS = itertools.count()
 TASKS = ("rota-month-end", "calcline-power-precedence", "chronicle-snapshot-drift", "larder-overwrite-evicts")
 
 
+RUNS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("baseline", "baseline", {}),
+    ("scripted", "view_pictures:Scripted", {}),
+    ("scripted-3-turns", "view_pictures:Scripted", {"max_turns": 3}),
+    ("gold", "gold", {}),
+)
+"""Name, policy and environment of each run."""
+
+
 class Scripted:
     """A policy that reads the file in question, applies the gold patch in most episodes, and tests."""
 
@@ -77,19 +86,31 @@ def take(page: Page, url: str, folder: Path) -> None:
     page.screenshot(path=folder / "view-turn.png")
 
 
+def take_runs(page: Page, url: str, folder: Path) -> None:
+    """Take the picture of the list of runs."""
+    page.goto(url)
+    page.wait_for_selector(".listing tbody tr")
+    for row in (0, 2):
+        page.locator(".listing input").nth(row).check()
+    page.mouse.move(700, 5)
+    page.screenshot(path=folder / "view-runs.png")
+
+
 def main() -> None:
     """Run the episodes, and take the pictures."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
-    run = Path(tempfile.mkdtemp()) / "toy-scripted"
-    plan = Plan(source="toy", tasks=TASKS, attempts=4, policy="view_pictures:Scripted")
-    rollout(plan, run, RolloutOptions(workers=2))
+    runs = Path(tempfile.mkdtemp()) / "runs"
+    for name, policy, env in RUNS:
+        plan = Plan(source="toy", tasks=TASKS, attempts=4, policy=policy, env=env)
+        rollout(plan, runs / name, RolloutOptions(workers=2))
     try:
-        with ViewServer(run) as server, sync_playwright() as playwright:
+        with ViewServer(runs / "scripted") as server, ViewServer(runs) as many, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             take(browser.new_page(viewport={"width": 1280, "height": 760}), server.url, folder)
+            take_runs(browser.new_page(viewport={"width": 1280, "height": 400}), many.url, folder)
             browser.close()
     finally:
-        shutil.rmtree(run.parent)
+        shutil.rmtree(runs.parent)
 
 
 if __name__ == "__main__":

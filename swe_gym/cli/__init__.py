@@ -18,6 +18,7 @@ COMMANDS = {
     "rollout": ("rollout:rollout", "Run many episodes; monitor, stop and resume them."),
     "eval": ("eval:evaluate", "Evaluate a model: checks, a rollout, results."),
     "view": ("view:view", "Show a run in the browser."),
+    "compare": ("compare:compare", "Compare runs over the same tasks."),
     "report": ("report:report", "Write a run to one HTML file."),
     "replay": ("replay:replay", "Replay recorded actions and compare the results."),
     "export": ("export:export", "Convert trajectories to the format of another system."),

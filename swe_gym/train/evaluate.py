@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 
 from ..errors import UsageError
-from ..trajectories.statistics import mean_interval, pass_at_k
+from ..trajectories.statistics import mean_interval, pass_curve
 from .collect import Played, Slot, task_ids
 from .config import EvaluationConfig, TrainConfig
 
@@ -63,7 +63,5 @@ def summarize(played: Played, ks: Sequence[int] = (1,)) -> dict[str, object]:
         "resolved_high": high,
         "tasks": {task_id: [sum(found), len(found)] for task_id, found in sorted(by_task.items())},
     }
-    for k in ks:
-        values = [pass_at_k(len(found), sum(found), k) for found in by_task.values() if len(found) >= k]
-        metrics[f"pass@{k}"] = sum(values) / len(values) if values else math.nan
-    return metrics
+    curve = {point.k: point.value for point in pass_curve(by_task)}
+    return metrics | {f"pass@{k}": curve.get(k, math.nan) for k in ks}

@@ -1,1 +1,3 @@
-"""The record of episodes: trajectories, run folders, exporters and importers."""
+"""The record of episodes: trajectories, run folders, comparisons, data frames, exporters and importers."""
+
+from .frames import frame as frame

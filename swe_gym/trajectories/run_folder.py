@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 RUN, TRAJECTORIES, INDEX, FAILED = "run.json", "trajectories.jsonl", "index.jsonl", "failed.jsonl"
 LIVE, PROGRESS, LOCK = "live", "progress.json", "lock"
+MOST_NAMED = 20
+"""Run folders that an error names."""
 
 
 class EpisodeKey(NamedTuple):
@@ -125,10 +127,20 @@ def read_run(folder: str | os.PathLike[str]) -> RunInfo:
     path = Path(folder) / RUN
     try:
         return RunInfo.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise UsageError(f"{folder} is not a run folder: {RUN} is missing") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(_no_run(path.parent)) from None
     except ValidationError as error:
         raise UsageError(f"{path} is not a run of version 1: {wrong_fields(error)}") from error
+
+
+def _no_run(path: Path) -> str:
+    """Return why a path is not a run folder."""
+    if not path.is_dir():
+        return f"not a run folder: {path} {'is a file' if path.exists() else 'does not exist'}"
+    inside = sorted(found.parent.name for found in path.glob(f"*/{RUN}"))
+    more = f" and {len(inside) - MOST_NAMED} more" if len(inside) > MOST_NAMED else ""
+    hint = f". Run folders in it: {', '.join(inside[:MOST_NAMED])}{more}" if inside else ""
+    return f"not a run folder: {path} has no {RUN}{hint}"
 
 
 def open_trajectories(path: str | os.PathLike[str]) -> Iterator[Trajectory]:
@@ -161,6 +173,47 @@ def read_index(folder: str | os.PathLike[str]) -> list[IndexLine]:
                 f"{path}, line {number} is invalid ({wrong_fields(error)}): delete the file to rebuild it"
             ) from error
     return entries
+
+
+def read_episodes(folder: str | os.PathLike[str]) -> list[IndexLine]:
+    """Return one entry per graded episode, as `read_index` does, also for those that the index lacks.
+
+    Raises:
+        UsageError: A line is invalid.
+    """
+    path = Path(folder) / TRAJECTORIES
+    entries = _agreeing(read_index(folder), path)
+    return [*entries, *_entries(path, _end(entries))]
+
+
+def read_failed(folder: str | os.PathLike[str]) -> list[IndexLine]:
+    """Return one entry per failed try; its place is in `failed.jsonl`.
+
+    Raises:
+        UsageError: A line is invalid.
+    """
+    return list(_entries(Path(folder) / FAILED, 0))
+
+
+def _agreeing(indexed: list[IndexLine], trajectories: Path) -> list[IndexLine]:
+    """Return the entries of the index that agree with the trajectories. A process may be killed between the two."""
+    size = trajectories.stat().st_size if trajectories.exists() else 0
+    entries: list[IndexLine] = []
+    for entry in indexed:
+        if entry.end > size or entry.offset != _end(entries):
+            break
+        entries.append(entry)
+    return entries
+
+
+def _end(entries: list[IndexLine]) -> int:
+    return entries[-1].end if entries else 0
+
+
+def _entries(path: Path, start: int) -> Iterator[IndexLine]:
+    """Yield the entries of the trajectories from an offset."""
+    for offset, line in whole_lines(path, start):
+        yield index_line(Trajectory.from_json(line.decode()), offset, len(line))
 
 
 def read_indexed(folder: str | os.PathLike[str], entry: IndexLine) -> Trajectory:
@@ -243,16 +296,10 @@ class RunFolder:
 
     def _catch_up(self) -> dict[EpisodeKey, IndexLine]:
         """Make the index agree with the trajectories. A process may have been killed between the two."""
-        size = self._trajectories.size
-        entries: list[IndexLine] = []
         indexed = read_index(self.path)
-        for entry in indexed:
-            if entry.end > size or entry.offset != (entries[-1].end if entries else 0):
-                break
-            entries.append(entry)
+        entries = _agreeing(indexed, self._trajectories.path)
         known = len(entries)
-        for offset, line in whole_lines(self._trajectories.path, entries[-1].end if entries else 0):
-            entries.append(index_line(Trajectory.from_json(line.decode()), offset, len(line)))
+        entries += _entries(self._trajectories.path, _end(entries))
         finished = {entry.key: entry for entry in entries}
         if len(finished) < len(entries):
             raise UsageError(

@@ -1,9 +1,20 @@
-"""Estimates of how good a policy is, with confidence intervals."""
+"""Estimates of how good a policy is and how much two policies differ, with confidence intervals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+EXACT = 50_000_000
+"""Maximum additions of an exact test, about a tenth of a second."""
+
+DRAWS = 100_000
+"""Random sign flips of a test that is not exact."""
 
 
 def pass_at_k(attempts: int, resolved: int, k: int) -> float:
@@ -20,6 +31,34 @@ def pass_at_k(attempts: int, resolved: int, k: int) -> float:
     if not 0 <= resolved <= attempts or not 1 <= k <= attempts:
         raise ValueError(f"pass@{k} is undefined for {attempts} attempts, {resolved} of them resolved")
     return 1.0 - math.comb(attempts - resolved, k) / math.comb(attempts, k)
+
+
+class PassAtK(NamedTuple):
+    """pass@k of a run.
+
+    Attributes:
+        k: Number of attempts.
+        value: Unbiased estimate of pass@k, averaged over the tasks.
+        tasks: Number of tasks with at least `k` attempts.
+    """
+
+    k: int
+    value: float
+    tasks: int
+
+
+def pass_curve(outcomes: Mapping[str, Sequence[bool]]) -> list[PassAtK]:
+    """Return pass@k for each k up to the largest number of attempts at a task.
+
+    Args:
+        outcomes: Whether each graded attempt is resolved, by task. pass@k skips tasks with fewer than k attempts.
+    """
+    counts = [(len(tried), sum(tried)) for tried in outcomes.values()]
+    points = []
+    for k in range(1, max((n for n, _ in counts), default=0) + 1):
+        values = [pass_at_k(n, c, k) for n, c in counts if n >= k]
+        points.append(PassAtK(k, sum(values) / len(values), len(values)))
+    return points
 
 
 def wilson(resolved: int, attempts: int, z: float = 1.96) -> tuple[float, float]:
@@ -58,3 +97,71 @@ def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
     variance = sum((mean - middle) ** 2 for mean in means) / max(1, len(means) - 1)
     half = 1.96 * math.sqrt(variance / len(means))
     return middle - half, middle + half
+
+
+# --- the difference of two policies on the same tasks -------------------------------------------------------
+
+
+def difference_interval(differences: Sequence[Fraction]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the mean difference between two policies on the same tasks.
+
+    With one attempt per task, every difference is -1, 0 or 1, and it is the adjusted Wald interval of Bonett and Price
+    (2012, Journal of Educational and Behavioral Statistics 37, 479-488). Otherwise it is the normal interval of the
+    paired differences (Miller 2024, arXiv 2411.00640). Without tasks, it is -1 to 1.
+
+    Args:
+        differences: Difference of the share of resolved attempts, by task.
+    """
+    values = [float(difference) for difference in differences]
+    if all(difference.denominator == 1 for difference in differences):
+        values += [1.0, -1.0]  # the adjustment: one more task that each policy alone resolves
+        freedom = len(values)
+    else:
+        freedom = max(1, len(values) - 1)
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / freedom
+    half = 1.96 * math.sqrt(variance / len(values))
+    return max(-1.0, mean - half), min(1.0, mean + half)
+
+
+def sign_flip_test(differences: Sequence[Fraction]) -> float:
+    """Return the two-sided p-value of "neither policy is better", from their differences on the same tasks.
+
+    It is Fisher's permutation test of paired data (1935, The Design of Experiments, section 21): if neither policy is
+    better, the difference on each task is as likely to have the other sign. The p-value is the share of all sign flips
+    whose sum is at least as far from 0 as the observed one. The tasks are the unit, so attempts at one task need not be
+    independent. With one attempt per task, it equals the exact test of McNemar (1947, Psychometrika 12, 153-157).
+
+    The result is exact and deterministic. If the attempts per task are so many and so different that the exact sum
+    is too expensive, 100,000 sign flips are drawn with a fixed seed, and the observed one counts as one of them
+    (Phipson and Smyth 2010, arXiv 1603.05766).
+
+    Args:
+        differences: Difference of the share of resolved attempts, by task.
+    """
+    unequal = [difference for difference in differences if difference]
+    scale = math.lcm(*(difference.denominator for difference in unequal))
+    whole = [int(difference * scale) for difference in unequal]
+    common = math.gcd(*whole) or 1
+    sizes, observed = [abs(size) // common for size in whole], abs(sum(whole)) // common
+    if sum(sizes) * len(sizes) > EXACT:
+        return _drawn_share(np.array(sizes, dtype=np.float64), observed)
+    chances = np.ones(1)  # of each sum of the sizes whose sign is negative
+    for size in sizes:
+        grown = np.zeros(len(chances) + size)
+        grown[: len(chances)] = chances
+        grown[size:] += chances
+        chances = grown / 2
+    total = sum(sizes)
+    sums = total - 2 * np.arange(total + 1)
+    return min(1.0, float(chances[abs(sums) >= observed].sum()))
+
+
+def _drawn_share(sizes: NDArray[np.float64], observed: int) -> float:
+    """Return the share of random sign flips whose sum is at least as far from 0 as the observed one."""
+    draw = np.random.default_rng(0)
+    extreme = 0
+    for _ in range(DRAWS // 1000):
+        signs = 2.0 * draw.integers(0, 2, (1000, len(sizes))) - 1.0
+        extreme += int((abs(signs @ sizes) >= observed).sum())  # whole numbers below 2**53: exact
+    return (extreme + 1) / (DRAWS + 1)

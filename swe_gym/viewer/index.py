@@ -89,6 +89,11 @@ class Row(NamedTuple):
         """Whether the episode was judged."""
         return self.state in ("resolved", "unresolved")
 
+    @property
+    def resolved(self) -> bool:
+        """Whether the episode was judged and resolved."""
+        return self.state == "resolved"
+
 
 def row_of(name: str, state: State, entry: IndexLine) -> Row:
     """Make the row of an index entry."""
@@ -133,10 +138,8 @@ class RunIndex:
         self.path = given
         self.folder = given if given.is_dir() else None
         self._trajectories = given / TRAJECTORIES if self.folder else given
-        if self.folder is not None and not (self.folder / RUN).exists():
-            inside = sorted(found.parent.name for found in self.folder.glob(f"*/{RUN}"))
-            hint = f". Run folders in it: {', '.join(inside)}" if inside else ""
-            raise UsageError(f"not a run folder: {path} has no {RUN}{hint}")
+        if self.folder is not None:
+            read_run(self.folder)
         if not given.exists():
             raise UsageError(f"{path} is neither a run folder nor a trajectory file")
         self._mutex = threading.Lock()

@@ -13,11 +13,10 @@ from ..atomic import write_text
 from ..errors import UsageError
 from ..trajectories.exports import export_trajectories
 from ..trajectories.run_folder import RunInfo
-from ..trajectories.statistics import is_wilson, mean_interval
+from ..trajectories.statistics import is_wilson, mean_interval, pass_curve
 from ..trajectories.trajectory import Trajectory, Usage
 from ..types import JsonObject
 from .index import Row, RunIndex
-from .stats import pass_curve
 
 RESULTS = "results.json"
 

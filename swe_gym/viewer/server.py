@@ -25,16 +25,18 @@ from .episode import episode_page, search, text_at, turns_page
 from .index import RunIndex
 from .notes import notes_path, read_notes, write_note
 from .page import static_text
+from .runs import Runs
 from .stats import summary
 
 PAGE = "index.html"
 STATIC = {
     PAGE: "text/html; charset=utf-8",
-    **dict.fromkeys(("uPlot.min.css", "style.css"), "text/css; charset=utf-8"),
+    **dict.fromkeys(("uPlot.min.css", "style.css", "runs.css"), "text/css; charset=utf-8"),
     **dict.fromkeys(
         (
             *("uPlot.iife.min.js", "highlight.min.js", "markdown-it.umd.min.js", "dom.js", "chart.js", "data.js"),
-            *("rich.js", "table.js", "turns.js", "notes.js", "episode.js", "plots.js", "app.js"),
+            *("routes.js", "rich.js", "table.js", "turns.js", "notes.js", "episode.js", "plots.js", "runs.js"),
+            "app.js",
         ),
         "text/javascript; charset=utf-8",
     ),
@@ -65,10 +67,10 @@ LOCAL = {"127.0.0.1", "localhost"}
 
 
 class ViewServer:
-    """Serves the page of one run on 127.0.0.1 while it is open.
+    """Serves the page of one run, or of the run folders in a folder, on 127.0.0.1 while it is open.
 
     Args:
-        path: Run folder, or trajectory file.
+        path: Run folder, trajectory file, or folder of run folders.
         port: Port. 0 takes any free port.
 
     Attributes:
@@ -79,9 +81,9 @@ class ViewServer:
     """
 
     def __init__(self, path: str | os.PathLike[str], port: int = 0) -> None:
-        index = RunIndex(path)
+        runs = Runs(path)
         try:
-            self._server = _Server(index, port)
+            self._server = _Server(runs, port)
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
@@ -115,9 +117,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # a browser requests all files at once
 
-    def __init__(self, index: RunIndex, port: int) -> None:
-        self.index = index
-        self.notes = notes_path(index.path)
+    def __init__(self, runs: Runs, port: int) -> None:
+        self.runs = runs
         self.root = f"/{secrets.token_urlsafe(16)}/"
         super().__init__(("127.0.0.1", port), _Handler)
 
@@ -125,37 +126,51 @@ class _Server(ThreadingHTTPServer):
         """Return the answer of an API address.
 
         Raises:
-            UsageError: The address or the episode is unknown.
-            BadRequest: A number of the request is invalid.
+            UsageError: The address, the run or the episode is unknown.
+            BadRequest: A number or a list of the request is invalid.
         """
+        if name == "runs":
+            return self.runs.news()
+        if name == "compare":
+            return self.runs.compare(_names(query, "runs"))
+        index = self.runs.index(query.get("run", ""))
         if name == "rows":
-            self.index.refresh()
-            return self.index.news(query.get("generation", ""), _count(query, "known"))
+            index.refresh()
+            return index.news(query.get("generation", ""), _count(query, "known"))
         if name == "stats":
-            self.index.refresh()
-            return summary(self.index.rows[:])
+            index.refresh()
+            return summary(index.rows[:])
         if name == "notes":
-            return [note.model_dump() for note in read_notes(self.notes)]
+            return [note.model_dump() for note in read_notes(notes_path(index.path))]
         if name in ("episode", "turns", "text", "search"):
-            return self._answer_episode(name, query)
+            return _answer_episode(index, name, query)
         raise UsageError(f"unknown address {name!r}")
 
-    def _answer_episode(self, name: str, query: dict[str, str]) -> Any:
-        first, turn, start, end = (_count(query, which) for which in ("turns", "turn", "start", "end"))
-        numbers = [_number(text, "numbers") for text in query.get("numbers", "0").split(",")]
-        turns = self.index.turns(query.get("id", ""))
-        if name == "episode":
-            return episode_page(turns, first)
-        if name == "turns":
-            return turns_page(turns, numbers)
-        if name == "text":
-            return text_at(turns, turn, query.get("part", ""), start, end)
-        return search(turns, query.get("words", ""), turn)
+    def write_note(self, query: dict[str, str], note: bytes) -> None:
+        """Write a note on a run.
+
+        Raises:
+            UsageError: The run is unknown, or the note is invalid.
+        """
+        write_note(notes_path(self.runs.index(query.get("run", "")).path), note)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print an error, unless the browser closed the connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
+
+
+def _answer_episode(index: RunIndex, name: str, query: dict[str, str]) -> Any:
+    first, turn, start, end = (_count(query, which) for which in ("turns", "turn", "start", "end"))
+    numbers = [_number(text, "numbers") for text in query.get("numbers", "0").split(",")]
+    turns = index.turns(query.get("id", ""))
+    if name == "episode":
+        return episode_page(turns, first)
+    if name == "turns":
+        return turns_page(turns, numbers)
+    if name == "text":
+        return text_at(turns, turn, query.get("part", ""), start, end)
+    return search(turns, query.get("words", ""), turn)
 
 
 class BadRequest(Exception):
@@ -184,12 +199,12 @@ class _Handler(BaseHTTPRequestHandler):
         if refusal or self.headers.get("Origin") != f"http://{self.headers.get('Host')}":
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", refusal or b"Notes come from this page only.\n")
         try:
-            name, _ = _parse(self.path[len(self.server.root) :])
+            name, query = _parse(self.path[len(self.server.root) :])
             length = _number(self.headers.get("Content-Length", ""), "Content-Length")
             if name != "api/notes" or length > LONGEST_BODY:
                 raise BadRequest(f"A note has at most {LONGEST_BODY} bytes, and is sent to api/notes.")
             note = self.rfile.read(length)
-            return self._send_answer(lambda: write_note(self.server.notes, note))
+            return self._send_answer(lambda: self.server.write_note(query, note))
         except BadRequest as error:
             return self._send_bad(error)
 
@@ -255,3 +270,14 @@ def _number(text: str, name: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
         raise BadRequest(f"{name} must be a number of at most {MOST_DIGITS} digits, not {text[:20]!r}.")
     return int(text)
+
+
+def _names(query: dict[str, str], name: str) -> list[str]:
+    """Parse a JSON list of texts of a request."""
+    try:
+        names = json.loads(query.get(name, "[]"))
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise BadRequest(f"{name} must be a JSON list of texts.")
+    return names

@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from ..trajectories.statistics import pass_at_k
+from ..trajectories.statistics import pass_curve
 from .index import Row
 
 MOST_BARS = 12
 """Maximum repositories in a plot. The others share one bar."""
-
-
-class PassAtK(NamedTuple):
-    """A point of the curve.
-
-    Attributes:
-        k: Number of attempts.
-        value: Unbiased estimate of pass@k, averaged over the tasks.
-        tasks: Number of tasks with at least `k` attempts.
-    """
-
-    k: int
-    value: float
-    tasks: int
-
-
-def pass_curve(outcomes: Mapping[str, Sequence[bool]]) -> list[PassAtK]:
-    """Return pass@k for each k up to the largest number of attempts at a task.
-
-    Args:
-        outcomes: Whether each judged attempt is resolved, by task. pass@k skips tasks with fewer than k attempts.
-    """
-    counts = [(len(tried), sum(tried)) for tried in outcomes.values()]
-    points = []
-    for k in range(1, max((n for n, _ in counts), default=0) + 1):
-        values = [pass_at_k(n, c, k) for n, c in counts if n >= k]
-        points.append(PassAtK(k, sum(values) / len(values), len(values)))
-    return points
 
 
 def resolved_by(rows: Iterable[Row]) -> list[tuple[str, int, int]]:

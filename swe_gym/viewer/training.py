@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..errors import UsageError
 from ..lines import whole_lines
+from ..trajectories.comparison import config_differences, distinct_names
 
 Line = Mapping[str, Any]
 """An event of a log."""
@@ -49,10 +50,8 @@ def read_training(paths: Iterable[str | os.PathLike[str]]) -> tuple[TrainingRun,
     Raises:
         UsageError: A folder is not a training run, is given twice, or has a log that cannot be read.
     """
-    folders = [Path(path).resolve() for path in paths]
-    if len(set(folders)) < len(folders):
-        raise UsageError("a training run is given twice")
-    return tuple(_read(folder, name) for folder, name in zip(folders, _names(folders), strict=True))
+    folders = [Path(path) for path in paths]
+    return tuple(_read(folder, name) for folder, name in zip(folders, distinct_names(folders), strict=True))
 
 
 def _read(folder: Path, name: str) -> TrainingRun:
@@ -69,15 +68,6 @@ def _read(folder: Path, name: str) -> TrainingRun:
 
     minutes = max((line.get("minutes", 0.0) for line in lines), default=0.0)
     return TrainingRun(name, config, about("update"), about("evaluation"), about("checkpoint"), minutes)
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """Return as many last parts of each path as make them distinct."""
-    for parts in range(1, max((len(folder.parts) for folder in folders), default=1) + 1):
-        names = ["/".join(folder.parts[-parts:]) for folder in folders]
-        if len(set(names)) == len(names):
-            return names
-    return [str(folder) for folder in folders]
 
 
 # --- curves -------------------------------------------------------------------------------------------------
@@ -305,15 +295,5 @@ def overhead(run: TrainingRun) -> float:
 
 def differences(runs: Sequence[TrainingRun]) -> dict[str, list[Any]]:
     """Return the fields in which the configurations differ: field -> value in each run, or None."""
-    flat = [dict(_flat(run.config)) for run in runs]
-    names = sorted({name for values in flat for name in values} - {"run.output"})
-    found = {name: [values.get(name) for values in flat] for name in names}
-    return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    found = config_differences([run.config for run in runs])
+    return {name: values for name, values in found.items() if name != "run.output"}

@@ -1,5 +1,6 @@
 """`swe-gym view` and `swe-gym report`."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -56,18 +57,19 @@ def test_view_prints_an_address_serves_and_ends_at_ctrl_c(run: Path) -> None:
 
 
 def test_view_refuses_other_folders(cli, run: Path) -> None:
-    refused = cli("view", run.parent)
+    (run.parent / "empty").mkdir()
+    refused = cli("view", run.parent / "empty")
     assert refused.status == 2
-    assert "Run folders in it: first" in refused.err
+    assert "has no run.json" in refused.err
 
 
 def test_report_describes_its_content(cli, run: Path, tmp_path: Path) -> None:
     result = cli("report", run)
     assert (result.status, result.err) == (0, "")
-    assert "first.html: 3 episodes, 0.1 MB, without verdicts" in result.out
+    assert re.search(r"first\.html: 3 episodes, 0\.\d MB, without verdicts", result.out)
     assert (tmp_path / "first.html").read_text().startswith("<!doctype html>")
     result = cli("report", run, "-o", "other.html", "--with-verdicts", "--most-episodes", 2)
-    assert "other.html: 3 episodes, 2 can be opened, 0.1 MB, with verdicts: they name hidden tests" in result.out
+    assert re.search(r"other\.html: 3 episodes, 2 can be opened, 0\.\d MB, with verdicts: they name", result.out)
     refused = cli("report", run, "-o", "report.pdf")
     assert (refused.status, "must end with .html" in refused.err) == (2, True)
 

@@ -226,6 +226,66 @@ def test_a_running_run_is_followed(tmp_path: Path) -> None:
         assert get(server, "api/stats").json["judged"] == 1
 
 
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[ViewServer]:
+    """Serve a folder with two runs, one of them named like a page, and something else."""
+    write_run(tmp_path / "runs" / "one, two", trajectory(), trajectory(attempt=1), failed("b-2"))
+    write_run(tmp_path / "runs" / "compare", trajectory(resolved=True), config={"policy": "gold"})
+    (tmp_path / "runs" / "notes").mkdir()
+    with ViewServer(tmp_path / "runs") as server:
+        yield server
+
+
+def test_runs_are_listed_and_each_is_asked_by_its_name(runs: ViewServer) -> None:
+    listed = get(runs, "api/runs").json
+    assert (listed["many"], listed["name"], listed["problems"]) == (True, "runs", {})
+    assert [(one["name"], one["graded"], one["failed_tries"], one["behind"]) for one in listed["runs"]] == [
+        ("compare", 1, 0, False),
+        ("one, two", 2, 1, False),
+    ]
+    assert [one["settings"] for one in listed["runs"]] == [{"policy": "gold"}, {"policy": "baseline"}]
+    rows = get(runs, f"api/rows?run={quote('one, two')}").json
+    assert (rows["folder"], len(rows["rows"])) == ("one, two", 3)
+    episode = get(runs, f"api/episode?run=compare&id={get(runs, 'api/rows?run=compare').json['rows'][0][0]}").json
+    assert episode["resolved"]
+    for query in ("rows", "rows?run=notes", "rows?run=..", "rows?run=../runs/compare", "stats?run="):
+        assert get(runs, f"api/{query}").status == 404
+
+
+def test_runs_are_compared(runs: ViewServer) -> None:
+    found = get(runs, f"api/compare?runs={quote(json.dumps(['one, two', 'compare']))}").json
+    assert (found["pairs"][0]["difference"], found["pairs"][0]["tasks"]) == (1.0, 1)
+    assert [[tries[:2] for tries in run] for run in found["attempts"]["a-1"]] == [
+        [[0, "unresolved"], [1, "unresolved"]],
+        [[0, "resolved"]],
+    ]
+    assert [[tries[1] for tries in run] for run in found["attempts"]["b-2"]] == [["failed"], []]
+    for runs_asked, status in (
+        ('["compare"]', 404),
+        ('["compare", "x"]', 404),
+        ("compare", 400),
+        ("[1]", 400),
+        ("[" * 3000, 400),
+    ):
+        assert get(runs, f"api/compare?runs={quote(runs_asked)}").status == status
+
+
+def test_runs_come_and_go(runs: ViewServer, tmp_path: Path) -> None:
+    assert len(get(runs, "api/runs").json["runs"]) == 2
+    with RunFolder(tmp_path / "runs" / "new", run_info()) as folder:
+        folder.progress({"running": 1, "total": 4, "eta": 9.0})
+        folder.add(trajectory())
+        new = get(runs, "api/runs").json["runs"][1]
+        assert (new["name"], new["active"], new["graded"], new["planned"], new["eta"]) == ("new", True, 1, 4, 9.0)
+        folder.add(trajectory("b-2", resolved=True))
+        assert get(runs, "api/runs").json["runs"][1]["resolved"] == 0.5
+    (tmp_path / "runs" / "new" / "run.json").write_text("{}")
+    listed = get(runs, "api/runs").json
+    assert ([one["name"] for one in listed["runs"]], list(listed["problems"])) == (["compare", "one, two"], ["new"])
+    (tmp_path / "runs" / "compare" / "run.json").unlink()
+    assert [one["name"] for one in get(runs, "api/runs").json["runs"]] == ["one, two"]
+
+
 def test_a_removed_folder_is_an_error(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", trajectory())
     with ViewServer(path) as server:
@@ -298,7 +358,8 @@ def test_a_closed_connection_is_ignored(server: ViewServer, capsys: pytest.Captu
 def test_a_port_in_use_and_a_missing_folder_are_errors(server: ViewServer, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot listen on port \d+"):
         ViewServer(tmp_path / "run", urlsplit(server.url).port or 0)
+    (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="not a run folder"):
-        ViewServer(tmp_path)
+        ViewServer(tmp_path / "empty")
     server.close()
     server.close()

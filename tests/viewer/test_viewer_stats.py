@@ -4,9 +4,10 @@ import pytest
 from runs_on_disk import failed, trajectory
 
 from swe_gym.trajectories.run_folder import index_line
+from swe_gym.trajectories.statistics import PassAtK, pass_curve
 from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.viewer.index import Row, row_of
-from swe_gym.viewer.stats import MOST_BARS, PassAtK, pass_curve, resolved_by, summary, turn_bins, wall_clock
+from swe_gym.viewer.stats import MOST_BARS, resolved_by, summary, turn_bins, wall_clock
 
 
 def row(record: Trajectory) -> Row:

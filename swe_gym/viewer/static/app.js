@@ -5,6 +5,7 @@ const main = document.getElementById("main");
 const EVERY = 1000; // milliseconds between requests to the server, while the page is visible
 
 let shown = "";
+let up = "#/"; // the address one level up
 
 const go = (hash) => {
   location.hash = hash;
@@ -22,22 +23,14 @@ const pages = {
   "": tablePage,
   plots: plotsPage,
   attempt: attemptPage,
-  compare: (ids) => comparePage(ids.split(",").slice(0, MOST_COMPARED)),
+  compare: (ids) => comparePage(ids.slice(0, MOST_COMPARED)),
+  runs: runsPage,
+  comparison: comparisonPage,
+  beside: besidePage,
 };
 
-/** The name of the page of an address, and the arguments of its function. */
-function placeOf(hash) {
-  const parts = hash
-    .replace(/^#\/?/, "")
-    .split("/")
-    .map(decodeURIComponent);
-  if (parts.length > 2) return ["attempt", parts]; // #/RUN/TASK/ATTEMPT/TURN
-  return Object.hasOwn(pages, parts[0]) ? parts : ["", []];
-}
-
 /** The episode of an attempt, once its row has been read. */
-async function attemptPage(folder, task, attempt, turn) {
-  if (folder !== run.folder) throw new Error(`This page shows the run ${run.folder}, not ${folder}.`);
+async function attemptPage(task, attempt, turn) {
   while (!rowAt(task, attempt) && run.behind) await update();
   const row = rowAt(task, attempt);
   if (!row) throw new Error(`There is no attempt ${attempt} at the task ${task}.`);
@@ -47,39 +40,53 @@ async function attemptPage(folder, task, attempt, turn) {
 async function show() {
   const hash = location.hash;
   let name = "",
-    page,
-    args;
+    page;
   try {
-    [name, args] = placeOf(hash);
-    page = await pages[name](...[args].flat());
+    const place = placeOf(hash);
+    name = place.page;
+    if (place.run !== undefined) await openRun(place.run);
+    page = await pages[name](...place.args);
   } catch (error) {
     page = el(
       "section",
       { class: "problem" },
       el("h2", {}, "Cannot show this page"),
       el("p", {}, error.message),
-      el("a", { href: "#/" }, "← Episodes"),
+      el("a", { href: "#/" }, runs.many ? "← Runs" : "← Episodes"),
     );
   }
   if (location.hash !== hash || !page) return; // the reader has left, or the page only scrolled
-  shown = name === "attempt" ? "episode" : name;
+  shown = { attempt: "episode", beside: "compare" }[name] ?? name;
+  up = page.up ?? (["", "runs", "comparison"].includes(shown) ? "#/" : tableAddress());
   Object.assign(opened, page.opened ?? { id: "" });
   main.dataset.page = shown || "table";
   dropCharts(main);
   main.replaceChildren(page);
-  for (const link of document.querySelectorAll("[data-page]")) {
-    if (link.dataset.page === (name || "table")) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-  const place = name === "" && (table.searchNext ? "#search" : "tr.current");
+  if (name === "compare") history.replaceState(null, "", addressTo(run.folder) + hash.slice(hash.indexOf("/compare/"))); // to share
+  showNavigation(page);
+  const place = shown === "" && (table.searchNext ? "#search" : "tr.current");
   ((place && page.querySelector(place)) || main).focus({ preventScroll: true });
   table.searchNext = false;
-  if (name !== "") window.scrollTo(0, 0);
+  if (shown !== "") window.scrollTo(0, 0);
   showCounts();
   await page.ready?.().catch((error) => notify(error.message));
 }
 
+/** Point the links to the open run, and mark the one that is shown. */
+function showNavigation(page) {
+  const addresses = { runs: "#/", table: tableAddress(), plots: runs.many ? addressTo(run.folder) + "/plots" : "#/plots" };
+  for (const link of document.querySelectorAll("nav [data-page]")) {
+    const name = link.dataset.page;
+    link.href = addresses[name];
+    link.hidden = name === "runs" ? !runs.many : runs.many && !run.folder;
+    if (name === (shown || "table")) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  for (const back of page.querySelectorAll("a.back")) back.href = up;
+}
+
 function showCounts() {
+  if (ofRuns()) return showRunCounts();
   const judged = run.rows.filter((row) => row.state === "resolved" || row.state === "unresolved");
   const resolved = judged.filter((row) => row.state === "resolved").length;
   const failed = run.rows.length - judged.length,
@@ -98,15 +105,17 @@ function showCounts() {
   counts.textContent = words.filter(Boolean).join(" · ");
   counts.title = (run.problems ?? []).join("\n");
   counts.classList.toggle("active", Boolean(run.active));
-  document.getElementById("name").textContent = run.name;
-  document.title = `${run.name} · swe-gym`;
+  const name = runs.many ? run.folder : run.name;
+  document.getElementById("name").textContent = name;
+  document.title = `${name} · swe-gym`;
 }
 
 async function follow() {
   let pause = EVERY;
   if (!document.hidden) {
     try {
-      const changed = await update();
+      const changed = await (ofRuns() ? updateRuns() : update());
+      if (changed && ofRuns()) await redrawRuns();
       if (changed && shown === "") changeView(false);
       if (shown === "episode" && opened.id) await followEpisode();
       if (changed && shown === "plots" && Date.now() - (follow.plots ?? 0) > 5000) {
@@ -122,7 +131,7 @@ async function follow() {
       if (follow.lost) notify("");
       follow.lost = false;
       showCounts();
-      if (run.behind) pause = 0;
+      if (ofRuns() ? runs.behind : run.behind) pause = 0;
     } catch (error) {
       follow.lost = true;
       notify(error instanceof TypeError ? "The server does not answer. Check that swe-gym view is running." : error.message, true);
@@ -137,17 +146,17 @@ const keys = {
       opened.outline.open = true;
       return void document.getElementById("find").select();
     }
-    if (shown === "") return void document.getElementById("search").select();
+    if (document.getElementById("search")) return void document.getElementById("search").select();
     table.searchNext = true;
-    go("#/");
+    go(tableAddress());
   },
-  j: () => (shown === "" ? moveCursor(1) : moveTurn(1)),
-  k: () => (shown === "" ? moveCursor(-1) : moveTurn(-1)),
+  j: () => move(1),
+  k: () => move(-1),
   ArrowDown: () => shown === "" && moveCursor(1),
   ArrowUp: () => shown === "" && moveCursor(-1),
   Enter: () => shown === "" && table.cursor && go(addressOf(run.byId.get(table.cursor))),
-  x: () => ["", "episode"].includes(shown) && toggleMark(shown === "" ? table.cursor : opened.id),
-  c: () => (shown === "episode" ? compareAttempts() : compareMarked()),
+  x: () => (shown === "runs" ? tickRun() : ["", "episode"].includes(shown) && toggleMark(shown === "" ? table.cursor : opened.id)),
+  c: () => (shown === "runs" ? compareTicked() : shown === "episode" ? compareAttempts() : compareMarked()),
   "]": () => shown === "episode" && stepEpisode(1),
   "[": () => shown === "episode" && stepEpisode(-1),
   "}": () => shown === "episode" && stepEpisode(1, true),
@@ -155,10 +164,16 @@ const keys = {
   e: () => shown === "episode" && opened.list.fold(false),
   f: () => shown === "episode" && opened.list.fold(true),
   n: () => shown === "episode" && noteHere(),
-  p: () => go("#/plots"),
-  Escape: () => go("#/"),
+  p: () => !(runs.many && !run.folder) && go(document.querySelector("[data-page=plots]").hash),
+  Escape: () => go(up),
   "?": () => document.getElementById("keys").showModal(),
 };
+
+function move(by) {
+  if (ofRuns()) moveRow(by);
+  else if (shown === "") moveCursor(by);
+  else moveTurn(by);
+}
 
 document.addEventListener("keydown", (event) => {
   const { target, key } = event;
@@ -181,10 +196,11 @@ addEventListener("resize", () => shown === "" && table.body && drawRows(true));
 
 (async () => {
   try {
-    await update();
+    await updateRuns();
+    if (!runs.many) await update();
   } catch (error) {
     notify(error.message, true);
   }
   await show();
-  if (source.live) setTimeout(follow, run.behind ? 0 : EVERY);
+  if (source.live) setTimeout(follow, run.behind || runs.behind ? 0 : EVERY);
 })();

@@ -3,9 +3,12 @@
 
 const embedded = document.getElementById("news"); // in a report only
 
+/** Ask the server about the open run. The id of an episode of another run is RUN/ID, with RUN encoded. */
 async function ask(name, query = {}, options = {}) {
+  const [, other, id] = /^(?:(.*)\/)?(.*)$/.exec(query.id ?? "");
+  const whole = { ...query, run: other === undefined ? run.folder : decodeURIComponent(other), ...(id ? { id } : {}) };
   const signal = AbortSignal.timeout(60_000);
-  const reply = await fetch(`api/${name}?${new URLSearchParams(query)}`, { signal, ...options });
+  const reply = await fetch(`api/${name}?${new URLSearchParams(whole)}`, { signal, ...options });
   const said = await reply.json();
   if (!reply.ok) throw new Error(said.error);
   return said;
@@ -58,6 +61,7 @@ function matchIn(text, found, turn, part) {
 const source = embedded
   ? {
       live: false,
+      runs: async () => ({ many: false, runs: [] }),
       news: async () => JSON.parse(embedded.textContent),
       stats: async () => JSON.parse(document.getElementById("stats").textContent),
       episode: unpack,
@@ -67,6 +71,8 @@ const source = embedded
     }
   : {
       live: true,
+      runs: () => ask("runs"),
+      compareRuns: (names) => ask("compare", { runs: JSON.stringify(names) }),
       news: (generation, known) => ask("rows", { generation, known }),
       stats: () => ask("stats"),
       episode: (id, turns = 0) => ask("episode", { id, turns }),
@@ -89,6 +95,18 @@ const run = {
   active: false,
 };
 
+/** Make a run the open one, if it is not. */
+async function openRun(name) {
+  if (name === run.folder) return;
+  if (runs.many && !runs.byName.has(name)) await updateRuns();
+  if (runs.many ? !runs.byName.has(name) : run.folder) throw new Error(`There is no run ${name} here.`);
+  const empty = { folder: name, name, generation: "", rows: [], live: [], byId: new Map(), main: new Map(), progress: {}, active: false };
+  Object.assign(run, empty, { problems: [], unreadable: 0, withVerdicts: true });
+  Object.assign(table, { words: "", state: "", repo: "", reason: "", sort: "", view: [], cursor: "", marked: new Set(), top: 0 });
+  opened.id = "";
+  await update();
+}
+
 function rowFrom(columns, values) {
   const row = Object.fromEntries(columns.map((column, i) => [column, values[i]]));
   row.tokens = row.read + row.written;
@@ -100,7 +118,10 @@ function rowFrom(columns, values) {
 async function update() {
   const before = run.generation;
   const had = JSON.stringify(run.live);
-  const news = await source.news(run.generation, run.rows.length);
+  const known = run.rows;
+  const [folder, length] = [run.folder, known.length];
+  const news = await source.news(run.generation, length);
+  if (run.folder !== folder || run.rows !== known || known.length !== length) return false; // another call was faster
   if (news.start === 0) {
     run.rows = [];
     run.byId = new Map();
@@ -140,9 +161,9 @@ function mainRows() {
 
 /** The address of an attempt, or of one of its turns. Tries that failed have their id behind the attempt's number. */
 function addressOf(row, turn) {
-  const isMain = run.main.get(`${row.task}\n${row.attempt}`) === row;
-  const parts = [run.folder, row.task, isMain ? row.attempt : `${row.attempt}.${row.id}`];
-  return `#/${[...parts, ...(turn ? [turn] : [])].map(encodeURIComponent).join("/")}`;
+  const isMain = row.folder || run.main.get(`${row.task}\n${row.attempt}`) === row;
+  const parts = [row.folder || run.folder, row.task, isMain ? row.attempt : `${row.attempt}.${row.id}`];
+  return addressTo(...parts, ...(turn ? [turn] : []));
 }
 
 /** The row of an address. */

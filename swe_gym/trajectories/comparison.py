@@ -1,0 +1,349 @@
+"""The comparison of runs over the same tasks.
+
+Only graded attempts count. Failed tries (infrastructure failures, cancelled and killed episodes) are neither resolved
+nor unresolved: they are counted separately, and a task without a graded attempt in a run is missing there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import UsageError
+from ..types import Frozen
+from .run_folder import RunInfo, read_episodes, read_failed, read_run
+from .statistics import difference_interval, mean_interval, pass_curve, sign_flip_test
+from .trajectory import Usage
+
+
+class Attempt(Protocol):
+    """What a comparison needs of an attempt, as `IndexLine` has it."""
+
+    @property
+    def task_id(self) -> str:
+        """Task id."""
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt, from 0."""
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the attempt is resolved."""
+
+    @property
+    def turns(self) -> int:
+        """Number of turns."""
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens and cost."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Wall-clock seconds by activity, and "total"."""
+
+
+class RunSummary(Frozen):
+    """A run in numbers.
+
+    Attributes:
+        name: Name of the run folder.
+        policy: Policy name.
+        model: Model name; empty if there is no model.
+        created: Start of the run (UTC, ISO 8601).
+        tasks: Number of tasks with a graded attempt.
+        graded: Number of graded attempts.
+        planned: Number of attempts that the run is to grade.
+        resolved: Mean over the tasks of the share of resolved attempts; None if nothing is graded.
+        low: Lower end of its 95 % confidence interval.
+        high: Upper end of it.
+        pass_at_k: k -> unbiased estimate over the tasks with at least k graded attempts.
+        turns: Mean number of turns of a graded attempt; None if nothing is graded.
+        seconds: Mean wall-clock seconds of a graded attempt; None if nothing is graded.
+        failed_tries: Number of failed tries.
+        prompt_tokens: Prompt tokens of all tries, failed ones included.
+        completion_tokens: Completion tokens of all tries.
+        cost: US dollars of all tries; None if no price is known.
+    """
+
+    name: str
+    policy: str
+    model: str
+    created: str
+    tasks: int
+    graded: int
+    planned: int
+    resolved: float | None
+    low: float
+    high: float
+    pass_at_k: dict[int, float]
+    turns: float | None
+    seconds: float | None
+    failed_tries: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+
+
+class RunResults(NamedTuple):
+    """The results of a run.
+
+    Attributes:
+        summary: The run in numbers.
+        info: Content of `run.json`.
+        outcomes: Whether each graded attempt is resolved, by task, in the order of the attempts.
+    """
+
+    summary: RunSummary
+    info: RunInfo
+    outcomes: Mapping[str, Sequence[bool]]
+
+
+class PairedDifference(Frozen):
+    """The difference of two runs over the tasks that both have graded.
+
+    Attributes:
+        first: Name of the first run.
+        second: Name of the second run.
+        tasks: Number of common tasks.
+        difference: Mean over the common tasks of the share of resolved attempts, second minus first; None without any.
+        low: Lower end of its 95 % confidence interval.
+        high: Upper end of it.
+        p_value: Two-sided p-value of `sign_flip_test`, not corrected for the number of pairs.
+        better: Number of tasks that the second run resolves more often.
+        worse: Number of tasks that it resolves less often.
+    """
+
+    first: str
+    second: str
+    tasks: int
+    difference: float | None
+    low: float
+    high: float
+    p_value: float
+    better: int
+    worse: int
+
+
+class TaskComparison(Frozen):
+    """A task in all runs.
+
+    Attributes:
+        task_id: Task id.
+        resolved: Number of resolved attempts in each run; None if the run has no graded attempt.
+        graded: Number of graded attempts in each run.
+        spread: Largest minus smallest share of resolved attempts: 0 if the runs agree.
+    """
+
+    task_id: str
+    resolved: tuple[int | None, ...]
+    graded: tuple[int, ...]
+    spread: float
+
+
+class Comparison(Frozen):
+    """A comparison of runs.
+
+    Attributes:
+        runs: The runs.
+        pairs: The paired difference of each two runs.
+        tasks: The tasks: disagreements first, largest first; then tasks that some run lacks; then the others.
+        settings: Settings that differ: name -> value in each run.
+        warnings: What makes the runs hard to compare.
+    """
+
+    runs: tuple[RunSummary, ...]
+    pairs: tuple[PairedDifference, ...]
+    tasks: tuple[TaskComparison, ...]
+    settings: dict[str, tuple[Any, ...]]
+    warnings: tuple[str, ...]
+
+
+def compare(folders: Sequence[str | os.PathLike[str]]) -> Comparison:
+    """Compare runs over the same tasks.
+
+    The tasks are the unit of the paired differences, since attempts at one task are not independent.
+
+    Args:
+        folders: The run folders, two or more. Running runs are compared as far as they are.
+
+    Raises:
+        UsageError: A folder is not a run folder or given twice, or there are fewer than two.
+    """
+    paths = [Path(folder) for folder in folders]
+    if len(paths) < 2:
+        raise UsageError("a comparison needs two or more run folders")
+    return compare_results(
+        [
+            summarize(name, read_run(path), read_episodes(path), read_failed(path))
+            for path, name in zip(paths, distinct_names(paths), strict=True)
+        ]
+    )
+
+
+def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Iterable[Attempt]) -> RunResults:
+    """Count the attempts of a run.
+
+    Args:
+        name: Name of the run.
+        info: Content of `run.json`.
+        graded: Graded attempts.
+        failed: Failed tries.
+    """
+    attempts, tries = sorted(graded, key=lambda one: one.attempt), list(failed)
+    outcomes: dict[str, list[bool]] = {}
+    for attempt in attempts:
+        outcomes.setdefault(attempt.task_id, []).append(attempt.resolved)
+    low, high = mean_interval(list(outcomes.values()))
+    used = [attempt.usage for attempt in (*attempts, *tries)]
+    cost = sum(usage.cost for usage in used)
+    summary = RunSummary(
+        name=name,
+        policy=str(info.config.get("policy", "")),
+        model=model_of(info),
+        created=info.created,
+        tasks=len(outcomes),
+        graded=len(attempts),
+        planned=len(info.tasks) * info.attempts,
+        resolved=_mean([sum(found) / len(found) for found in outcomes.values()]),
+        low=max(0.0, low),
+        high=min(1.0, high),
+        pass_at_k={point.k: point.value for point in pass_curve(outcomes)},
+        turns=_mean([attempt.turns for attempt in attempts]),
+        seconds=_mean([attempt.seconds.get("total", 0.0) for attempt in attempts]),
+        failed_tries=len(tries),
+        prompt_tokens=sum(usage.prompt_tokens for usage in used),
+        completion_tokens=sum(usage.completion_tokens for usage in used),
+        cost=cost or None,
+    )
+    return RunResults(summary, info, outcomes)
+
+
+def compare_results(results: Sequence[RunResults]) -> Comparison:
+    """Compare runs whose results have been read."""
+    settings = config_differences([result.info.config for result in results])
+    tasks = _compare_tasks([result.outcomes for result in results])
+    return Comparison(
+        runs=tuple(result.summary for result in results),
+        pairs=tuple(_compare_pair(*pair) for pair in itertools.combinations(results, 2)),
+        tasks=tasks,
+        settings={name: tuple(values) for name, values in settings.items()},
+        warnings=(*_differing_conditions(results, settings), *_missing_grades(results, tasks)),
+    )
+
+
+def _compare_pair(first: RunResults, second: RunResults) -> PairedDifference:
+    common = [task_id for task_id in first.outcomes if task_id in second.outcomes]
+    differences = [_share(second.outcomes[task_id]) - _share(first.outcomes[task_id]) for task_id in common]
+    low, high = difference_interval(differences)
+    return PairedDifference(
+        first=first.summary.name,
+        second=second.summary.name,
+        tasks=len(common),
+        difference=_mean([float(difference) for difference in differences]),
+        low=low,
+        high=high,
+        p_value=sign_flip_test(differences),
+        better=sum(difference > 0 for difference in differences),
+        worse=sum(difference < 0 for difference in differences),
+    )
+
+
+def _compare_tasks(outcomes: Sequence[Mapping[str, Sequence[bool]]]) -> tuple[TaskComparison, ...]:
+    rows = []
+    for task_id in sorted({task_id for run in outcomes for task_id in run}):
+        found = [run.get(task_id, ()) for run in outcomes]
+        shares = [_share(one) for one in found if one]
+        rows.append(
+            TaskComparison(
+                task_id=task_id,
+                resolved=tuple(sum(one) if one else None for one in found),
+                graded=tuple(len(one) for one in found),
+                spread=float(max(shares) - min(shares)),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.spread, 0 not in row.graded, row.task_id)))
+
+
+def _share(outcomes: Sequence[bool]) -> Fraction:
+    return Fraction(sum(outcomes), len(outcomes))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+# --- what differs between the runs --------------------------------------------------------------------------
+
+COMPARED = ("policy", "policy_options.", "seed")
+"""Settings that runs are compared by. All others should be equal: task source, tools, limits, grading, sandbox."""
+
+
+def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the fields in which configurations differ: dotted name -> value in each, None if it is missing."""
+    flat = [dict(_flat(config)) for config in configs]
+    names = sorted({name for values in flat for name in values})
+    found = {name: [values.get(name) for values in flat] for name in names}
+    return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """Return the last part of each path, or as many parts as distinguish them.
+
+    Raises:
+        UsageError: A folder is given twice.
+    """
+    paths = [folder.resolve() for folder in folders]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise UsageError(f"a run is given twice: {path}")
+    names: list[str] = []
+    for parts in range(1, max((len(path.parts) for path in paths), default=0) + 1):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def model_of(info: RunInfo) -> str:
+    """Return the model name of a run; empty if it has none."""
+    options = info.config.get("policy_options")
+    return str(options.get("model") or "") if isinstance(options, dict) else ""
+
+
+def _differing_conditions(results: Sequence[RunResults], settings: Mapping[str, Sequence[Any]]) -> Iterable[str]:
+    """Yield a warning for each condition that differs."""
+    conditions = {name: values for name, values in settings.items() if not name.startswith(COMPARED)}
+    versions = [result.info.swe_gym for result in results]
+    if len(set(versions)) > 1:
+        conditions["swe_gym version"] = versions
+    for name, values in conditions.items():
+        named = (f"{_said(value)} in {result.summary.name}" for value, result in zip(values, results, strict=True))
+        yield f"{name} differs: {', '.join(named)}"
+
+
+def _said(value: Any) -> str:
+    return "not set" if value in (None, "") else value if isinstance(value, str) else json.dumps(value)
+
+
+def _missing_grades(results: Sequence[RunResults], tasks: Sequence[TaskComparison]) -> Iterable[str]:
+    for summary in (result.summary for result in results):
+        if summary.graded < summary.planned:
+            yield f"{summary.name}: {summary.planned - summary.graded} of {summary.planned} attempts are not graded"
+    missing = sum(0 in task.graded for task in tasks)
+    if missing:
+        yield f"{missing} of {len(tasks)} tasks are not graded in every run; paired differences use common tasks only"

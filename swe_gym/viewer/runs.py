@@ -1,0 +1,161 @@
+"""The runs of a page: one run, or all run folders in a folder."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..trajectories.comparison import RunResults, compare_results, config_differences, summarize
+from ..trajectories.run_folder import RUN, RunInfo
+from .index import SLICE, Row, RunIndex
+
+
+class Runs:
+    """The runs of a page. Its methods may be called from any thread.
+
+    Args:
+        path: A run folder, a trajectory file, or a folder of run folders. New runs in it are found as they start.
+
+    Attributes:
+        name: Name of the folder or file.
+        many: Whether it is a folder of run folders.
+
+    Raises:
+        UsageError: The path is none of them.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        given = Path(path)
+        self.name = given.resolve().name
+        self._folder = given
+        self.many = given.is_dir() and not (given / RUN).exists() and any(given.glob(f"*/{RUN}"))
+        self._mutex = threading.Lock()
+        self._indexes: dict[str, RunIndex] = {} if self.many else {self.name: RunIndex(given)}
+        self._problems: dict[str, str] = {}
+        self._results: dict[str, tuple[tuple[str, int], RunResults]] = {}
+
+    def index(self, name: str = "") -> RunIndex:
+        """Return the index of a run.
+
+        Args:
+            name: Name of the run folder; empty if there is one run only.
+
+        Raises:
+            UsageError: There is no such run.
+        """
+        if self.many and name not in self._indexes:
+            self._find()
+        index = self._indexes.get(name or ("" if self.many else self.name))
+        if index is None:
+            raise UsageError(f"no run {name!r} in {self.name}")
+        return index
+
+    def news(self) -> dict[str, Any]:
+        """Read what is new, for about a second at most, and return all runs as plain JSON."""
+        if not self.many:
+            return {"many": False, "name": self.name, "runs": []}
+        indexes = self._find()
+        read = self._refresh(indexes)
+        indexes = {name: index for name, index in indexes.items() if name not in self._problems}
+        results = {name: self._result(name, index) for name, index in indexes.items()}
+        settings = config_differences([result.info.config for result in results.values()])
+        runs = [
+            {
+                **results[name].summary.model_dump(),
+                "active": index.active,
+                "behind": name not in read or index.behind,
+                "running": len(index.live) if index.active else 0,
+                "eta": index.progress.get("eta"),
+                "settings": {field: values[place] for field, values in settings.items()},
+            }
+            for place, (name, index) in enumerate(indexes.items())
+        ]
+        return {"many": True, "name": self.name, "runs": runs, "problems": self._problems}
+
+    def compare(self, names: Sequence[str]) -> dict[str, Any]:
+        """Compare runs as far as they have been read.
+
+        Args:
+            names: Names of the run folders.
+
+        Returns:
+            The `Comparison` as plain JSON, and `attempts`: for each task and run, the number, state, id of the row and
+            stop reason of each attempt.
+
+        Raises:
+            UsageError: There is no such run, or fewer than two.
+        """
+        indexes = [self.index(name) for name in dict.fromkeys(names)]
+        if len(indexes) < 2:
+            raise UsageError("choose two or more runs to compare")
+        for index in indexes:
+            index.read_all()
+        found = compare_results([self._result(name, self._indexes[name]) for name in dict.fromkeys(names)])
+        attempts = [_attempts(index) for index in indexes]
+        listed = {task.task_id for task in found.tasks}
+        return {
+            **found.model_dump(exclude={"runs"}),
+            "attempts": {
+                task_id: [run.get(task_id, []) for run in attempts]
+                for task_id in [*(task.task_id for task in found.tasks), *sorted(set().union(*attempts) - listed)]
+            },
+        }
+
+    def _find(self) -> dict[str, RunIndex]:
+        """Return the indexes of the run folders that are there now, by name."""
+        names = sorted(path.parent.name for path in self._folder.glob(f"*/{RUN}"))
+        with self._mutex:
+            self._problems = {}
+            for name in names:
+                if name in self._indexes:
+                    continue
+                try:
+                    self._indexes[name] = RunIndex(self._folder / name)
+                except UsageError as error:
+                    self._problems[name] = str(error)
+            self._indexes = {name: self._indexes[name] for name in names if name in self._indexes}
+            return self._indexes
+
+    def _refresh(self, indexes: dict[str, RunIndex]) -> set[str]:
+        """Read what is new in each run until the time is over. Return the names of the runs that were read."""
+        deadline = time.monotonic() + SLICE
+        read = set()
+        for name, index in sorted(indexes.items(), key=lambda pair: pair[0] in self._results):
+            if time.monotonic() > deadline:
+                break
+            try:
+                index.refresh()
+            except UsageError as error:  # its run.json was replaced by an invalid one
+                self._problems[name] = str(error)
+            read.add(name)
+        return read
+
+    def _result(self, name: str, index: RunIndex) -> RunResults:
+        """Return the results of a run, counted again if it has new rows."""
+        version = (index.generation, len(index.rows))
+        known = self._results.get(name)
+        if known is None or known[0] != version:
+            rows = index.rows[: version[1]]
+            judged, failed = [row for row in rows if row.judged], [row for row in rows if not row.judged]
+            info = index.run or RunInfo(experiment=name, config={}, config_hash="", tasks=(), attempts=0)
+            known = self._results[name] = (version, summarize(name, info, judged, failed))
+        return known[1]
+
+
+def _attempts(index: RunIndex) -> dict[str, list[tuple[int, str, str, str]]]:
+    """Return number, state, id of the row and stop reason of each attempt, by task. Of its tries, the graded one."""
+    best: dict[tuple[str, int], Row] = {}
+    for row in (*index.rows, *index.live):
+        known = best.get((row.task_id, row.attempt))
+        if known is None or not known.judged:
+            best[row.task_id, row.attempt] = row
+    found: dict[str, list[tuple[int, str, str, str]]] = {}
+    for task_id, attempt in sorted(best):
+        row = best[task_id, attempt]
+        found.setdefault(task_id, []).append((attempt, row.state, row.id, row.reason))
+    return found

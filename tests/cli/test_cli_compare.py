@@ -1,0 +1,50 @@
+"""`swe-gym compare`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from runs_on_disk import failed, trajectory, write_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    """Write two runs of eight tasks: the second resolves six more, and none less; another ninth task failed in it."""
+    tasks = tuple(f"t-{number}" for number in range(8))
+    paths = []
+    for name, resolved, more in (("small", tasks[:1], trajectory("u-1")), ("large", tasks[:7], failed("u-1"))):
+        config = {"policy": "llm", "policy_options": {"model": name}, "env": {"max_turns": 30}}
+        records = (trajectory(task, resolved=task in resolved) for task in tasks)
+        info = {"config": config, "tasks": (*tasks, "u-1"), "attempts": 1}
+        paths.append(write_run(tmp_path / "runs" / name, *records, more, **info))
+    return paths
+
+
+def test_compare_prints_runs_differences_and_disagreements(cli, runs: list[Path]) -> None:
+    done = cli("compare", *runs)
+    assert (done.status, done.err) == (0, "")
+    lines = [line.split() for line in done.out.splitlines()]
+    assert "small small 9/9 11.1 % 2.0 % to 43.5 % 1,980 $0.18 0".split() in lines
+    assert "large large 8/9 87.5 % 52.9 % to 97.8 % 1,980 $0.18 1".split() in lines
+    assert "large - small 8 +75.0 +18.9 to +100.0 0.031 6 0 2".split() in lines
+    assert "7 of 9 tasks differ or are missing in a run (resolved of graded):" in done.out
+    assert [line for line in lines if line[:1] == ["t-1"]] == [["t-1", "0/1", "1/1"]]
+    assert ["u-1", "0/1", "-"] in lines
+    assert "Warning: large: 1 of 9 attempts are not graded" in done.out
+
+
+def test_compare_prints_json(cli, runs: list[Path]) -> None:
+    found = json.loads(cli("compare", *runs, "--json").out)
+    assert found["pairs"][0]["p_value"] == pytest.approx(2 / 2**6)
+    assert [task["task_id"] for task in found["tasks"]] == [*(f"t-{n}" for n in range(1, 7)), "u-1", "t-0", "t-7"]
+    assert found["runs"][0]["pass_at_k"] == {"1": pytest.approx(1 / 9)}
+
+
+def test_compare_names_what_is_missing(cli, runs: list[Path]) -> None:
+    for arguments, problem in (
+        ([runs[0], "runs"], "has no run.json. Run folders in it: large, small"),
+        ([runs[0], "nowhere"], "nowhere does not exist"),
+        ([runs[0]], "two or more run folders"),
+    ):
+        refused = cli("compare", *arguments)
+        assert (refused.status, problem in refused.err) == (2, True)
