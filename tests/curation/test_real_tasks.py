@@ -12,6 +12,8 @@ from swe_gym.errors import MissingInterpreter, SandboxError
 from swe_gym.index import find_sdists
 from swe_gym.sandboxes.pythons import find_interpreter
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
 SAMPLE = (

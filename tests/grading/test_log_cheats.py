@@ -74,6 +74,8 @@ def test_modules_in_a_folder_that_the_command_changes_into(
 
 FORGED = """
 import os, shutil
+
+pytestmark = pytest.mark.slow
 root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 os.unlink(root + "/tests/test_cases.py")
 try:

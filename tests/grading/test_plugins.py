@@ -9,6 +9,8 @@ from plugin_cases import CASES, PluginCase, task_of
 from swe_gym.curation.validate import judge_diff
 from swe_gym.envs.group import SandboxGroup
 
+pytestmark = pytest.mark.slow
+
 PLAYED = [case for case in CASES if case.in_ci or os.environ.get("SWE_GYM_TEST_PLUGINS") == "all"]
 
 

@@ -25,6 +25,8 @@ import sys
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.plan import Plan
 
+pytestmark = pytest.mark.slow
+
 rollout(Plan(source="toy", policy="gold", attempts=int(sys.argv[2])), sys.argv[1], RolloutOptions(workers=4))
 """
 

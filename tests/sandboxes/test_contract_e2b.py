@@ -12,6 +12,8 @@ from swe_gym.sandboxes.e2b import E2BSandbox
 from swe_gym.testing import sandbox_contract
 from swe_gym.testing.sandbox_contract import Case
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("e2b")
 
 NOT_ISOLATED = "the test server isolates nothing"

@@ -13,6 +13,8 @@ from swe_gym.errors import MissingInterpreter, SandboxStartError, TaskError
 from swe_gym.sandboxes.pythons import PreparedPython, find_interpreter, prepare_python
 from swe_gym.types import PythonEnv
 
+pytestmark = pytest.mark.slow
+
 RUNNING = "{}.{}.{}".format(*sys.version_info)
 
 
