@@ -55,7 +55,7 @@ class SandboxGroup:
         self.spec = task_spec(task, options)
         self._sandboxes: list[Sandbox] = []
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close what its own thread is using
 
     def open_sealed(self) -> Sandbox:
         """Start a policy's sandbox: the task's starting state without anything that a policy must not see.
