@@ -44,7 +44,9 @@ def clean(
         try:
             found[name] = {"removed": list(SWEEPS.load(name)(options))}
         except SweGymError as error:
-            if backend or not isinstance(error, UsageError):  # without extra or configuration, there is nothing to clean
+            if backend or not isinstance(
+                error, UsageError
+            ):  # without extra or configuration, there is nothing to clean
                 found[name] = {"problem": str(error).splitlines()[0]}
     if as_json:
         print_json(found)

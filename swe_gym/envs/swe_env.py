@@ -604,14 +604,15 @@ def _close_group(group: SandboxGroup, owner: int) -> None:
 
     A thread closes them: the garbage collector may run while its own thread holds a lock that closing needs.
     """
-    if owner != os.getpid():
+    if group.closed or owner != os.getpid():
         return
     closer = threading.Thread(target=group.close, name="dropped environment", daemon=True)
-    with contextlib.suppress(RuntimeError):  # new Python versions start no thread while the interpreter exits
-        try:
-            closer.start()
-        except RuntimeError:
-            return group.close()
+    try:
+        closer.start()
+    except RuntimeError:  # new Python versions start no thread while the interpreter exits
+        with contextlib.suppress(RuntimeError):
+            group.close()
+    else:
         closer.join(DROP_SECONDS)
 
 
