@@ -19,7 +19,7 @@ def read_toml(path: str | Path) -> JsonObject:
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read the configuration {path}: {error}") from error
+        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
 

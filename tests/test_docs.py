@@ -17,6 +17,7 @@ from test_architecture import LAYERS
 import swe_gym
 from swe_gym import SandboxSpec
 from swe_gym.cli import app, load_command
+from swe_gym.cli.common import parse_pairs
 from swe_gym.tasks.file import write_tasks
 from swe_gym.types import Task
 from swe_gym.viewer.training_report import write_curves
@@ -179,11 +180,8 @@ def test_the_faq_has_the_words_that_people_search_for() -> None:
 def test_sandbox_options_of_pages_are_valid() -> None:
     for path in TEXTS:
         for quoted, plain in re.findall(r"--sandbox-option (?:'([^']*)'|([^\s`]+))", path.read_text(encoding="utf-8")):
-            name, _, value = (quoted or plain).partition("=")
-            if name != "NAME":
-                with contextlib.suppress(json.JSONDecodeError):
-                    value = json.loads(value)
-                SandboxSpec.model_validate({name: value})
+            if (quoted or plain) != "NAME=VALUE":
+                SandboxSpec.model_validate(parse_pairs("--sandbox-option", [quoted or plain]))
 
 
 def test_every_public_name_has_a_reference() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import MissingDependency, SweGymError, UsageError, unknown_name
+from ..errors import SweGymError, UsageError, unknown_name
 from ..registry import Registry
 from ..types import JsonObject
 from .common import AsJson, BackendOptions, open_console, parse_pairs, print_json
@@ -44,7 +44,9 @@ def clean(
         try:
             found[name] = {"removed": list(SWEEPS.load(name)(options))}
         except SweGymError as error:
-            if backend or not isinstance(error, MissingDependency):  # without the extra there is nothing to clean
+            if backend or not isinstance(
+                error, UsageError
+            ):  # without extra or configuration, there is nothing to clean
                 found[name] = {"problem": str(error).splitlines()[0]}
     if as_json:
         print_json(found)
@@ -60,4 +62,4 @@ def _print(found: JsonObject) -> None:
         removed = one.get("removed", ())
         console.print(f"{name}: {one.get('problem') or f'{len(removed)} removed ' + ' '.join(removed)}".rstrip())
     if not found:
-        console.print("Nothing to clean: no backend with containers is installed.")
+        console.print("Nothing to clean: no backend with containers is installed and configured.")

@@ -53,7 +53,9 @@ Backend = Annotated[str, typer.Option(help=BACKEND_HELP)]
 SandboxOptions = Annotated[
     list[str] | None,
     typer.Option(
-        "--sandbox-option", metavar="NAME=VALUE", help="Field of SandboxSpec, for example memory_mb=512. Repeatable."
+        "--sandbox-option",
+        metavar="NAME=VALUE",
+        help="Field of SandboxSpec, for example memory_mb=512, or backend option, as options.pull=never. Repeatable.",
     ),
 ]
 BackendOptions = Annotated[
@@ -273,16 +275,22 @@ def sandbox_options(backend: str, pairs: list[str] | None) -> JsonObject:
 
 
 def parse_pairs(option: str, pairs: list[str] | None) -> JsonObject:
-    """Parse `["max_tokens=512", "calls=text"]`. A value that is not JSON is text."""
+    """Parse `["memory_mb=512", "options.pull=never"]`. A value that is not JSON is text."""
     found: JsonObject = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UsageError(f"{option} {pair!r} is not NAME=VALUE")
+        *outer, name = name.split(".")
+        section = found
+        for part in outer:
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise UsageError(f"{option} {pair!r}: {part!r} has the value {section!r} already")
         try:
-            found[name] = json.loads(value)
+            section[name] = json.loads(value)
         except ValueError:
-            found[name] = value
+            section[name] = value
     return found
 
 

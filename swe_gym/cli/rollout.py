@@ -42,6 +42,7 @@ FIELDS = {
     "--policy-option": "policy.NAME=VALUE",
     "--env-option": "env.NAME=VALUE",
     "--format": "env.action_format=VALUE",
+    "--source": "tasks.source=VALUE",
     **{f"--{name.replace('_', '-')}": f"env.{name}=VALUE" for name in ("reward", "counter", "time_limit")},
     **{f"--max-{name}": f"budget.{name}=VALUE" for name in ("tokens", "cost")},
     **{f"--run-{name}": f"run.budget.{name}=VALUE" for name in Budget.model_fields},

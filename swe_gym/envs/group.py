@@ -46,6 +46,9 @@ class SandboxGroup:
         backend: Name of the backend.
         options: The user's `sandbox_options`.
         pool: Pool that may hold a started sandbox for the policy.
+
+    Attributes:
+        closed: Whether `close` was called.
     """
 
     def __init__(self, task: Task, backend: str, options: dict[str, Any], pool: WarmPool | None = None) -> None:
@@ -54,8 +57,8 @@ class SandboxGroup:
         self._kind = BACKENDS.load(backend)
         self.spec = task_spec(task, options)
         self._sandboxes: list[Sandbox] = []
-        self._closed = False
-        self._lock = threading.Lock()
+        self.closed = False
+        self._lock = threading.RLock()  # a signal handler may close what its own thread is using
 
     def open_sealed(self) -> Sandbox:
         """Start a policy's sandbox: the task's starting state without anything that a policy must not see.
@@ -127,7 +130,7 @@ class SandboxGroup:
 
     def _add(self, sandbox: Sandbox) -> None:
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise SandboxClosed("closed while a sandbox was starting")
             self._sandboxes.append(sandbox)
 
@@ -157,7 +160,7 @@ class SandboxGroup:
     def close(self) -> None:
         """Close all sandboxes; running calls raise `SandboxClosed`. Idempotent, never raises."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             sandboxes, self._sandboxes = self._sandboxes, []
         for sandbox in sandboxes:
             with contextlib.suppress(SandboxError):  # the others must be closed too

@@ -75,7 +75,7 @@ def register_tasks(
 
     Args:
         source: The task source, as in `SweEnv`.
-        ids: The task ids; None registers all tasks of the source.
+        ids: The task ids, as a list; None registers all tasks of the source.
         prefix: The namespace; None is "SWE-" and the source's name. It may hold letters, digits, "_" and "-".
         **source_options: Arguments of the source.
 
@@ -83,7 +83,7 @@ def register_tasks(
         The new ids, in the order of the tasks.
 
     Raises:
-        UsageError: The prefix is invalid, or another environment has one of the ids.
+        UsageError: The prefix or `ids` is invalid, or another environment has one of the ids.
     """
     from ..tasks import load_source  # here, so that `import swe_gym` stays light
     from .checks import json_native
@@ -91,6 +91,8 @@ def register_tasks(
     prefix = f"SWE-{source}" if prefix is None else prefix
     if not re.fullmatch(r"[A-Za-z0-9_-]+", prefix):
         raise UsageError(f"invalid prefix {prefix!r}: it may hold letters, digits, '_' and '-'; pass another prefix=")
+    if isinstance(ids, str):
+        raise UsageError(f"ids must be a list of task ids, not {ids!r}: write ids=[{ids!r}]")
     options = json_native(source_options=source_options)["source_options"]
     names = load_source(source, **options).ids() if ids is None else ids
     specs = [

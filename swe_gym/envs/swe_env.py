@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -43,6 +44,10 @@ MAX_ACTION = 1_000_000
 
 SANDBOX_FAILED = "The episode ended: its sandbox failed."
 """Observation after a sandbox failure: constant, so that policies learn nothing about the failure."""
+
+
+DROP_SECONDS = 1.0
+"""Maximum seconds to wait until the sandboxes of a dropped environment are closed."""
 
 
 class SweEnv(gymnasium.Env[str, str]):
@@ -186,7 +191,7 @@ class SweEnv(gymnasium.Env[str, str]):
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._pool: WarmPool | None = None
         self._wanted: SandboxSpec | None = None  # the sandbox that the pool is starting
-        self._group_lock = threading.Lock()  # guards _group, which close() may take from any thread
+        self._group_lock = threading.RLock()  # guards _group, which any thread or signal handler may take to close it
         self._turn_lock = threading.RLock()  # held while tools run; re-entrant, as a signal handler may call close
 
     # --- the Gymnasium verbs ----------------------------------------------------------------------------
@@ -595,9 +600,20 @@ class SweEnv(gymnasium.Env[str, str]):
 
 
 def _close_group(group: SandboxGroup, owner: int) -> None:
-    """Close the sandboxes of an environment that was dropped. A fork of the process leaves them alone."""
-    if owner == os.getpid():
-        group.close()
+    """Close the sandboxes of an environment that was dropped. A fork of the process leaves them alone.
+
+    A thread closes them: the garbage collector may run while its own thread holds a lock that closing needs.
+    """
+    if group.closed or owner != os.getpid():
+        return
+    closer = threading.Thread(target=group.close, name="dropped environment", daemon=True)
+    try:
+        closer.start()
+    except RuntimeError:  # new Python versions start no thread while the interpreter exits
+        with contextlib.suppress(RuntimeError):
+            group.close()
+    else:
+        closer.join(DROP_SECONDS)
 
 
 def _note_on_ignored(action: Action | None) -> str:

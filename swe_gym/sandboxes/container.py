@@ -85,8 +85,8 @@ class ContainerSandbox(RunnerSandbox):
         super().__init__(spec)
         if spec.python and spec.python.requirements and not spec.image:
             raise Unsupported(
-                f"backend {self.name!r} installs no requirements: use an image that has them, "
-                "sandbox_options={'image': ...} (`swe-gym images build` makes it), or backend='local'"
+                f"backend {self.name!r} installs no requirements: set the sandbox option `image` to one that "
+                "has them (`swe-gym images build` makes it), or use the local backend"
             )
         self._activation = activate
         self._running = running

@@ -23,7 +23,7 @@ BUNDLE_TASKS = "tasks.jsonl"
 HUB = "hf://"
 """Prefix of a bundle on the Hugging Face Hub: "hf://owner/name" or "hf://owner/name@revision"."""
 
-NO_TASK = "no task_id. Rows as a dataset publishes them have a source of their own: 'swebench', 'r2e', ..."
+NO_TASK = "no task_id. For the rows of a public dataset, use its source ('swebench', 'r2e', ...) with the argument path"
 
 _JSON = {name for name, field in Task.model_fields.items() if field.annotation not in (str, float, str | None)}
 """The fields that a parquet file holds as columns of JSON text."""

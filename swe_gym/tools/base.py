@@ -155,6 +155,10 @@ def parameters_of(run: Run, *, skip: int) -> dict[str, object]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
+JSON_TYPE = re.compile(r"(str|int|float|bool|list|dict|Literal)\b")
+"""Beginning of an annotation that belongs to an argument, not to a context."""
+
+
 def _check_callable(run: Run, place: int) -> None:
     """Raise `UsageError` for a function that cannot be called as a tool. `place` is that of its context."""
     name = run.__qualname__
@@ -163,8 +167,7 @@ def _check_callable(run: Run, place: int) -> None:
     first = dict(enumerate(inspect.signature(run).parameters.values())).get(place)
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
         raise UsageError(f"tool {name} has no parameter for its context: add `context: ToolContext` in first place")
-    hint = first.annotation
-    if hint not in (first.empty, Any, object) and not str(getattr(hint, "__name__", hint)).endswith("Context"):
+    if JSON_TYPE.match(getattr(first.annotation, "__name__", str(first.annotation))):
         raise UsageError(f"tool {name} has {first.name!r} in first place: add `context: ToolContext` before it")
 
 

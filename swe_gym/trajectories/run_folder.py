@@ -306,11 +306,11 @@ class RunFolder:
                 f"{self._trajectories.path} holds an episode twice: remove one of the lines and delete index.jsonl"
             )
         if known < len(indexed):
-            self._index.rewrite(entry.model_dump_json() for entry in entries[:known])
+            self._index.rewrite(map(_line, entries[:known]))
         if len(entries) > known:
             logger.warning("%s: added %d missing lines to the index", self.path, len(entries) - known)
         for entry in entries[known:]:
-            self._index.append(entry.model_dump_json())
+            self._index.append(_line(entry))
         return finished
 
     def _gather_live(self) -> int:
@@ -340,7 +340,7 @@ class RunFolder:
         with self._mutex:
             offset, length = self._trajectories.append(line, sync=True)
             entry = index_line(trajectory, offset, length)
-            self._index.append(entry.model_dump_json())
+            self._index.append(_line(entry))
             self.finished[entry.key] = entry
         self._live_path(trajectory.task_id, trajectory.attempt).unlink(missing_ok=True)
 
@@ -495,6 +495,11 @@ def index_line(trajectory: Trajectory, offset: int, length: int) -> IndexLine:
         usage=trajectory.usage,
         seconds=trajectory.seconds,
     )
+
+
+def _line(entry: IndexLine) -> str:
+    """Return the line of an entry, in ASCII like every line of the folder."""
+    return json.dumps(entry.model_dump())
 
 
 def differences(old: Any, new: Any, name: str = "") -> Iterator[str]:

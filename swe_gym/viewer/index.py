@@ -255,7 +255,7 @@ class RunIndex:
 
     def _read_progress(self, folder: Path) -> None:
         path = folder / PROGRESS
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, ValueError):  # a copy may be damaged
             self.active = time.time() - path.stat().st_mtime < STALE
             self.progress = json.loads(path.read_bytes())
         self.active = self.active and self.progress.get("running", 0) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -63,7 +64,7 @@ def write_note(path: Path, content: bytes) -> None:
     except ValidationError as error:
         raise UsageError(f"invalid note: {wrong_fields(error)}") from error
     try:
-        append_line(path, note.model_dump_json(ensure_ascii=True))
+        append_line(path, json.dumps(note.model_dump()))
     except OSError as error:
         raise UsageError(
             f"cannot save the note in {path} ({error.strerror}): make the folder writable, or copy the run"

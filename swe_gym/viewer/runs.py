@@ -90,13 +90,13 @@ class Runs:
         Raises:
             UsageError: There is no such run, or fewer than two.
         """
-        indexes = [self.index(name) for name in dict.fromkeys(names)]
+        indexes = {name: self.index(name) for name in names}
         if len(indexes) < 2:
             raise UsageError("choose two or more runs to compare")
-        for index in indexes:
+        for index in indexes.values():
             index.read_all()
-        found = compare_results([self._result(name, self._indexes[name]) for name in dict.fromkeys(names)])
-        attempts = [_attempts(index) for index in indexes]
+        found = compare_results([self._result(name, index) for name, index in indexes.items()])
+        attempts = [_attempts(index) for index in indexes.values()]
         listed = {task.task_id for task in found.tasks}
         return {
             **found.model_dump(exclude={"runs"}),
@@ -116,7 +116,7 @@ class Runs:
                     continue
                 try:
                     self._indexes[name] = RunIndex(self._folder / name)
-                except UsageError as error:
+                except (UsageError, OSError) as error:
                     self._problems[name] = str(error)
             self._indexes = {name: self._indexes[name] for name in names if name in self._indexes}
             return self._indexes
@@ -130,7 +130,7 @@ class Runs:
                 break
             try:
                 index.refresh()
-            except UsageError as error:  # its run.json was replaced by an invalid one
+            except (UsageError, OSError) as error:  # such as a run.json that was replaced by an invalid one
                 self._problems[name] = str(error)
             read.add(name)
         return read

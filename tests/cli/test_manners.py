@@ -43,6 +43,7 @@ COMMAND_MISTAKES: list[tuple[str, str]] = [
     ("rollout toy attempts", "write section.field=value, for example run.retries=0"),
     ("validate --slice 5", "--slice '5' is invalid: write START:STOP"),
     ("validate --sandbox-option memory_mb", "is not NAME=VALUE"),
+    ("validate --sandbox-option options=1 --sandbox-option options.x=1", "'options' has the value 1 already"),
     ("bench rollout --workers 1,a", "write numbers separated by commas, for example 1,4,16"),
     ("doctor --backend-option namespace=x", "--backend-option requires --cluster"),
     ("tasks split parts --part train", "expected NAME=SHARE, such as train=0.9"),
@@ -214,3 +215,11 @@ def test_facts_are_json_on_request(cli: Any, line: str, keys: set[str]) -> None:
     said = said[0] if isinstance(said, list) else said
     assert keys <= set(said)
     assert ("oracle" in said) == ("--oracle" in line)
+
+
+@pytest.mark.usefixtures("_bare")
+def test_clean_omits_backends_that_are_not_configured(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("kubernetes")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/config")
+    assert "kubernetes" not in json.loads(cli("clean", "--json").out)
+    assert "the backend options `kubeconfig` and `context`" in cli("clean", "--backend", "kubernetes").out

@@ -4,6 +4,7 @@ import gc
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, RenderCollection
 
 from swe_gym.envs.registration import FAMILIES
 from swe_gym.errors import SandboxClosed, UsageError
+from swe_gym.sandboxes.local import LocalSandbox
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import write_tasks
 
@@ -173,6 +175,29 @@ def test_an_environment_dropped_without_close_leaves_nothing(project: dict[str, 
     sandbox = env.unwrapped.sandbox  # type: ignore[attr-defined]  # an Env to the checker
     del env  # its resources would warn, which is an error here
     gc.collect()
+    with pytest.raises(SandboxClosed):
+        sandbox.exec(["true"])
+
+
+BUSY = threading.Lock()
+
+
+class BusySandbox(LocalSandbox):
+    """A sandbox whose `close` needs a lock of the process, as pods and microVMs do."""
+
+    def _close(self) -> None:
+        with BUSY:
+            super()._close()
+
+
+@pytest.mark.timeout(60)
+def test_an_environment_may_be_dropped_by_a_thread_that_holds_a_lock(project: dict[str, str]) -> None:
+    env = gym.make("SWE/Local-v0", backend=f"{__name__}:BusySandbox", **project)
+    env.reset()
+    sandbox = env.unwrapped.sandbox  # type: ignore[attr-defined]  # an Env to the checker
+    with BUSY:  # the garbage collector may run here
+        del env
+        gc.collect()
     with pytest.raises(SandboxClosed):
         sandbox.exec(["true"])
 

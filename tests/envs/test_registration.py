@@ -71,6 +71,11 @@ def test_a_prefix_must_be_valid() -> None:
         register_tasks("toy", prefix="A/B")
 
 
+def test_one_id_is_not_a_list_of_ids() -> None:
+    with pytest.raises(UsageError, match=r"write ids=\['jot-recurring-steps'\]"):
+        register_tasks("toy", "jot-recurring-steps")
+
+
 def test_twenty_five_thousand_ids_are_registered() -> None:
     names = [f"repo__task-{number}" for number in range(25_000)]
     ids = register_tasks("env_parts:ManySource", names, prefix="Large")

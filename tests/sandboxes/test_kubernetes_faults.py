@@ -136,7 +136,7 @@ def test_a_cluster_that_never_answered_fails_before_the_deadline(server: Kuberne
     [
         (401, "Unauthorized", "Renew the credentials"),
         (403, 'User "x" cannot create resource "pods"', "Apply the Role"),
-        (403, 'violates PodSecurity "baseline:latest": NET_ADMIN', "'network': 'policy'"),
+        (403, 'violates PodSecurity "baseline:latest": NET_ADMIN', "network=policy"),
         (403, "failed quota: gpus: must specify limits.example.com/gpu", "quota requires limits"),
         (404, 'namespaces "tests" not found', "the namespace does not exist"),
         (422, "spec.containers: Invalid value", "the request is invalid"),

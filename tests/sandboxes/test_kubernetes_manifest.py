@@ -153,9 +153,9 @@ def test_the_program_starts_with_its_length() -> None:
     ("spec", "options", "words"),
     [
         (SandboxSpec(user="nobody"), {}, "takes a uid"),
-        (SandboxSpec(user="1000"), {}, "'network': 'policy'"),
+        (SandboxSpec(user="1000"), {}, "network=policy"),
         (SandboxSpec(), {"capabilities": ["FLY"]}, "FLY"),
-        (SandboxSpec(min_isolation="vm"), {}, "runtime class"),
+        (SandboxSpec(min_isolation="vm"), {}, "runtime_class"),
     ],
 )
 def test_unsupported_specs(spec: SandboxSpec, options: dict[str, Any], words: str) -> None:

@@ -3,7 +3,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
@@ -171,6 +171,16 @@ def _recursive(context: ToolContext, tree: Tree) -> ToolResult:
 def test_a_function_that_cannot_be_described_is_refused(function: Callable[..., ToolResult], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         tool(function)
+
+
+@pytest.mark.parametrize("annotation", [Any, object, "Any", "object", "'ToolContext'", "ToolContext | None"])
+def test_a_context_may_have_any_annotation(annotation: object) -> None:
+    def look(context: ToolContext, path: str) -> ToolResult:
+        """Look."""
+        raise NotImplementedError
+
+    look.__annotations__["context"] = annotation
+    assert list(tool(look).spec.parameters["properties"]) == ["path"]
 
 
 class Mode(enum.StrEnum):

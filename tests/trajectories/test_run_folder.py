@@ -42,7 +42,8 @@ def trajectory(task_id: str = "a", attempt: int = 0, text: str = "hm") -> Trajec
 
 
 def test_the_index_finds_every_episode(tmp_path: Path) -> None:
-    written = [trajectory("a"), trajectory("b", text="x" * 100_000), trajectory("a", 1)]
+    accented = trajectory("a", 1).model_copy(update={"repo": "zoë/日本"})
+    written = [trajectory("a"), trajectory("b", text="x" * 100_000), accented]
     with RunFolder(tmp_path / "run", RUN) as folder:
         for one in written:
             folder.add(one)

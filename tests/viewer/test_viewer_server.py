@@ -279,6 +279,8 @@ def test_runs_come_and_go(runs: ViewServer, tmp_path: Path) -> None:
         assert (new["name"], new["active"], new["graded"], new["planned"], new["eta"]) == ("new", True, 1, 4, 9.0)
         folder.add(trajectory("b-2", resolved=True))
         assert get(runs, "api/runs").json["runs"][1]["resolved"] == 0.5
+    (tmp_path / "runs" / "new" / "progress.json").write_text("{")  # the copy of a run that was going on
+    assert len(get(runs, "api/runs").json["runs"]) == 3
     (tmp_path / "runs" / "new" / "run.json").write_text("{}")
     listed = get(runs, "api/runs").json
     assert ([one["name"] for one in listed["runs"]], list(listed["problems"])) == (["compare", "one, two"], ["new"])

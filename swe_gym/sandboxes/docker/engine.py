@@ -24,7 +24,7 @@ ENGINE_ERRORS = (docker.errors.DockerException, requests.exceptions.RequestExcep
 
 NO_ENGINE = (
     "Start it (`systemctl start docker`, or Docker Desktop), or select another one with DOCKER_HOST or "
-    "sandbox_options={'options': {'base_url': ...}}."
+    "the backend option `base_url`."
 )
 NOT_ALLOWED = (
     "Join the socket's group (`sudo usermod -aG docker $USER`, then log in again), or run rootless Docker or Podman "

@@ -238,7 +238,8 @@ def _refusal(image: str, text: str, *, transient: bool = True) -> Exception:
         return SandboxStartError(message, reason="image", detail=text)
     if any(words in lowered for words in ("not found", "manifest unknown", "no such image", "invalid reference")):
         return SandboxStartError(f"image {image!r} does not exist", reason="image", detail=text)
-    return SandboxStartError(f"image {image!r} cannot be pulled", reason="image", retryable=transient, detail=text)
+    message = f"image {image!r} cannot be pulled. Check the engine's network, proxy and mirror: `docker pull {image}`"
+    return SandboxStartError(message, reason="image", retryable=transient, detail=text)
 
 
 def _retry_after(text: str) -> float | None:

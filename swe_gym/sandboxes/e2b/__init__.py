@@ -36,7 +36,7 @@ class E2BSandbox(ContainerSandbox):
         options = parse_options(E2BOptions, spec.options, self.name)
         super().__init__(public_spec(spec, options), options.activate)
         self.options = options
-        advice = "Declare what the service provides: sandbox_options={'options': {'isolation': ...}}."
+        advice = "Declare what the service provides with the backend option `isolation`."
         demand_isolation(spec, options.isolation, self.name, advice)
         self._instance = Instance(options, self.spec, self.id)
         self._opening: Future[None] = Future()

@@ -111,7 +111,7 @@ def resolve_access(options: E2BOptions) -> Access:
     if not key:
         raise UsageError(
             f"backend 'e2b' has no API key. Set the environment variable {options.api_key_env}, or name another one "
-            "with sandbox_options={'options': {'api_key_env': ...}}"
+            "with the backend option `api_key_env`"
         )
     own = options.domain is not None  # addresses in the environment belong to the domain in the environment
     domain = options.domain or os.environ.get("E2B_DOMAIN") or DEFAULT_DOMAIN
@@ -120,7 +120,7 @@ def resolve_access(options: E2BOptions) -> Access:
     if own and sandbox_url and not options.sandbox_url:  # the SDK would send this domain's token there
         raise UsageError(
             f"backend 'e2b': E2B_SANDBOX_URL in the environment does not belong to domain {domain!r}. "
-            "Unset it, or also pass sandbox_options={'options': {'sandbox_url': ...}}"
+            "Unset it, or also set the backend option `sandbox_url`"
         )
     return Access(api_key=SecretStr(key), domain=domain, api_url=api_url.rstrip("/"), sandbox_url=sandbox_url)
 

@@ -41,7 +41,7 @@ class KubernetesSandbox(ContainerSandbox):
         self.options = parse_options(KubernetesOptions, spec.options, self.name)
         super().__init__(spec, self.options.activate, self.options.running)
         manifest.check(spec, self.options)
-        advice = "Name a runtime class of gVisor or Kata: sandbox_options={'options': {'runtime_class': ...}}."
+        advice = "Set the backend option `runtime_class` to one of gVisor or Kata."
         demand_isolation(spec, self._isolation(), self.name, advice)
         self._cluster: Cluster | None = None
         self._view: PodView | None = None

@@ -282,8 +282,8 @@ def _configure(kubeconfig: str | None, context: str | None) -> tuple[Any, str]:
         return configuration, (SERVICE_ACCOUNT / "namespace").read_text().strip() or "default"
     except (config.ConfigException, OSError) as error:
         raise UsageError(
-            f"no Kubernetes cluster is configured: {str(error).rstrip('.')}. Set KUBECONFIG, pass "
-            "sandbox_options={'options': {'kubeconfig': ..., 'context': ...}}, or run in a pod with a service account."
+            f"no Kubernetes cluster is configured: {str(error).rstrip('.')}. Set KUBECONFIG or the backend "
+            "options `kubeconfig` and `context`, or run in a pod with a service account."
         ) from error
 
 

@@ -82,8 +82,8 @@ def check(spec: SandboxSpec, options: KubernetesOptions) -> None:
     uid = user_id(spec)
     if uid and unplugs(spec, options):
         raise Unsupported(
-            f"only root can take the network down, not user={spec.user!r}. Close it by a NetworkPolicy and pass "
-            "sandbox_options={'options': {'network': 'policy'}}, or pass network='egress'"
+            f"only root can take the network down, not user={spec.user!r}. Close it by a NetworkPolicy and set the "
+            "backend option network=policy, or set the sandbox option network=egress"
         )
     for name in options.capabilities:
         if name not in CAPABILITIES:

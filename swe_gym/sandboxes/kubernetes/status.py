@@ -245,7 +245,7 @@ def _advice(error: ApiError) -> str:
     if error.status == 403 and "PodSecurity" in error.message:
         return (
             "the namespace's pod security standard forbids it. For 'baseline', close the network by a NetworkPolicy "
-            "and set the option 'network': 'policy'; for 'restricted', also set 'capabilities': [] and a numeric user"
+            "and set the backend option network=policy; for 'restricted', also set capabilities=[] and a numeric user"
         )
     if error.status == 403 and "must specify" in error.message:
         return "the namespace's quota requires limits other than CPU, memory and disk"

@@ -61,8 +61,8 @@ class LocalSandbox(RunnerSandbox):
             raise Unsupported("the local backend cannot limit CPUs: omit `cpus`, or use a container backend")
         if spec.image and spec.workspace is None:
             raise Unsupported(
-                f"the local backend cannot run the image {spec.image}: use backend='docker' or another container "
-                "backend, or pass the code, sandbox_options={'workspace': ...}"
+                f"the local backend cannot run the image {spec.image}: use a container backend such as docker, or "
+                "set the sandbox option `workspace` to the code"
             )
         if spec.user not in (None, "root"):
             raise Unsupported(

@@ -51,7 +51,7 @@ async function show() {
       "section",
       { class: "problem" },
       el("h2", {}, "Cannot show this page"),
-      el("p", {}, error.message),
+      el("p", {}, error instanceof URIError ? "The address is incomplete." : error.message),
       el("a", { href: "#/" }, runs.many ? "← Runs" : "← Episodes"),
     );
   }
