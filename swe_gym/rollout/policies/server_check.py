@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ...errors import PolicyError, UsageError, unknown_name
 from ...types import JsonObject
-from .chat_client import ChatClient
+from .chat_client import ChatClient, without_key
 from .llm import LLMPolicies
 
 LIST_SECONDS = 4.0
@@ -145,7 +145,7 @@ def _send(client: ChatClient, options: LLMPolicies, names: tuple[str, ...], *, n
         if names and options.model not in names and status in (400, 404):
             raise unknown_name(f"model at {options.server}:", options.model, names) from error
         if native and status in (400, 404, 422, 500, 501) and _answers(client, request):
-            raise UsageError(f"{options.server} refuses tool calls: {_said(error)}. {TOOLS_FIX}") from error
+            raise UsageError(f"{options.server} refuses tool calls: {_said(error, options)}. {TOOLS_FIX}") from error
         _refuse(error, options)
     return ServerFacts(names, None, bool(answer.message.get("tool_calls")) if native else None)
 
@@ -165,11 +165,11 @@ def _status(error: PolicyError) -> int:
     return getattr(error.__cause__, "status_code", 0)
 
 
-def _said(error: PolicyError) -> str:
+def _said(error: PolicyError, options: LLMPolicies) -> str:
     """Return what the server said, without our words around it."""
     body = getattr(error.__cause__, "body", None)
     said = body.get("message") if isinstance(body, dict) else None
-    return str(said or error).rstrip(".")[:300]
+    return without_key(str(said or error), options.key).rstrip(".")[:300]
 
 
 def _refuse(error: PolicyError, options: LLMPolicies) -> NoReturn:
@@ -178,7 +178,7 @@ def _refuse(error: PolicyError, options: LLMPolicies) -> NoReturn:
         where = "api_key" if options.api_key else options.api_key_variable
         fix = f"correct {where}" if options.key else f"set the environment variable {where}"
         raise UsageError(
-            f"{options.server} refused the API key: {_said(error)}. Fix: {fix}, or name another variable: "
+            f"{options.server} refused the API key: {_said(error, options)}. Fix: {fix}, or name another variable: "
             "policy.api_key_variable=NAME"
         ) from error
     fixes = {
