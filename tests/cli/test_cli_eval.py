@@ -11,7 +11,7 @@ from runs_on_disk import run_info
 
 from swe_gym.rollout.policies.prices import known_prices
 from swe_gym.testing.loopback import Exchange
-from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
+from swe_gym.testing.openai_server import CHAT, MODELS, OpenAIServer, Reply
 from swe_gym.trajectories.comparison import compare
 from swe_gym.trajectories.run_folder import read_run
 from swe_gym.trajectories.trajectory import Usage
@@ -120,6 +120,8 @@ def test_slices_and_failures(cli, server: OpenAIServer, tmp_path: Path) -> None:
     result = cli("eval", "-t", "toy:1", "--model", "scripted", "--model", "scripted", *MODEL[2:])
     assert "two models would share the run folder runs/toy-scripted" in result.err
     assert cli("eval", "-t", "toy[2:4]", *MODEL, "--check").out.endswith("without --check.\n")
+    server.inject(MODELS, status=403)  # a key that may only chat
+    assert "Everything is ready" in cli("eval", "-t", "toy[2:4]", *MODEL, "--check").out
     assert not (tmp_path / "runs").exists()
     server.inject(CHAT, skip=1, times=None, status=400, body={"error": {"message": f"no quota: {server.api_key}"}})
     failed = cli("eval", "-t", "toy[2:4]", *MODEL)

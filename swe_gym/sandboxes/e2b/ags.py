@@ -8,6 +8,7 @@ image holds it, or an image volume with the program is mounted. See `CreateSandb
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -67,11 +68,12 @@ class Tools:
         self._sdk = _Sdk()
         self._client = self._sdk.connect(region, endpoint, timeout)
 
-    def make(self, image: str, settings: ToolSettings, *, timeout: float) -> str:
+    def make(self, image: str, settings: ToolSettings, *, timeout: float, stop: threading.Event) -> str:
         """Return the name of an image's tool once it is active. It is made unless it exists.
 
         Raises:
-            SandboxStartError: The service refused the tool, or the tool failed or was not active in time.
+            SandboxStartError: The service refused the tool, the tool failed or was not active in time, or `stop` was
+                set.
         """
         deadline = time.monotonic() + timeout
         name = tool_name(image, settings)
@@ -82,7 +84,8 @@ class Tools:
                 raise SandboxStartError(f"AGS tool {name} of {image}: {state}. Remove it in the console, and try again")
             if time.monotonic() > deadline:
                 raise SandboxStartError(f"AGS tool {name} of {image} is still {state} after {timeout:.0f} s")
-            time.sleep(POLL_SECONDS)
+            if stop.wait(POLL_SECONDS):
+                raise SandboxStartError("interrupted")
         return name
 
     def states(self) -> dict[str, str]:
