@@ -29,13 +29,11 @@ class ServerFacts(NamedTuple):
     """What a server told.
 
     Attributes:
-        models: The models that it serves, as far as it lists them.
         context: Context length of the model in tokens; None if the server does not tell it.
         called: Whether the model called the tool of the short request; None if it was offered none.
         note: What the user should know; empty if nothing.
     """
 
-    models: tuple[str, ...]
     context: int | None
     called: bool | None
     note: str = ""
@@ -142,14 +140,14 @@ def _send(client: ChatClient, options: LLMPolicies, names: tuple[str, ...], *, n
         answer = client.complete({**request, "tools": [PING]} if native else request)
     except PolicyError as error:
         if error.reason == "rate_limit" and "quota" not in str(error).lower():
-            return ServerFacts(names, None, None, f"not checked further: {error}")
+            return ServerFacts(None, None, f"not checked further: {error}")
         status = _status(error)
         if names and options.model not in names and status in (400, 404):
             raise unknown_name(f"model at {options.server}:", options.model, names) from error
         if native and status in (400, 404, 422, 500, 501) and _answers(client, request):
             raise UsageError(f"{options.server} refuses tool calls: {_said(error, options)}. {TOOLS_FIX}") from error
         _refuse(error, options)
-    return ServerFacts(names, None, bool(answer.message.get("tool_calls")) if native else None)
+    return ServerFacts(None, bool(answer.message.get("tool_calls")) if native else None)
 
 
 def _answers(client: ChatClient, request: JsonObject) -> bool:
