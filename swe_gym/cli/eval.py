@@ -1,8 +1,9 @@
 """`swe-gym eval`: evaluate models on tasks, from the model's name to a table of results."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -12,8 +13,9 @@ from rich.text import Text
 from ..envs.sources import shared_source
 from ..errors import UsageError
 from ..rollout.engine import RolloutStopped
-from ..rollout.plan import Plan
+from ..rollout.plan import Plan, hash_config
 from ..tasks import TaskSource
+from ..trajectories.run_folder import check_run
 from ..types import JsonObject
 from ..viewer.results import RESULTS, write_results
 from .common import (
@@ -46,9 +48,6 @@ from .rollout import (
 )
 from .rollout_display import dollars, duration
 
-if TYPE_CHECKING:
-    from ..rollout.policies.prices import Prices
-
 MOST_REPOSITORIES = 25
 
 COMMAND_CLASS = RolloutCommand
@@ -63,13 +62,11 @@ class Evaluation(NamedTuple):
         config: Its configuration.
         plan: Its plan.
         tasks: Its task source, held so that it is read once.
-        prices: Prices of the model; None if they are unknown.
     """
 
     config: RolloutConfig
     plan: Plan
     tasks: TaskSource
-    prices: "Prices | None"
 
 
 @takes_filter()
@@ -142,14 +139,15 @@ def _prepare(console: Console, config: RolloutConfig) -> Evaluation:
     chosen = read_tasks(tasks, plan.tasks or ())
     if "backend" not in plan.env:
         plan = plan.model_copy(update={"env": {**plan.env, "backend": backend_for(chosen)}})
+    asked = plan.config()
+    check_run(config.folder, asked, hash_config(asked))
     check_room(config.folder, "the run folder", "choose another folder: --output")
     for fact in check_sandboxes(plan, chosen):
         console.print(f"{fact.what:8}{fact.said}")
     limited = plan.budget.cost is not None or config.run.budget.cost is not None
-    told, prices = check_model(plan, cost_limit=limited)
-    if told is not None:
+    if (told := check_model(plan, cost_limit=limited)) is not None:
         console.print(f"{told.what:8}{told.said}")
-    return Evaluation(config, plan, tasks, prices)
+    return Evaluation(config, plan, tasks)
 
 
 def _run(console: Console, ready: list[Evaluation], *, as_json: bool) -> None:
@@ -164,7 +162,7 @@ def _run(console: Console, ready: list[Evaluation], *, as_json: bool) -> None:
                 _, interrupted = play(console, one.plan, folder, one.config.run)
             except RolloutStopped as error:
                 stopped = error
-            found.append({**write_results(folder, one.prices.cost if one.prices else None), "folder": str(folder)})
+            found.append({**write_results(folder), "folder": str(folder)})
             print_results(console, found[-1])
             if stopped:
                 raise stopped
@@ -212,12 +210,14 @@ def _print_end(console: Console, found: list[JsonObject]) -> None:
 def _lines(found: JsonObject) -> dict[str, str]:
     graded, episodes = found["graded"], found["episodes"]
     left = f", {episodes - graded} left: run the same command" if graded < episodes else ""
+    if found["omitted"]:
+        left += f"; {found['omitted']} more of earlier commands are in the folder and not counted"
     read, cached, written = found["prompt_tokens"], found["cached_tokens"], found["completion_tokens"]
     tokens = f"{read:,} prompt ({cached / read:.0%} cached), {written:,} completion" if read else ""
     return {
         "run": f"{found['model']} on {found['source']}",
         "resolved": _resolved(found),
-        "pass@k": ", ".join(f"pass@{k} {value:.1%}" for k, value in found["pass_at_k"].items()) if graded else "",
+        "pass@k": ", ".join(_passed(found)),
         "episodes": f"{graded} of {episodes} graded ({found['tasks']} tasks x {found['attempts']}){left}",
         "cost": _cost(found) if tokens else "",
         "tokens": tokens,
@@ -227,6 +227,13 @@ def _lines(found: JsonObject) -> dict[str, str]:
         "cheat signs": f"in {found['cheat_signs']} episodes: look at them" if found["cheat_signs"] else "",
         "predictions": " to ".join(dict.fromkeys([*found["predictions"][:1], *found["predictions"][-1:]])),
     }
+
+
+def _passed(found: JsonObject) -> Iterator[str]:
+    """Yield pass@k for each k; with the number of tasks if some of them have fewer graded attempts."""
+    tasks = found["pass_at_k_tasks"]
+    for k, value in found["pass_at_k"].items():
+        yield f"pass@{k} {value:.1%}" + (f" ({tasks[k]} of {tasks['1']} tasks)" if tasks[k] < tasks["1"] else "")
 
 
 def _resolved(found: JsonObject) -> str:

@@ -272,16 +272,18 @@ def ags(
         cpus=cpus,
         memory_mb=memory_mb,
     )
+    output.parent.mkdir(parents=True, exist_ok=True)
     made: dict[str, str] = {}
+    stop = threading.Event()
 
     def one(image: str) -> str:
         try:
-            made[image] = tools.make(image, settings, timeout=timeout)
+            made[image] = tools.make(image, settings, timeout=timeout, stop=stop)
         except SandboxStartError as error:
             return str(error)
         return ""
 
-    problems = _for_each(images, one, jobs, threading.Event(), console.print)
+    problems = _for_each(images, one, jobs, stop, console.print)
     write_text(output, json.dumps({image: made[image] for image in images if image in made}, indent=1) + "\n")
     console.print(f"{len(made)} tools are active, {problems} failed. Their names are in {output}:")
     console.print(

@@ -20,7 +20,6 @@ from ..types import Task
 
 if TYPE_CHECKING:
     from ..rollout.policies.llm import LLMPolicies
-    from ..rollout.policies.prices import Prices
     from ..rollout.policies.server_check import ServerFacts
     from ..sandboxes.docker import DockerSandbox
 
@@ -143,8 +142,8 @@ def check_room(folder: Path, what: str, fix: str) -> None:
         raise UsageError(f"{what} has no room: {free} MiB are free in {there}, less than {FREE_MB}. Fix: {fix}")
 
 
-def check_model(plan: Plan, *, cost_limit: bool) -> tuple[Fact | None, "Prices | None"]:
-    """Ask the server of the policy `llm` once. Return what it told, and the prices of the model.
+def check_model(plan: Plan, *, cost_limit: bool) -> Fact | None:
+    """Ask the server of the policy `llm` once. Return what it told; None for another policy.
 
     Args:
         plan: The plan.
@@ -154,7 +153,7 @@ def check_model(plan: Plan, *, cost_limit: bool) -> tuple[Fact | None, "Prices |
         UsageError: The server, the key, the model or a setting is wrong; or the cost is limited and no price is known.
     """
     if plan.policy != "llm":
-        return None, None
+        return None
     with closing(make_policies("llm", {"model": "", **plan.policy_options})) as made:
         from ..rollout.policies.llm import LLMPolicies, is_native  # an extra, which `make_policies` has checked
         from ..rollout.policies.server_check import check_server
@@ -166,7 +165,7 @@ def check_model(plan: Plan, *, cost_limit: bool) -> tuple[Fact | None, "Prices |
                 f"the budget limits the cost, but the price of {made.model!r} at {made.server} is unknown: give "
                 "--price-in and --price-out, in dollars per million tokens"
             )
-        return Fact("model", _told(made, told)), made.price
+        return Fact("model", _told(made, told))
 
 
 def _told(made: "LLMPolicies", told: "ServerFacts") -> str:

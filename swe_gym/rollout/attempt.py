@@ -18,7 +18,7 @@ from ..types import Verdict
 from .budget import Budget
 from .episode import LiveEpisode, Phase
 from .losses import charged, lost_by_policy, lost_in_a_call
-from .plan import Plan
+from .plan import Plan, public
 from .policy import Policy, PolicyFactory
 from .pool import Job, Key
 from .progress import Failure
@@ -269,10 +269,15 @@ class Try(EpisodeJob[EpisodeKey]):
             attempt=self.key.attempt,
             config_hash=self.key.config_hash,
             experiment=self._run.experiment,
-            policy=record.policy if record.policy.name else PolicyInfo(name=self._policy),
+            policy=_public(record.policy) if record.policy.name else PolicyInfo(name=self._policy),
             started=self._date,
             **changes,
         )
+
+
+def _public(policy: PolicyInfo) -> PolicyInfo:
+    """Leave out what may be a secret, as `run.json` does."""
+    return policy.model_copy(update={"sampling": public(policy.sampling), "options": public(policy.options)})
 
 
 def _bounded(verdict: Verdict | None) -> Verdict | None:

@@ -123,7 +123,7 @@ def rollout(
         experiment=folder.resolve().name,
         config=config,
         config_hash=hash_config(config),
-        settings=options.model_dump(),
+        settings={**options.model_dump(), "prices": plan.policy_options.get("prices")},
         tasks=tasks,
         attempts=plan.attempts,
         swe_gym=version("swe-gym"),

@@ -67,7 +67,7 @@ class Plan(Frozen):
         return {
             "env": self.make_env().config,
             "policy": self.policy,
-            "policy_options": _public({k: v for k, v in self.policy_options.items() if k not in _HOW}),
+            "policy_options": public({k: v for k, v in self.policy_options.items() if k not in _HOW}),
             "budget": self.budget.model_dump(),
             "seed": self.seed,
         }
@@ -78,11 +78,11 @@ class Plan(Frozen):
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
-def _public(value: Any) -> Any:
+def public(value: Any) -> Any:
     """Return a value without the entries, at any depth, that are named like a key or a URL."""
     if isinstance(value, dict):
-        return {name: _public(part) for name, part in value.items() if not _PRIVATE.fullmatch(str(name).lower())}
-    return [_public(part) for part in value] if isinstance(value, list) else value
+        return {name: public(part) for name, part in value.items() if not _PRIVATE.fullmatch(str(name).lower())}
+    return [public(part) for part in value] if isinstance(value, list) else value
 
 
 def hash_config(config: JsonObject) -> str:

@@ -46,7 +46,7 @@ class FileSource(ListedSource[Task]):
 
     def __init__(self, path: str) -> None:
         super().__init__()
-        for task in _load(_locate(path)):
+        for task in _load(_locate(path), confined=path.startswith(HUB)):
             self.add(task.task_id, task)
 
     def build(self, task_id: str, item: Task) -> Task:  # noqa: ARG002  the task has its id
@@ -74,12 +74,14 @@ class _BadRow(Exception):
     """The problems of a row, one line per field. Never holds the row's values: they may belong to the oracle."""
 
 
-def _load(file: Path) -> list[Task]:
+def _load(file: Path, *, confined: bool) -> list[Task]:
     tasks: dict[str, tuple[str, Task]] = {}
     problems: list[tuple[str, str]] = []
     for place, data in scan_table(file):
         try:
             task = _task(data)
+            if confined:
+                _check_confined(task)
             if task.task_id in tasks:
                 raise _BadRow(f"field 'task_id': {tasks[task.task_id][0]} already has the id {task.task_id!r}")
             tasks[task.task_id] = place, _with_absolute_path(task, file.parent)
@@ -117,6 +119,14 @@ def _decoded(name: str, value: str) -> Any:
         return json.loads(value)
     except ValueError as error:
         raise _BadRow(f"field '{name}': not JSON: {error}") from None
+
+
+def _check_confined(task: Task) -> None:
+    """Refuse code outside the bundle: a downloaded bundle must not read other files of this machine."""
+    workspace = task.workspace
+    place = workspace.url if isinstance(workspace, GitWorkspace) else getattr(workspace, "path", "")
+    if place.startswith(("/", "~", "file:")) or ".." in place.split("/"):
+        raise _BadRow(f"field 'workspace': {place!r} is outside the bundle: copy the bundle to a folder to trust it")
 
 
 def _with_absolute_path(task: Task, folder: Path) -> Task:

@@ -68,7 +68,9 @@ def fetch_files(dataset: str, revision: str | None) -> Path:
 
 
 def push_files(folder: Path, dataset: str, *, private: bool) -> str:
-    """Upload a folder as a dataset, which is made if it does not exist, and return its address.
+    """Upload a bundle as a dataset, which is made if it does not exist, and return its address.
+
+    Earlier archives are removed; files that a bundle does not have stay.
 
     Raises:
         MissingDependency: `huggingface_hub` is not installed.
@@ -79,7 +81,9 @@ def push_files(folder: Path, dataset: str, *, private: bool) -> str:
     try:
         api = hub.HfApi()
         api.create_repo(dataset, repo_type="dataset", private=private, exist_ok=True)
-        commit = api.upload_folder(repo_id=dataset, repo_type="dataset", folder_path=folder, delete_patterns="*")
+        commit = api.upload_folder(
+            repo_id=dataset, repo_type="dataset", folder_path=folder, delete_patterns="sources/*"
+        )
     except errors.HFValidationError as error:
         raise UsageError(f"{dataset!r} is not a valid dataset id, such as owner/name: {error}") from error
     except errors.LocalTokenNotFoundError as error:

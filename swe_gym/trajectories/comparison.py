@@ -67,6 +67,8 @@ class RunSummary(Frozen):
         turns: Mean number of turns of a graded attempt; None if nothing is graded.
         seconds: Mean wall-clock seconds of a graded attempt; None if nothing is graded.
         failed_tries: Number of failed tries.
+        omitted: Number of graded attempts that earlier calls of the run asked for, and the last one did not. No other
+            number counts them.
         prompt_tokens: Prompt tokens of all tries, failed ones included.
         completion_tokens: Completion tokens of all tries.
         cost: US dollars of all tries; None if no price is known.
@@ -86,6 +88,7 @@ class RunSummary(Frozen):
     turns: float | None
     seconds: float | None
     failed_tries: int
+    omitted: int
     prompt_tokens: int
     completion_tokens: int
     cost: float | None
@@ -188,7 +191,7 @@ def compare(folders: Sequence[str | os.PathLike[str]]) -> Comparison:
 
 
 def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Iterable[Attempt]) -> RunResults:
-    """Count the attempts of a run.
+    """Count the attempts of a run which its last call asked for.
 
     Args:
         name: Name of the run.
@@ -196,13 +199,14 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
         graded: Graded attempts.
         failed: Failed tries.
     """
-    attempts, tries = sorted(graded, key=lambda one: one.attempt), list(failed)
+    found = sorted(graded, key=lambda one: one.attempt)
+    attempts = [one for one in found if info.counts(one.task_id, one.attempt)]
+    tries = [one for one in failed if info.counts(one.task_id, one.attempt)]
     outcomes: dict[str, list[bool]] = {}
     for attempt in attempts:
         outcomes.setdefault(attempt.task_id, []).append(attempt.resolved)
     low, high = mean_interval(list(outcomes.values()))
     used = [attempt.usage for attempt in (*attempts, *tries)]
-    cost = sum(usage.cost for usage in used)
     summary = RunSummary(
         name=name,
         policy=str(info.config.get("policy", "")),
@@ -211,16 +215,17 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
         tasks=len(outcomes),
         graded=len(attempts),
         planned=len(info.tasks) * info.attempts,
-        resolved=_mean([sum(found) / len(found) for found in outcomes.values()]),
-        low=max(0.0, low),
-        high=min(1.0, high),
+        resolved=_mean([sum(one) / len(one) for one in outcomes.values()]),
+        low=low,
+        high=high,
         pass_at_k={point.k: point.value for point in pass_curve(outcomes)},
         turns=_mean([attempt.turns for attempt in attempts]),
         seconds=_mean([attempt.seconds.get("total", 0.0) for attempt in attempts]),
         failed_tries=len(tries),
+        omitted=len(found) - len(attempts),
         prompt_tokens=sum(usage.prompt_tokens for usage in used),
         completion_tokens=sum(usage.completion_tokens for usage in used),
-        cost=cost or None,
+        cost=info.cost(used),
     )
     return RunResults(summary, info, outcomes)
 
@@ -344,6 +349,8 @@ def _missing_grades(results: Sequence[RunResults], tasks: Sequence[TaskCompariso
     for summary in (result.summary for result in results):
         if summary.graded < summary.planned:
             yield f"{summary.name}: {summary.planned - summary.graded} of {summary.planned} attempts are not graded"
+        if summary.omitted:
+            yield f"{summary.name}: {summary.omitted} attempts that only earlier calls asked for are omitted"
     missing = sum(0 in task.graded for task in tasks)
     if missing:
         yield f"{missing} of {len(tasks)} tasks are not graded in every run; paired differences use common tasks only"

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, NamedTuple, Self
@@ -32,7 +33,7 @@ from ..atomic import write_text
 from ..errors import UsageError, wrong_fields
 from ..lines import end_of_lines, whole_lines
 from ..types import Frozen
-from .trajectory import Trajectory, Turn, Usage
+from .trajectory import Prices, Trajectory, Turn, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,8 @@ class RunInfo(Frozen):
         experiment: Run name.
         config: Everything that determines the episodes. A folder holds episodes of one configuration.
         config_hash: Hash of `config`.
-        settings: How the last call ran: workers, budget of the run and so on. May change when a run is resumed.
+        settings: How the last call ran: workers, budget of the run, prices if it was told any. May change when a run is
+            resumed.
         tasks: Tasks of the last call.
         attempts: Attempts per task in the last call.
         swe_gym: Version of the package.
@@ -74,6 +76,21 @@ class RunInfo(Frozen):
     attempts: int
     swe_gym: str = ""
     created: str = ""
+
+    def counts(self, task_id: str, attempt: int) -> bool:
+        """Return whether the last call asked for an attempt. Earlier calls may have graded more."""
+        return attempt < self.attempts and task_id in self._known_tasks
+
+    @functools.cached_property
+    def _known_tasks(self) -> frozenset[str]:
+        return frozenset(self.tasks)
+
+    def cost(self, used: Sequence[Usage]) -> float | None:
+        """Return the dollars of all requests. None: none was paid, or the price of some is unknown."""
+        if prices := self.settings.get("prices"):
+            return Prices.model_validate(prices).cost(sum(used, Usage()))
+        unknown = any(one.tokens and not one.cost for one in used)
+        return None if unknown else sum(one.cost for one in used) or None
 
 
 class IndexLine(Frozen):
@@ -278,21 +295,13 @@ class RunFolder:
 
     def _agree(self, run: RunInfo) -> RunInfo:
         """Return the run to resume, or the new one if there is none or it has no graded episode."""
-        if not (self.path / RUN).exists():
-            return run
-        old = read_run(self.path)
-        if old.config_hash != run.config_hash and not _has_content(self.path / TRAJECTORIES):
-            for path in (self.path / FAILED, self.path / PROGRESS, *(self.path / LIVE).glob("*.jsonl")):
-                path.unlink(missing_ok=True)
-            logger.info("%s held another configuration without graded episodes: it was replaced", self.path)
-            return run
-        if old.config_hash != run.config_hash:
-            changed = "; ".join(differences(old.config, run.config)) or "its hash"
-            raise UsageError(
-                f"{self.path} holds a run of another configuration ({changed}): "
-                "choose another name, or restore the configuration to resume it"
-            )
-        return run.model_copy(update={"created": old.created})
+        old = check_run(self.path, run.config, run.config_hash)
+        if old is None or old.config_hash == run.config_hash:
+            return run.model_copy(update={"created": old.created}) if old else run
+        for path in (self.path / FAILED, self.path / PROGRESS, *(self.path / LIVE).glob("*.jsonl")):
+            path.unlink(missing_ok=True)
+        logger.info("%s held another configuration without graded episodes: it was replaced", self.path)
+        return run
 
     def _catch_up(self) -> dict[EpisodeKey, IndexLine]:
         """Make the index agree with the trajectories. A process may have been killed between the two."""
@@ -464,6 +473,25 @@ def take_lock(path: Path) -> IO[str]:
     file.write(f"process {os.getpid()}\n")
     file.flush()
     return file
+
+
+def check_run(path: Path, config: dict[str, Any], config_hash: str) -> RunInfo | None:
+    """Return the run that a folder holds, None if it holds none.
+
+    Raises:
+        UsageError: The folder holds graded episodes of another configuration, or something else.
+    """
+    _check_ours(path)
+    if not (path / RUN).exists():
+        return None
+    old = read_run(path)
+    if old.config_hash != config_hash and _has_content(path / TRAJECTORIES):
+        changed = "; ".join(differences(old.config, config)) or "its hash"
+        raise UsageError(
+            f"{path} holds a run of another configuration ({changed}): "
+            "choose another name, or restore the configuration to resume it"
+        )
+    return old
 
 
 def _check_ours(path: Path) -> None:

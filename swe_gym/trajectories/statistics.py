@@ -61,7 +61,7 @@ def pass_curve(outcomes: Mapping[str, Sequence[bool]]) -> list[PassAtK]:
     return points
 
 
-def wilson(resolved: int, attempts: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(resolved: float, attempts: float, z: float = 1.96) -> tuple[float, float]:
     """Return the Wilson score interval of a rate, 95 % by default."""
     if not attempts:
         return 0.0, 1.0
@@ -71,32 +71,32 @@ def wilson(resolved: int, attempts: int, z: float = 1.96) -> tuple[float, float]
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def is_wilson(by_task: Sequence[Sequence[float]]) -> bool:
-    """Return whether `mean_interval` is Wilson's interval for these rewards."""
-    rewards = [reward for attempts in by_task for reward in attempts]
-    independent = len(by_task) == 1 or len(rewards) == len(by_task) or len(set(rewards)) < 2
-    return independent and all(reward in (0.0, 1.0) for reward in rewards)
-
-
 def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the mean reward.
+    """Return the 95 % confidence interval of the mean reward, averaged over the tasks.
 
-    Attempts at one task are not independent, so the spread is that of the tasks' means, or of the attempts if there is
-    one task. If every reward is 0 or 1 and the attempts are independent or all alike, it is Wilson's interval.
+    Attempts at one task are not independent, so the variance is that of the tasks' means, or of the attempts if there
+    is one task. If every reward is 0 or 1, it is Wilson's interval of as many independent attempts as have this
+    variance (the effective sample size; Dean and Pagano 2015, Sankhya B 77, 48-66): at least one per task, at most all.
+    With one attempt per task, that is Wilson's interval of the attempts. For other rewards, it is the normal interval.
 
     Args:
         by_task: Rewards of each task's attempts.
     """
     rewards = [reward for attempts in by_task for reward in attempts]
-    if is_wilson(by_task):
-        return wilson(int(sum(rewards)), len(rewards))
+    if not rewards:
+        return 0.0, 1.0
     if len(by_task) == 1:
         by_task = [[reward] for reward in rewards]
     means = [sum(attempts) / len(attempts) for attempts in by_task]
     middle = sum(means) / len(means)
-    variance = sum((mean - middle) ** 2 for mean in means) / max(1, len(means) - 1)
-    half = 1.96 * math.sqrt(variance / len(means))
-    return middle - half, middle + half
+    variance = sum((mean - middle) ** 2 for mean in means) / max(1, len(means) - 1) / len(means)
+    if any(reward not in (0.0, 1.0) for reward in rewards):
+        half = 1.96 * math.sqrt(variance)
+        return middle - half, middle + half
+    alone = middle * (1 - middle)  # variance of one independent attempt
+    effective = alone / variance if variance else len(rewards) if alone else 0
+    units = min(len(rewards), max(len(means), effective))
+    return wilson(middle * units, units)
 
 
 # --- the difference of two policies on the same tasks -------------------------------------------------------
@@ -105,21 +105,18 @@ def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
 def difference_interval(differences: Sequence[Fraction]) -> tuple[float, float]:
     """Return the 95 % confidence interval of the mean difference between two policies on the same tasks.
 
-    With one attempt per task, every difference is -1, 0 or 1, and it is the adjusted Wald interval of Bonett and Price
-    (2012, Journal of Educational and Behavioral Statistics 37, 479-488). Otherwise it is the normal interval of the
-    paired differences (Miller 2024, arXiv 2411.00640). Without tasks, it is -1 to 1.
+    It is the adjusted Wald interval of Bonett and Price (2012, Journal of Educational and Behavioral Statistics 37,
+    479-488): the normal interval with one more task that each policy alone resolves. With k attempts per task, the
+    adjustment is divided by the square root of k, as the spread of a difference is. So few tasks, or tasks that all
+    differ alike, never give an interval without width. Without tasks, it is -1 to 1.
 
     Args:
         differences: Difference of the share of resolved attempts, by task.
     """
-    values = [float(difference) for difference in differences]
-    if all(difference.denominator == 1 for difference in differences):
-        values += [1.0, -1.0]  # the adjustment: one more task that each policy alone resolves
-        freedom = len(values)
-    else:
-        freedom = max(1, len(values) - 1)
+    attempts = max((difference.denominator for difference in differences), default=1)
+    values = [*map(float, differences), attempts**-0.5, -(attempts**-0.5)]
     mean = sum(values) / len(values)
-    variance = sum((value - mean) ** 2 for value in values) / freedom
+    variance = sum((value - mean) ** 2 for value in values) / len(values)
     half = 1.96 * math.sqrt(variance / len(values))
     return max(-1.0, mean - half), min(1.0, mean + half)
 

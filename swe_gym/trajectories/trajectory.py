@@ -79,6 +79,28 @@ class Usage(Frozen):
         return self.prompt_tokens + self.completion_tokens
 
 
+class Prices(Frozen):
+    """Prices in US dollars per million tokens.
+
+    Attributes:
+        input: Price of prompt tokens.
+        cached: Price of cached prompt tokens; None is the price of `input`.
+        output: Price of completion tokens.
+        date: Date (ISO 8601) on which the prices were checked; empty for prices of your own.
+    """
+
+    input: float = Field(default=0.0, ge=0)
+    cached: float | None = Field(default=None, ge=0)
+    output: float = Field(default=0.0, ge=0)
+    date: str = ""
+
+    def cost(self, usage: Usage) -> float:
+        """Return the cost in US dollars."""
+        cached = self.input if self.cached is None else self.cached
+        read = (usage.prompt_tokens - usage.cached_tokens) * self.input + usage.cached_tokens * cached
+        return (read + usage.completion_tokens * self.output) / 1e6
+
+
 class PolicyInfo(Frozen):
     """A description of the policy.
 

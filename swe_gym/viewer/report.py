@@ -61,7 +61,7 @@ def write_report(
     def blocks() -> Iterator[tuple[str, str]]:
         news = {**index.news(), "live": [], "active": False, "progress": {}, "with_verdicts": with_verdicts}
         yield "news", json.dumps(news)
-        yield "stats", json.dumps(summary(index.rows))
+        yield "stats", json.dumps(summary(index.rows, index.run))
         for row in readable:
             trajectory = index.trajectory(row.id)
             shown = _page(trajectory if with_verdicts else trajectory.without_oracle())

@@ -6,27 +6,26 @@ import collections
 import datetime
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..atomic import write_text
 from ..errors import UsageError
+from ..trajectories.comparison import summarize as summarize_run
 from ..trajectories.exports import export_trajectories
 from ..trajectories.run_folder import RunInfo
-from ..trajectories.statistics import is_wilson, mean_interval, pass_curve
-from ..trajectories.trajectory import Trajectory, Usage
+from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject
 from .index import Row, RunIndex
 
 RESULTS = "results.json"
 
 
-def write_results(folder: str | os.PathLike[str], price: Callable[[Usage], float] | None = None) -> JsonObject:
+def write_results(folder: str | os.PathLike[str]) -> JsonObject:
     """Write `results.json` and the predictions of each attempt into a run folder.
 
     Args:
         folder: The run folder.
-        price: Computes the cost of all tokens. None: the cost that was counted in the run, unknown if it is 0.
 
     Returns:
         The content of `results.json`, as plain JSON.
@@ -39,8 +38,7 @@ def write_results(folder: str | os.PathLike[str], price: Callable[[Usage], float
     if index.run is None:
         raise UsageError(f"{folder} is a file of trajectories: results need a run folder")
     path, run = Path(folder), index.run
-    tasks = set(run.tasks)
-    rows = [row for row in index.rows if row.task_id in tasks and row.attempt < run.attempts]
+    rows = [row for row in index.rows if run.counts(row.task_id, row.attempt)]
     unchanged: set[str] = set()
     files = []
     for attempt in range(run.attempts):
@@ -48,7 +46,7 @@ def write_results(folder: str | os.PathLike[str], price: Callable[[Usage], float
         judged = [row for row in rows if row.judged and row.attempt == attempt]
         if export_trajectories(_records(index, judged, unchanged), "swebench", path / name):
             files.append(name)
-    found = {**_facts(run), **summarize(rows, unchanged, price), "predictions": files}
+    found = {**_facts(run), **summarize(run, index.rows, unchanged), "predictions": files}
     write_text(path / RESULTS, json.dumps(found, indent=1) + "\n")
     return found
 
@@ -79,43 +77,42 @@ def _facts(run: RunInfo) -> JsonObject:
     }
 
 
-def summarize(
-    rows: Sequence[Row], unchanged: Iterable[str] = (), price: Callable[[Usage], float] | None = None
-) -> JsonObject:
+def summarize(run: RunInfo, rows: Sequence[Row], unchanged: Iterable[str] = ()) -> JsonObject:
     """Return the numbers of a run, as plain JSON.
 
     Args:
+        run: The run.
         rows: Finished episodes and failed tries.
         unchanged: Ids of the rows without a patch.
-        price: As for `write_results`.
     """
+    found = summarize_run(
+        run.experiment, run, [row for row in rows if row.judged], [row for row in rows if not row.judged]
+    )
+    rows = [row for row in rows if run.counts(row.task_id, row.attempt)]
     graded = [row for row in rows if row.judged]
-    by_task: dict[str, list[bool]] = {}
-    for row in graded:
-        by_task.setdefault(row.task_id, []).append(row.state == "resolved")
-    usage = sum((row.usage for row in rows), Usage())
+    summary, tries = found.summary, [len(tried) for tried in found.outcomes.values()]
+    clustered = ", attempts clustered by task" if summary.graded > summary.tasks else ""
     return {
-        "graded": len(graded),
-        "resolved": sum(map(sum, by_task.values())),
-        "resolved_rate": _mean([sum(tried) / len(tried) for tried in by_task.values()]),
-        **_interval(list(by_task.values())),
-        "pass_at_k": {str(point.k): point.value for point in pass_curve(by_task)},
-        "cost": price(usage) if price else usage.cost or None,
-        "prompt_tokens": usage.prompt_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "turns": _mean([row.turns for row in graded]),
+        "graded": summary.graded,
+        "omitted": summary.omitted,
+        "resolved": sum(map(sum, found.outcomes.values())),
+        "resolved_rate": summary.resolved,
+        "interval": [summary.low, summary.high] if graded else None,
+        "interval_method": f"95 % Wilson interval{clustered}" if graded else "",
+        "pass_at_k": {str(k): value for k, value in summary.pass_at_k.items()},
+        "pass_at_k_tasks": {str(k): sum(number >= k for number in tries) for k in summary.pass_at_k},
+        "cost": summary.cost,
+        "prompt_tokens": summary.prompt_tokens,
+        "cached_tokens": sum(row.usage.cached_tokens for row in rows),
+        "completion_tokens": summary.completion_tokens,
+        "turns": summary.turns,
         "seconds": _busy(rows),
-        "episode_seconds": _mean([row.seconds.get("total", 0.0) for row in graded]),
+        "episode_seconds": summary.seconds,
         "cheat_signs": sum(row.cheat_signs > 0 for row in graded),
-        "unresolved": _causes((row for row in graded if row.state != "resolved"), set(unchanged)),
+        "unresolved": _causes((row for row in graded if not row.resolved), set(unchanged)),
         "failed_tries": _causes((row for row in rows if not row.judged), set()),
         "repositories": _repositories(graded),
     }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _repositories(graded: Iterable[Row]) -> list[JsonObject]:
@@ -123,17 +120,9 @@ def _repositories(graded: Iterable[Row]) -> list[JsonObject]:
     found: dict[str, JsonObject] = {}
     for row in graded:
         one = found.setdefault(row.repo, {"repository": row.repo or "no repository", "resolved": 0, "graded": 0})
-        one["resolved"] += row.state == "resolved"
+        one["resolved"] += row.resolved
         one["graded"] += 1
     return sorted(found.values(), key=lambda one: (-one["graded"], one["repository"]))
-
-
-def _interval(by_task: Sequence[Sequence[bool]]) -> JsonObject:
-    if not by_task:
-        return {"interval": None, "interval_method": ""}
-    low, high = mean_interval(by_task)
-    method = "Wilson interval" if is_wilson(by_task) else "normal interval, attempts clustered by task"
-    return {"interval": [max(0.0, low), min(1.0, high)], "interval_method": f"95 % {method}"}
 
 
 def _causes(rows: Iterable[Row], unchanged: set[str]) -> dict[str, int]:

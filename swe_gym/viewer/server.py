@@ -139,7 +139,7 @@ class _Server(ThreadingHTTPServer):
             return index.news(query.get("generation", ""), _count(query, "known"))
         if name == "stats":
             index.refresh()
-            return summary(index.rows[:])
+            return summary(index.rows[:], index.run)
         if name == "notes":
             return [note.model_dump() for note in read_notes(notes_path(index.path))]
         if name in ("episode", "turns", "text", "search"):

@@ -6,6 +6,7 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..trajectories.run_folder import RunInfo
 from ..trajectories.statistics import pass_curve
 from .index import Row
 
@@ -69,12 +70,14 @@ def wall_clock(rows: Iterable[Row]) -> dict[str, float]:
     return spent
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def summary(rows: Sequence[Row], run: RunInfo | None = None) -> dict[str, Any]:
     """Return the data of all plots of a run, as plain JSON.
 
     Args:
         rows: Finished episodes and failed attempts.
+        run: The run, which tells the attempts that count and its prices. None: all count.
     """
+    rows = [row for row in rows if run is None or run.counts(row.task_id, row.attempt)]
     judged = [row for row in rows if row.judged]
     by_task: dict[str, list[bool]] = {}
     for row in judged:
@@ -88,7 +91,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "seconds": sum(row.seconds.get("total", 0.0) for row in rows),
         "read": sum(row.usage.prompt_tokens for row in rows),
         "written": sum(row.usage.completion_tokens for row in rows),
-        "cost": sum(row.usage.cost for row in rows),
+        "cost": run.cost([row.usage for row in rows]) if run else sum(row.usage.cost for row in rows),
         "repositories": resolved_by(judged),
         "pass_at_k": pass_curve(by_task),
         "turn_bins": turn_bins(judged),

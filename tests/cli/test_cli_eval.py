@@ -2,18 +2,22 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from runs_on_disk import run_info
 
 from swe_gym.rollout.policies.prices import known_prices
 from swe_gym.testing.loopback import Exchange
-from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
+from swe_gym.testing.openai_server import CHAT, MODELS, OpenAIServer, Reply
+from swe_gym.trajectories.comparison import compare
 from swe_gym.trajectories.run_folder import read_run
 from swe_gym.trajectories.trajectory import Usage
 from swe_gym.viewer.index import Row
 from swe_gym.viewer.results import summarize
+from swe_gym.viewer.runs import Runs
 
 REPAIR = r"""sed -i -e 's/if len(self._entries) >=/if key not in self._entries and len(self._entries) >=/' \
   -e '/self._entries\[key\] = Entry/a\        self._entries.move_to_end(key)' larder/cache.py"""
@@ -37,13 +41,14 @@ def server(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_an_evaluation_ends_with_results_and_resumes(cli, server: OpenAIServer, tmp_path: Path) -> None:
-    result = cli("eval", "--tasks", "toy", "--match", "l*", "-k", 2, *MODEL)
+    asked_for = ("eval", "--tasks", "toy", "--match", "l*", *MODEL, 'policy.request={api_key="sk-inside"}')
+    result = cli(*asked_for, "-k", 2)
     assert (result.status, result.err) == (0, ""), result.err
     for said in (
         "tasks   2 from toy, backend local",
         f"model   scripted at {server.base_url}, context 32,768 tokens, calls tools, unknown price",
         "4/4 done",
-        "resolved      50.0% (2 of 4), 0.0% to 100.0% (95 % normal interval, attempts clustered by task)",
+        "resolved      50.0% (2 of 4), 9.5% to 90.5% (95 % Wilson interval, attempts clustered by task)",
         "pass@k        pass@1 50.0%, pass@2 50.0%",
         "cost          unknown price: give --price-in and --price-out",
         "not resolved  2 submit, no change",
@@ -59,12 +64,35 @@ def test_an_evaluation_ends_with_results_and_resumes(cli, server: OpenAIServer, 
         "larder-overwrite-evicts": True,
     }
     asked = len(server.requests)
-    again = cli("eval", "--tasks", "toy", "--match", "l*", "-k", 2, *MODEL, "--price-in", 1, "--price-out", 2, "--json")
+    again = cli(*asked_for, "-k", 2, "--price-in", 1, "--price-out", 2, "--json")
     assert len(server.requests) == asked + 2  # the list of models and the short request
     (found,) = json.loads(again.out)["runs"]
     assert found["cost"] == pytest.approx((found["prompt_tokens"] + 2 * found["completion_tokens"]) / 1e6)
     assert json.loads((folder / "results.json").read_text()) == {k: v for k, v in found.items() if k != "folder"}
     assert "tasks   2 from toy" in again.err
+    assert not [path for path in folder.rglob("*.json*") if b"sk-inside" in path.read_bytes()]
+    _agree(found, tmp_path / "runs")
+
+    fewer = cli(*asked_for, "-k", 1)
+    assert "2 of 2 graded (2 tasks x 1); 2 more of earlier commands are in the folder and not counted" in fewer.out
+    _agree(json.loads((folder / "results.json").read_text()), tmp_path / "runs")
+    other = cli(*asked_for, "--max-turns", 9, "--check")
+    assert (other.status, "another configuration (env.max_turns: 50, now 9)" in other.err) == (2, True)
+
+
+def _agree(found: dict[str, Any], runs: Path) -> None:
+    """Check that the comparison of runs and their page say what an evaluation says."""
+    copy = Path(shutil.copytree(runs / "toy-scripted", runs.parent / "copy", dirs_exist_ok=True))
+    compared = compare([runs / "toy-scripted", copy]).runs[0].model_dump()
+    shutil.copytree(copy, runs / "copy")
+    page = Runs(runs).news()["runs"][1]
+    for numbers in (compared, page):
+        assert found["interval"] == [numbers["low"], numbers["high"]]
+        assert found["pass_at_k"] == {str(k): value for k, value in numbers["pass_at_k"].items()}
+        names = {"resolved_rate": "resolved", "episodes": "planned", "episode_seconds": "seconds"}
+        for name in ("graded", "omitted", "turns", "cost", "prompt_tokens", "completion_tokens", *names):
+            assert found[name] == numbers[names.get(name, name)], name
+    shutil.rmtree(runs / "copy")
 
 
 class AnyModel(OpenAIServer):
@@ -92,13 +120,20 @@ def test_slices_and_failures(cli, server: OpenAIServer, tmp_path: Path) -> None:
     result = cli("eval", "-t", "toy:1", "--model", "scripted", "--model", "scripted", *MODEL[2:])
     assert "two models would share the run folder runs/toy-scripted" in result.err
     assert cli("eval", "-t", "toy[2:4]", *MODEL, "--check").out.endswith("without --check.\n")
+    server.inject(MODELS, status=403)  # a key that may only chat
+    assert "Everything is ready" in cli("eval", "-t", "toy[2:4]", *MODEL, "--check").out
     assert not (tmp_path / "runs").exists()
-    server.inject(CHAT, skip=1, times=None, status=400)
+    server.inject(CHAT, skip=1, times=None, status=400, body={"error": {"message": f"no quota: {server.api_key}"}})
     failed = cli("eval", "-t", "toy[2:4]", *MODEL)
     assert failed.status == 1
     assert "no episode was graded" in failed.out
     assert "episodes      0 of 2 graded (2 tasks x 1), 2 left: run the same command" in failed.out
     assert "failed tries  2 PolicyError (refused)" in failed.out
+    assert "no quota: ***" in failed.out
+    assert server.api_key not in failed.out + failed.err + (tmp_path / "runs/toy-scripted/failed.jsonl").read_text()
+    secret = server.base_url.replace("//", "//user:password@")
+    refused = cli("eval", "-t", "toy:1", *MODEL, "--base-url", secret)
+    assert f"Error: {server.base_url} refused the API key" in refused.err
     assert len(read_run(tmp_path / "runs" / "toy-scripted").tasks) == 2
 
 
@@ -123,4 +158,4 @@ def test_time_counts_once_where_episodes_overlap() -> None:
         return Row("", "resolved", "t", "r", 0, 1, "submit", 1.0, 1, Usage(), 0, {"total": seconds}, started)
 
     rows = [row("10:00:00", 60), row("10:00:30", 60), row("10:00:40", 5), row("12:00:00", 10)]
-    assert summarize(rows)["seconds"] == 100
+    assert summarize(run_info(tasks=("t",)), rows)["seconds"] == 100

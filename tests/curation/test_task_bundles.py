@@ -116,7 +116,10 @@ def test_a_bundle_is_pushed_and_used_from_the_hub(bundle: Bundle, tmp_path: Path
         assert pushed.returncode == 0, pushed.stderr
         assert "--source hf://owner/name" in pushed.stdout
         assert hub.private
-        assert set(hub.files) == {str(path.relative_to(bundle.folder)) for path in check(bundle.folder)}
+        assert set(hub.files) == {"old", *(str(path.relative_to(bundle.folder)) for path in check(bundle.folder))}
         shown = swe_gym(hub, tmp_path / "other", "tasks", "list", "--source", "hf://owner/name@main")
         assert shown.returncode == 0, shown.stderr
         assert "commit" in shown.stdout
+        hub.files["tasks.jsonl"] = hub.files["tasks.jsonl"].replace(b'"sources/', b'"../../')
+        refused = swe_gym(hub, tmp_path / "third", "tasks", "list", "--source", "hf://owner/name@main")
+        assert "is outside the bundle" in refused.stderr

@@ -54,6 +54,10 @@ def test_the_interval_of_a_mean_reward() -> None:
     assert mean_interval([[1.0], [0.0], [1.0]]) == wilson(2, 3)
     assert mean_interval([]) == (0.0, 1.0)
     assert mean_interval([[1.0, 0.0, 1.0]]) == wilson(2, 3)  # one task: its attempts are the sample
+    assert mean_interval([[1.0] * 8] * 2) == pytest.approx(wilson(2, 2))  # 16 attempts, but two tasks
+    assert mean_interval([[1.0, 0.0], [0.0, 1.0]]) == pytest.approx(wilson(2, 4))  # equal tasks: never without width
+    # means 1, 1/2 and 1/2: 2/9 / (1/12 / 3) = 8 attempts, of which there are 6
+    assert mean_interval([[1.0, 1.0], [1.0, 0.0], [0.0, 1.0]]) == pytest.approx(wilson(4, 6))
     low, high = mean_interval([[0.2, 0.4], [0.5, 0.7]])  # means 0.3 and 0.6, deviation 0.2121
     assert (low + high) / 2 == pytest.approx(0.45)
     assert (high - low) / 2 == pytest.approx(1.96 * 0.2121 / 2**0.5, abs=1e-3)

@@ -25,6 +25,9 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _LIMIT = re.compile(r"context.?(?:length|size|window)\D{0,20}(\d{3,})", re.IGNORECASE)
+SHORTEST_KEY = 8
+"""Characters from which a key is hidden in messages. Shorter ones, such as "none", are words."""
+
 _KEPT = ("content", "reasoning_content", "reasoning", "tool_calls")
 """Fields of an answer that are sent back with the next request."""
 
@@ -80,6 +83,7 @@ class ChatClient:
             max_retries=retries,
             http_client=openai.DefaultAsyncHttpxClient(mounts=direct) if direct else None,
         )
+        self._server = without_password(str(self._client.base_url))
         self._deadline = deadline
         self._closed = False
         self._lock = threading.Lock()  # guards _closed: a closed loop takes no calls
@@ -117,10 +121,12 @@ class ChatClient:
             raise _closed() from None
         except TimeoutError:
             raise PolicyError(
-                f"no answer from {self._client.base_url} within {deadline:g} s", reason="timeout", retryable=True
+                f"no answer from {self._server} within {deadline:g} s", reason="timeout", retryable=True
             ) from None
         except openai.OpenAIError as error:
-            raise _policy_error(error, str(self._client.base_url)) from error
+            if isinstance(error, openai.APIError):
+                error.message = without_key(error.message, self._client.api_key)
+            raise _policy_error(error, self._server) from error
         finally:
             waiting.cancel()  # if this thread was interrupted
 
@@ -185,6 +191,19 @@ def _usage(counts: JsonObject) -> Usage:
     )
 
 
+# --- secrets ------------------------------------------------------------------------------------------------
+
+
+def without_password(url: str) -> str:
+    """Return a URL without its user name and password."""
+    return re.sub(r"(?<=//)[^/?#]*@", "", url)
+
+
+def without_key(text: str, key: str) -> str:
+    """Return what a server said without the API key, which some servers repeat."""
+    return text.replace(key, "***") if len(key) >= SHORTEST_KEY else text
+
+
 # --- proxies ------------------------------------------------------------------------------------------------
 
 
@@ -211,7 +230,8 @@ def _by_proxy(url: str) -> str:
     if not proxy or _is_local(url) or urllib.request.proxy_bypass(parts.hostname or ""):
         return ""
     variable = f"{parts.scheme.upper()}_PROXY" if parts.scheme in proxies else "ALL_PROXY"
-    return f" through the proxy {proxy} (set by {variable}; NO_PROXY={parts.hostname} connects without it)"
+    shown = without_password(proxy)
+    return f" through the proxy {shown} (set by {variable}; NO_PROXY={parts.hostname} connects without it)"
 
 
 # --- what can go wrong --------------------------------------------------------------------------------------

@@ -14,13 +14,13 @@ from ...actions import describe_tools
 from ...envs.swe_env import SweEnv
 from ...errors import UsageError
 from ...spaces import Info
-from ...trajectories.trajectory import PolicyInfo, Usage
+from ...trajectories.trajectory import PolicyInfo, Prices, Usage
 from ...types import Frozen, JsonObject
 from ..policy import PolicyReport
 from .calls import swe_env
-from .chat_client import Answer, ChatClient, ContextExceeded
+from .chat_client import Answer, ChatClient, ContextExceeded, without_password
 from .history import History
-from .prices import Prices, known_prices
+from .prices import known_prices
 from .prompts import system_prompt
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,11 @@ class LLMPolicies(Frozen):
 
     @property
     def server(self) -> str:
-        """URL of the server."""
+        """URL of the server, without a password that it may hold."""
+        return without_password(self._url)
+
+    @property
+    def _url(self) -> str:
         return self.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI
 
     @property
@@ -131,7 +135,7 @@ class LLMPolicies(Frozen):
                 f"no API key: set {self.api_key_variable} (an environment variable), or give the URL of your server "
                 "(--base-url on the command line, base_url in Python)"
             )
-        return ChatClient(self.server, self.key or "none", timeout=timeout, deadline=deadline, retries=retries)
+        return ChatClient(self._url, self.key or "none", timeout=timeout, deadline=deadline, retries=retries)
 
     @property
     def sampling(self) -> JsonObject:

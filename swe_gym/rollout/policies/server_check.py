@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ...errors import PolicyError, UsageError, unknown_name
 from ...types import JsonObject
-from .chat_client import ChatClient
+from .chat_client import ChatClient, without_key
 from .llm import LLMPolicies
 
 LIST_SECONDS = 4.0
@@ -29,13 +29,11 @@ class ServerFacts(NamedTuple):
     """What a server told.
 
     Attributes:
-        models: The models that it serves, as far as it lists them.
         context: Context length of the model in tokens; None if the server does not tell it.
         called: Whether the model called the tool of the short request; None if it was offered none.
         note: What the user should know; empty if nothing.
     """
 
-    models: tuple[str, ...]
     context: int | None
     called: bool | None
     note: str = ""
@@ -85,6 +83,8 @@ def _list_models(client: ChatClient, options: LLMPolicies) -> list[JsonObject]:
     try:
         said = client.get("/models", deadline=LIST_SECONDS)
     except PolicyError as error:
+        if _status(error) in (403, 405):  # a key may be allowed to chat only: the short request tells
+            return []
         if _status(error) != 404:
             _refuse(error, options)
         said = None
@@ -140,14 +140,14 @@ def _send(client: ChatClient, options: LLMPolicies, names: tuple[str, ...], *, n
         answer = client.complete({**request, "tools": [PING]} if native else request)
     except PolicyError as error:
         if error.reason == "rate_limit" and "quota" not in str(error).lower():
-            return ServerFacts(names, None, None, f"not checked further: {error}")
+            return ServerFacts(None, None, f"not checked further: {error}")
         status = _status(error)
         if names and options.model not in names and status in (400, 404):
             raise unknown_name(f"model at {options.server}:", options.model, names) from error
         if native and status in (400, 404, 422, 500, 501) and _answers(client, request):
-            raise UsageError(f"{options.server} refuses tool calls: {_said(error)}. {TOOLS_FIX}") from error
+            raise UsageError(f"{options.server} refuses tool calls: {_said(error, options)}. {TOOLS_FIX}") from error
         _refuse(error, options)
-    return ServerFacts(names, None, bool(answer.message.get("tool_calls")) if native else None)
+    return ServerFacts(None, bool(answer.message.get("tool_calls")) if native else None)
 
 
 def _answers(client: ChatClient, request: JsonObject) -> bool:
@@ -165,11 +165,11 @@ def _status(error: PolicyError) -> int:
     return getattr(error.__cause__, "status_code", 0)
 
 
-def _said(error: PolicyError) -> str:
+def _said(error: PolicyError, options: LLMPolicies) -> str:
     """Return what the server said, without our words around it."""
     body = getattr(error.__cause__, "body", None)
     said = body.get("message") if isinstance(body, dict) else None
-    return str(said or error).rstrip(".")[:300]
+    return without_key(str(said or error), options.key).rstrip(".")[:300]
 
 
 def _refuse(error: PolicyError, options: LLMPolicies) -> NoReturn:
@@ -178,7 +178,7 @@ def _refuse(error: PolicyError, options: LLMPolicies) -> NoReturn:
         where = "api_key" if options.api_key else options.api_key_variable
         fix = f"correct {where}" if options.key else f"set the environment variable {where}"
         raise UsageError(
-            f"{options.server} refused the API key: {_said(error)}. Fix: {fix}, or name another variable: "
+            f"{options.server} refused the API key: {_said(error, options)}. Fix: {fix}, or name another variable: "
             "policy.api_key_variable=NAME"
         ) from error
     fixes = {

@@ -8,6 +8,7 @@ image holds it, or an image volume with the program is mounted. See `CreateSandb
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -64,14 +65,14 @@ class Tools:
     """
 
     def __init__(self, region: str, *, endpoint: str = "", timeout: int = 30) -> None:
-        self._sdk = _Sdk()
-        self._client = self._sdk.connect(region, endpoint, timeout)
+        self._client, self._error = _connect(region, endpoint, timeout)
 
-    def make(self, image: str, settings: ToolSettings, *, timeout: float) -> str:
+    def make(self, image: str, settings: ToolSettings, *, timeout: float, stop: threading.Event) -> str:
         """Return the name of an image's tool once it is active. It is made unless it exists.
 
         Raises:
-            SandboxStartError: The service refused the tool, or the tool failed or was not active in time.
+            SandboxStartError: The service refused the tool, the tool failed or was not active in time, or `stop` was
+                set.
         """
         deadline = time.monotonic() + timeout
         name = tool_name(image, settings)
@@ -82,7 +83,8 @@ class Tools:
                 raise SandboxStartError(f"AGS tool {name} of {image}: {state}. Remove it in the console, and try again")
             if time.monotonic() > deadline:
                 raise SandboxStartError(f"AGS tool {name} of {image} is still {state} after {timeout:.0f} s")
-            time.sleep(POLL_SECONDS)
+            if stop.wait(POLL_SECONDS):
+                raise SandboxStartError("interrupted")
         return name
 
     def states(self) -> dict[str, str]:
@@ -137,31 +139,24 @@ class Tools:
     def _call(self, action: str, request: JsonObject) -> JsonObject:
         try:
             reply: JsonObject = self._client.call_json(action, request)["Response"]
-        except self._sdk.error as error:
+        except self._error as error:
             raise SandboxStartError(f"AGS refused {action}: {error.code}: {error.message}") from error
         return reply
 
 
-class _Sdk:
-    """The parts of Tencent's SDK that are used."""
-
-    def __init__(self) -> None:
-        try:
-            from tencentcloud.ags.v20250920.ags_client import AgsClient
-            from tencentcloud.common.credential import EnvironmentVariableCredential
-            from tencentcloud.common.exception.tencent_cloud_sdk_exception import TencentCloudSDKException
-            from tencentcloud.common.profile.client_profile import ClientProfile
-            from tencentcloud.common.profile.http_profile import HttpProfile
-        except ImportError as error:
-            raise MissingDependency("AGS tools need Tencent's SDK: pip install 'swe-gym[ags]'") from error
-        self.error = TencentCloudSDKException
-        self._client, self._credential = AgsClient, EnvironmentVariableCredential
-        self._profile, self._http = ClientProfile, HttpProfile
-
-    def connect(self, region: str, endpoint: str, timeout: int) -> Any:
-        credential = self._credential().get_credential()
-        if credential is None:
-            raise UsageError("AGS needs TENCENTCLOUD_SECRET_ID and TENCENTCLOUD_SECRET_KEY in the environment")
-        scheme, _, host = endpoint.rpartition("://")
-        http = self._http(protocol=scheme or "https", endpoint=host or None, reqTimeout=timeout)
-        return self._client(credential, region, self._profile(httpProfile=http))
+def _connect(region: str, endpoint: str, timeout: int) -> tuple[Any, Any]:
+    """Return a client of Tencent's SDK, and the SDK's error."""
+    try:
+        from tencentcloud.ags.v20250920.ags_client import AgsClient
+        from tencentcloud.common.credential import EnvironmentVariableCredential
+        from tencentcloud.common.exception.tencent_cloud_sdk_exception import TencentCloudSDKException
+        from tencentcloud.common.profile.client_profile import ClientProfile
+        from tencentcloud.common.profile.http_profile import HttpProfile
+    except ImportError as error:
+        raise MissingDependency("AGS tools need Tencent's SDK: pip install 'swe-gym[ags]'") from error
+    credential = EnvironmentVariableCredential().get_credential()
+    if credential is None:
+        raise UsageError("AGS needs TENCENTCLOUD_SECRET_ID and TENCENTCLOUD_SECRET_KEY in the environment")
+    scheme, _, host = endpoint.rpartition("://")
+    http = HttpProfile(protocol=scheme or "https", endpoint=host or None, reqTimeout=timeout)
+    return AgsClient(credential, region, ClientProfile(httpProfile=http)), TencentCloudSDKException
