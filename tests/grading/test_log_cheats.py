@@ -10,6 +10,8 @@ from swe_gym.sandboxes import Sandbox
 from swe_gym.testing.cheats import CHEATS, HONEST, Cheat, play_cheat
 from swe_gym.types import Task, TestStatus
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = "cd {workdir}\n: '>>>>> Start Test Output'\n%s\n: '>>>>> End Test Output'\n"
 AGAINST_RUNS = (
     *("nothing", "conftest", "conftest-elsewhere", "pyproject", "skip", "exit", "hard-exit", "exit-later"),
@@ -74,8 +76,6 @@ def test_modules_in_a_folder_that_the_command_changes_into(
 
 FORGED = """
 import os, shutil
-
-pytestmark = pytest.mark.slow
 root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 os.unlink(root + "/tests/test_cases.py")
 try:

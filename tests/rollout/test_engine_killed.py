@@ -17,6 +17,8 @@ from swe_gym.testing.sandbox_contract.case import eventually
 from swe_gym.trajectories.run_folder import FAILED, TRAJECTORIES, read_index, read_indexed
 from swe_gym.trajectories.trajectory import Trajectory
 
+pytestmark = pytest.mark.slow
+
 KILLS = 3
 """In CI; `benchmarks/rollout.py kill` does twenty."""
 
@@ -24,8 +26,6 @@ PLAY = """
 import sys
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.plan import Plan
-
-pytestmark = pytest.mark.slow
 
 rollout(Plan(source="toy", policy="gold", attempts=int(sys.argv[2])), sys.argv[1], RolloutOptions(workers=4))
 """

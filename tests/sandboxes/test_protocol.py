@@ -1,5 +1,6 @@
 import ast
 import itertools
+import json
 import socket
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from swe_gym.sandboxes.channel import ByteStream, Channel, SocketStream
 from swe_gym.sandboxes.runner_sandbox import RunnerSandbox, runner_source
 from swe_gym.types import Capabilities
 
-ANY_TEXT = st.text(st.characters(), max_size=30)  # lone surrogates too: names of files have them
+ANY_TEXT = st.text(st.characters(), max_size=30).map(lambda text: str(json.loads(json.dumps(text))))
+"""Lone surrogates too: names of files have them. JSON joins pairs of them."""
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | ANY_TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ANY_TEXT, inner, max_size=4),

@@ -142,8 +142,9 @@ class KubernetesServer(LoopbackServer):
     def end(self, name: str, reason: str, exit_code: int = 137, **status: Any) -> None:
         """End a pod's container and its attached streams, as the node does."""
         ended = [{"state": {"terminated": {"reason": reason, "exitCode": exit_code}}}]
-        self.cut(name)
-        self.set_status(name, {"phase": "Failed", "containerStatuses": ended, **status})
+        with self._changing:  # the client deletes the pod once its streams end
+            self.cut(name)
+            self.set_status(name, {"phase": "Failed", "containerStatuses": ended, **status})
 
     def remove(self, name: str) -> None:
         """Delete a pod."""
