@@ -85,7 +85,10 @@ def failed(task: str = "a-1", attempt: int = 0, **changes: Any) -> Trajectory:
 
 
 def write_run(path: Path, *records: Trajectory, **info: Any) -> Path:
-    """Write a run folder with these episodes."""
+    """Write a run folder with these episodes, which its last call asked for unless `info` says otherwise."""
+    default = run_info()
+    info.setdefault("tasks", tuple(dict.fromkeys([*default.tasks, *(record.task_id for record in records)])))
+    info.setdefault("attempts", max([default.attempts, *(record.attempt + 1 for record in records)]))
     with RunFolder(path, run_info(**info)) as folder:
         for record in records:
             if record.reward_valid:

@@ -30,8 +30,12 @@ def test_an_unknown_backend_is_an_error_that_lists_the_known() -> None:
 def test_a_missing_engine_is_an_error_only_if_named() -> None:
     pytest.importorskip("docker")
     everything, asked = clean(), clean("--backend", "docker")
-    assert [line.partition(": ")[0] for line in everything.stdout.splitlines()] == ["docker", "kubernetes"]
+    assert [line.partition(": ")[0] for line in everything.stdout.splitlines()] == [
+        "docker"
+    ]  # no cluster is configured
     assert (everything.returncode, asked.returncode) == (0, 1)
+    pytest.importorskip("kubernetes")
+    assert "the backend options `kubeconfig` and `context`" in clean("--backend", "kubernetes").stdout
 
 
 def test_backend_options_select_the_engine(tmp_path: Path) -> None:

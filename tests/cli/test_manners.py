@@ -215,11 +215,3 @@ def test_facts_are_json_on_request(cli: Any, line: str, keys: set[str]) -> None:
     said = said[0] if isinstance(said, list) else said
     assert keys <= set(said)
     assert ("oracle" in said) == ("--oracle" in line)
-
-
-@pytest.mark.usefixtures("_bare")
-def test_clean_omits_backends_that_are_not_configured(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("kubernetes")
-    monkeypatch.setenv("KUBECONFIG", "/nowhere/config")
-    assert "kubernetes" not in json.loads(cli("clean", "--json").out)
-    assert "the backend options `kubeconfig` and `context`" in cli("clean", "--backend", "kubernetes").out

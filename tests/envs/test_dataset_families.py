@@ -94,7 +94,7 @@ def test_docker_is_the_default_backend(make_env: Make, rows: str) -> None:
 
 def test_a_backend_without_images_rejects_the_row(make_env: Make, rows: str) -> None:
     env = make_env("SWE/SWEBench-v0", path=rows, backend="local")
-    with pytest.raises(Unsupported, match=r"example/adder:1: use backend='docker'"):
+    with pytest.raises(Unsupported, match="cannot run the image example/adder:1: use a container backend"):
         env.reset(seed=0)
 
 

@@ -141,7 +141,7 @@ def test_a_long_list_of_broken_rows_is_truncated(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.parquet"])
 def test_rows_of_a_dataset_are_not_reported_as_broken_tasks(write_rows, name: str) -> None:
     path = write_rows(name, [{"instance_id": f"a__b-{n}", "repo": "a/b", "FAIL_TO_PASS": "[]"} for n in range(50)])
-    with pytest.raises(TaskError, match=r"is not a task file: \w+ 1: no task_id\..*source of their own") as caught:
+    with pytest.raises(TaskError, match=r"is not a task file: \w+ 1: no task_id\..*use its source") as caught:
         FileSource(str(path))
     assert "\n" not in str(caught.value)
 

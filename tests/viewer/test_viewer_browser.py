@@ -418,7 +418,7 @@ def test_a_real_rollout_is_followed_to_its_end(pages: Pages, tmp_path: Path) -> 
 
 
 def test_ten_thousand_rows_are_fast(pages: Pages, tmp_path: Path) -> None:
-    write_run(tmp_path)
+    write_run(tmp_path, tasks=tuple(f"task-{number:05}" for number in range(10_000)))
     record = trajectory(task="task-XXXXX")
     template = record.to_json()
     entry = index_line(record, 111_111_111, len(template) + 1).model_dump_json()
