@@ -79,7 +79,7 @@ class TurnIndex:
             number: Its number, from 1.
 
         Raises:
-            UsageError: There is no such turn.
+            UsageError: The turn does not exist.
         """
         if not 0 < number <= len(self.turns):
             raise UsageError(f"turn {number} is unknown: the episode has {len(self.turns)}")

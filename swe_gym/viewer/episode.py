@@ -68,7 +68,7 @@ def turns_page(turns: TurnIndex, numbers: Sequence[int]) -> list[dict[str, Any]]
     """Return the texts of some turns: the beginning of each text, and its whole length.
 
     Raises:
-        UsageError: There is no such turn.
+        UsageError: The turn does not exist.
     """
     pages = []
     for number in numbers[:MOST_TURNS]:
@@ -83,7 +83,7 @@ def text_at(turns: TurnIndex, number: int, part: str, start: int, end: int) -> s
     """Return the characters of a part of a turn from `start` to `end`, at most `MOST_PIECE`.
 
     Raises:
-        UsageError: There is no such turn or part.
+        UsageError: The turn does not exist, or has no such part.
     """
     parts = parts_of(turns.turn(number))
     if part not in parts:

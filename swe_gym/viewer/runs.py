@@ -46,7 +46,7 @@ class Runs:
             name: Name of the run folder; empty if there is one run only.
 
         Raises:
-            UsageError: There is no such run.
+            UsageError: The run does not exist.
         """
         if self.many and name not in self._indexes:
             self._find()
@@ -88,7 +88,7 @@ class Runs:
             stop reason of each attempt.
 
         Raises:
-            UsageError: There is no such run, or fewer than two.
+            UsageError: A run does not exist, or fewer than two are named.
         """
         indexes = {name: self.index(name) for name in names}
         if len(indexes) < 2:

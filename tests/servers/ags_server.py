@@ -2,14 +2,15 @@
 
 import http.server
 import json
-import threading
-from typing import Any, Self
+from typing import Any
+
+from servers.stand_in import StandIn
 
 PAGE = 2
 """Tools that a page of the list holds, whatever the request says."""
 
 
-class AgsServer:
+class AgsServer(StandIn):
     """A server on a free port, used as a context manager.
 
     Attributes:
@@ -23,19 +24,7 @@ class AgsServer:
         self.failing = failing
         self.calls: list[str] = []
         self._asked: set[str] = set()
-        handler = type("Handler", (_Handler,), {"ags": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(_Handler)
 
     def reply(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
         """Return the content of the reply to a request."""
@@ -59,13 +48,13 @@ class AgsServer:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    ags: AgsServer
+    service: AgsServer
 
     def do_POST(self) -> None:
         assert self.headers["Authorization"].startswith("TC3-HMAC-SHA256 Credential=an-id/")
         assert self.headers["X-TC-Version"] == "2025-09-20"
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        content = {"RequestId": "1", **self.ags.reply(self.headers["X-TC-Action"], request)}
+        content = {"RequestId": "1", **self.service.reply(self.headers["X-TC-Action"], request)}
         body = json.dumps({"Response": content}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

@@ -4,8 +4,9 @@ import base64
 import hashlib
 import http.server
 import json
-import threading
-from typing import Any, Self
+from typing import Any
+
+from servers.stand_in import StandIn
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 DATASET = "owner/name"
@@ -14,7 +15,7 @@ TOKEN = "hf_right"
 Reply = tuple[int, bytes, dict[str, str]]
 
 
-class Hub:
+class Hub(StandIn):
     """A server on a free port, until `close`.
 
     Attributes:
@@ -25,19 +26,7 @@ class Hub:
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
         self.private: bool | None = None
-        handler = type("Handler", (_Handler,), {"hub": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(_Handler)
 
     def get(self, path: str) -> Reply:
         """Return the reply to a GET request."""
@@ -87,17 +76,17 @@ def _json(content: object) -> Reply:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    hub: Hub
+    service: Hub
 
     def do_GET(self) -> None:
-        self.answer(self.hub.get(self.path.partition("?")[0]))
+        self.answer(self.service.get(self.path.partition("?")[0]))
 
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers["Authorization"] == f"Bearer {TOKEN}":
-            self.answer(self.hub.post(self.path.partition("?")[0], body))
+            self.answer(self.service.post(self.path.partition("?")[0], body))
         else:
             self.answer((401, b'{"error": "Invalid credentials"}', {"Content-Type": "application/json"}))
 

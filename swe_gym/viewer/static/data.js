@@ -99,7 +99,7 @@ const run = {
 async function openRun(name) {
   if (name === run.folder) return;
   if (runs.many && !runs.byName.has(name)) await updateRuns();
-  if (runs.many ? !runs.byName.has(name) : run.folder) throw new Error(`There is no run ${name} here.`);
+  if (runs.many ? !runs.byName.has(name) : run.folder) throw new Error(`Run ${name} not found.`);
   const empty = { folder: name, name, generation: "", rows: [], live: [], byId: new Map(), main: new Map(), progress: {}, active: false };
   Object.assign(run, empty, { problems: [], unreadable: 0, withVerdicts: true });
   Object.assign(table, { words: "", state: "", repo: "", reason: "", sort: "", view: [], cursor: "", marked: new Set(), top: 0 });
