@@ -3,7 +3,7 @@
 The next prompt is the last prompt, the sampler's completion, and the text that the chat template puts between an answer
 and the next message (the delta). Sampled tokens are never encoded again. If a template rewrites earlier messages, for
 example drops earlier thoughts, a new segment starts with the rendered text as its prompt; the tokens sampled before
-stay in their own segment.
+stay in their own segment. An append-only conversation does not follow such templates: it is always one segment.
 """
 
 from collections.abc import Sequence
@@ -105,10 +105,12 @@ class Conversation:
     Args:
         template: Chat template of the sampling model.
         messages: Messages before the first answer.
+        append_only: Never render earlier messages again: one segment, even if the template would rewrite history.
     """
 
-    def __init__(self, template: ChatTemplate, messages: Sequence[JsonObject]) -> None:
+    def __init__(self, template: ChatTemplate, messages: Sequence[JsonObject], *, append_only: bool = False) -> None:
         self._template = template
+        self._append_only = append_only
         self._messages = list(messages)
         self._done: list[Segment] = []
         self._begin(template.encode(template.render(self._messages)))
@@ -168,15 +170,16 @@ class Conversation:
         """Add a message of the environment. Tokens that were not sampled are masked."""
         delta = self._template.encode(self._template.between(self._end, message))
         self._messages.append(message)
-        rendered = self._template.render(self._messages)
-        if _same(rendered, self._template.decode(self._ids + delta)):
-            self._ids += delta
-            self._mask += [0] * len(delta)
-            self._logprobs += [0.0] * len(delta)
-            self._versions += [-1] * len(delta)
-        else:
-            self._done = list(self.segments)
-            self._begin(self._template.encode(rendered))
+        if not self._append_only:
+            rendered = self._template.render(self._messages)
+            if not _same(rendered, self._template.decode(self._ids + delta)):
+                self._done = list(self.segments)
+                self._begin(self._template.encode(rendered))
+                return
+        self._ids += delta
+        self._mask += [0] * len(delta)
+        self._logprobs += [0.0] * len(delta)
+        self._versions += [-1] * len(delta)
 
 
 def _same(rendered: str, grown: str) -> bool:
@@ -197,6 +200,8 @@ class TokenPolicy:
         max_context: Maximum tokens of the conversation. If it is full, the episode ends and is graded.
         seed: Sampling seed; the turn number is added.
         model: Model name in the record.
+        append_only: Keep the whole conversation in one segment: the model reads its earlier answers as it sampled them,
+            even if the template would rewrite them, for example drop their thoughts.
     """
 
     def __init__(
@@ -211,6 +216,7 @@ class TokenPolicy:
         max_context: int = 8192,
         seed: int | None = None,
         model: str = "",
+        append_only: bool = False,
     ) -> None:
         if not isinstance(env.unwrapped, SweEnv):
             raise UsageError(f"the environment must be a SweEnv, not a {type(env.unwrapped).__name__}")
@@ -219,11 +225,12 @@ class TokenPolicy:
         self._system = system or short_prompt(env.unwrapped.tools)
         self._temperature, self._max_tokens, self._max_context = temperature, max_tokens, max_context
         self._seed = seed
+        self._append_only = append_only
         self._info = PolicyInfo(
             name="tokens",
             model=model,
             sampling={"temperature": temperature, "max_tokens": max_tokens, "seed": seed},
-            options={"max_context": max_context},
+            options={"max_context": max_context, "append_only": append_only},
         )
         self._conversation: Conversation | None = None
         self._usage = Usage()
@@ -256,7 +263,9 @@ class TokenPolicy:
 
     def _hear(self, observation: str) -> Conversation:
         if self._conversation is None:
-            self._conversation = Conversation(self._template, [_system(self._system), _user(observation)])
+            self._conversation = Conversation(
+                self._template, [_system(self._system), _user(observation)], append_only=self._append_only
+            )
         else:
             self._conversation.tell(_user(observation))
         return self._conversation

@@ -1,0 +1,151 @@
+"""Whole episodes for frameworks that only ask for the result. An episode that the infrastructure lost is no error.
+
+def make_policy(env, seed):
+    return TokenPolicy(env, generator, template, seed=seed)
+
+for episode in play_episodes([Slot("toy-clock", seed=0)], make_env, make_policy, workers=64):
+    episode.reward  # None: leave it out
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import gymnasium
+
+from ..rollout.attempt import EpisodeJob
+from ..rollout.policy import Policy
+from ..rollout.pool import EpisodePool
+from ..trajectories.trajectory import Trajectory
+from .rows import Row, segment_row
+
+RETRIES = 1
+"""Further tries at an episode that the infrastructure lost."""
+
+MakeEnv = Callable[[], gymnasium.Env[str, str]]
+"""Makes an environment; nothing is started before its `reset`."""
+
+MakePolicy = Callable[[gymnasium.Env[str, str], int | None], Policy]
+"""Makes the policy of one episode, given its environment and seed."""
+
+
+class Slot(NamedTuple):
+    """An episode to play.
+
+    Attributes:
+        task_id: Task id.
+        seed: Seed of the episode: attempts at one task differ by it.
+    """
+
+    task_id: str
+    seed: int | None = None
+
+
+class Episode(NamedTuple):
+    """A played episode.
+
+    Attributes:
+        trajectory: Its record, without the oracle.
+        failure: Why it does not count, for example "SandboxLost (oom)"; empty if it counts.
+    """
+
+    trajectory: Trajectory
+    failure: str = ""
+
+    @property
+    def reward(self) -> float | None:
+        """The reward; None if the infrastructure failed: such an episode has no reward, not even 0."""
+        return None if self.failure else self.trajectory.reward
+
+    @property
+    def rows(self) -> list[Row]:
+        """One row for each segment, in order; none if nothing was sampled."""
+        return [segment_row(segment) for segment in self.trajectory.segments]
+
+
+class EpisodeBatch:
+    """Episodes that are played together. Those that the infrastructure loses are retried.
+
+    Args:
+        slots: The episodes.
+        make_env: Makes an environment for each try. The batch closes it.
+        make_policy: Makes its policy, in the thread of the try.
+        workers: Episodes that run at once.
+        wall_clock: Seconds after which an episode is cancelled.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        make_env: MakeEnv,
+        make_policy: MakePolicy,
+        *,
+        workers: int = 1,
+        wall_clock: float = math.inf,
+    ) -> None:
+        self._slots = slots
+        self._make_env, self._make_policy = make_env, make_policy
+        self._losses: list[list[Trajectory]] = [[] for _ in slots]
+        self._pool = EpisodePool(self._make_job, workers=workers, retries=RETRIES, wall_clock=wall_clock)
+
+    def play(self) -> list[Episode]:
+        """Play every episode once, and return them in the order of the slots.
+
+        Raises:
+            UsageError: The configuration is invalid.
+            Exception: Another mistake in a policy's constructor, a grader or a reward.
+        """
+        episodes: dict[int, Episode] = {}
+        with self._pool:
+            for job in self._pool.run(range(len(self._slots))):
+                record, failure = job.outcome()
+                if failure is None or not (failure.retry and self._pool.retry(job)):
+                    episodes[job.key] = Episode(record.without_oracle(), failure.name if failure else "")
+        return [episodes.get(index) or self._unplayed(slot) for index, slot in enumerate(self._slots)]
+
+    def cancel(self) -> None:
+        """End every episode soon; `play` returns. May be called from any thread."""
+        self._pool.cancel("cancelled")
+
+    def _make_job(self, index: int, number: int) -> EpisodeJob[int]:
+        slot = self._slots[index]
+        return EpisodeJob(
+            index,
+            number,
+            self._make_env(),
+            partial(self._policy, slot.seed),
+            task_id=slot.task_id,
+            seed=slot.seed,
+            losses=self._losses[index],
+        )
+
+    def _policy(self, seed: int | None, env: gymnasium.Env[str, str]) -> Policy:
+        return self._make_policy(env, seed)
+
+    def _unplayed(self, slot: Slot) -> Episode:
+        """Return the episode of a slot that was cancelled before it began, or before its retry."""
+        record = Trajectory(
+            task_id=slot.task_id,
+            seed=slot.seed,
+            observation="",
+            turns=(),
+            outcome="running",
+            reason="cancelled",
+            reward_valid=False,
+            resolved=False,
+            reward=0.0,
+        )
+        return Episode(record, "cancelled")
+
+
+def play_episodes(
+    slots: Sequence[Slot],
+    make_env: MakeEnv,
+    make_policy: MakePolicy,
+    *,
+    workers: int = 1,
+    wall_clock: float = math.inf,
+) -> list[Episode]:
+    """Play episodes, several at once. Arguments, result and errors are those of `EpisodeBatch`."""
+    return EpisodeBatch(slots, make_env, make_policy, workers=workers, wall_clock=wall_clock).play()

@@ -1,0 +1,40 @@
+"""Episodes as the token rows of trainers.
+
+One rule for episodes of several segments: each segment is a row, and all rows carry the episode's reward. A framework
+that takes one row per prompt plays conversations that only grow (`TokenPolicy(..., append_only=True)`), which are one
+segment. So every sampled token stands in exactly one row.
+"""
+
+from typing import NamedTuple
+
+from ..trajectories.trajectory import Segment
+
+
+class Row(NamedTuple):
+    """One prompt and the response to it.
+
+    Attributes:
+        prompt_ids: Token ids before the first sampled token.
+        response_ids: The sampled tokens, and those of the environment between them.
+        mask: 1 for sampled tokens of the response, 0 for others.
+        logprobs: Log-probabilities of the sampler; 0.0 where the mask is 0.
+        versions: Version of the weights that sampled each token; -1 where the mask is 0.
+    """
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    versions: list[int]
+
+
+def segment_row(segment: Segment) -> Row:
+    """Return a segment as a row. Its first sampled token starts the response."""
+    start = segment.loss_mask.index(1)
+    return Row(
+        prompt_ids=list(segment.token_ids[:start]),
+        response_ids=list(segment.token_ids[start:]),
+        mask=list(segment.loss_mask[start:]),
+        logprobs=list(segment.logprobs[start:]),
+        versions=list(segment.versions[start:]),
+    )
