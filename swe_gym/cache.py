@@ -86,20 +86,24 @@ def _is_there(entry: Path) -> bool:
 
 
 def _build(entry: Path, content: Path, build: Callable[[Path], None]) -> None:
-    _remove(entry)
+    remove_entry(entry)
     content.mkdir(parents=True)
     try:
         build(content)
         (entry / _COMPLETE).touch()
     except BaseException:
-        _remove(entry)
+        remove_entry(entry)
         raise
 
 
-def _remove(entry: Path) -> None:
-    """Remove an entry, its marker first."""
+def remove_entry(entry: Path) -> None:
+    """Remove an entry, its marker first. Its folders may forbid that to their owner, as those of an image do."""
     (entry / _COMPLETE).unlink(missing_ok=True)
     if entry.exists():
+        for folder, folders, _ in os.walk(entry):  # a folder is unlocked before it is listed
+            for name in folders:
+                if not os.path.islink(os.path.join(folder, name)):
+                    os.chmod(os.path.join(folder, name), 0o700)
         shutil.rmtree(entry)
 
 

@@ -1,5 +1,7 @@
 """Sandboxes, in which code runs: the table of backends, and one function that opens any of them."""
 
+from collections.abc import Callable
+
 from pydantic import ValidationError
 
 from ..errors import UsageError, unknown_name, wrong_fields
@@ -9,10 +11,10 @@ from .base import Pty, Sandbox, SandboxSpec
 
 __all__ = ["BACKENDS", "Pty", "Sandbox", "SandboxSpec", "make_spec", "open_sandbox"]
 
-BACKENDS = Registry[type[Sandbox]](
+BACKENDS = Registry[Callable[[SandboxSpec], Sandbox]](
     "backend",
     {
-        "local": "swe_gym.sandboxes.local:LocalSandbox",
+        "local": "swe_gym.sandboxes.local:make_sandbox",
         "fake": "swe_gym.sandboxes.fake:FakeSandbox",
         "docker": "swe_gym.sandboxes.docker:DockerSandbox",
         "kubernetes": "swe_gym.sandboxes.kubernetes:KubernetesSandbox",

@@ -1,7 +1,8 @@
 """The files of a sandbox: workspace, temporary folder and everything else on one file system.
 
 Renames and hard links work only within one mount, and programs use them between a repository and `/tmp`. Everything
-lies on a tmpfs, so nothing outlives the last process of the sandbox. The workspace gets there in one of three ways:
+lies on a tmpfs, so nothing outlives the last process of the sandbox. The layers of an image are the lower layers of one
+overlay, the sandbox's whole root. A workspace gets there in one of three ways:
 
 - The machine's root mounts an overlay as the sandbox's whole root, with the workspace as its lower layer. Renaming a
   folder of a lower layer needs `redirect_dir`, which needs attributes ("trusted.*") that no other user may set. So this
@@ -32,20 +33,21 @@ def make_as_root(config: "dict[str, Any]") -> "int | None":
 
     It leaves this process in a mount namespace of its own. What fails here fails again, with its error, in `make`.
     """
-    if os.geteuid() or not config["layer"] or libc.unshare(CLONE_NEWNS):
+    if os.geteuid() or not config["layers"] or libc.unshare(CLONE_NEWNS):
         return None
     mount("", "/", flags=MS_REC | MS_PRIVATE)
-    layer = os.open(config["layer"], os.O_PATH | os.O_CLOEXEC)
+    lowers = [os.open(layer, os.O_PATH | os.O_CLOEXEC) for layer in config["layers"]]
     mount_tmpfs(config["disk_mb"])
     try:
         os.setxattr(LAYERS, "trusted.swe_gym", b"")  # if that is refused, an overlay silently does without
-        mount_overlay(layer, ROOT, f"{ONE_DEVICE},redirect_dir=on")
+        mount_overlay(lowers, ROOT, f"{ONE_DEVICE},redirect_dir=on")
         flags = OPEN_TREE_CLONE | AT_RECURSIVE | os.O_CLOEXEC
         return check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(BASE), flags), "open_tree")
     except OSError:
         return None
     finally:
-        os.close(layer)
+        for lower in lowers:
+            os.close(lower)
         check(libc.umount2(os.fsencode(BASE), MNT_DETACH), "umount")
 
 
@@ -55,13 +57,13 @@ def attach(files: int) -> None:
     os.close(files)
 
 
-def make(config: "dict[str, Any]", layer: "int | None", workspace: "int | None") -> None:
-    """Make the files as any user; `layer` and `workspace` are descriptors, or None without a workspace."""
+def make(config: "dict[str, Any]", lowers: "list[int]", workspace: "int | None") -> None:
+    """Make the files as any user; `lowers` and `workspace` are descriptors, or nothing without a workspace."""
     mount_tmpfs(config["disk_mb"])
     if workspace is not None and config["copied"]:
         copy_tree(f"/proc/self/fd/{workspace}", ROOT + config["workdir"])
-    if layer is not None and not config["copied"]:
-        mount_overlay(layer, ROOT, f"{ONE_DEVICE},userxattr")
+    if lowers and not config["copied"]:
+        mount_overlay(lowers, ROOT, f"{ONE_DEVICE},userxattr")
     else:
         mount(ROOT, ROOT, flags=MS_BIND)  # only a mount can become the root
 
@@ -74,11 +76,16 @@ def mount_tmpfs(disk_mb: int) -> None:
     os.mkdir(ROOT)
 
 
-def mount_overlay(lower: int, target: str, how: str) -> None:
-    """Mount a folder, given as a descriptor, copy-on-write."""
+def make_folder(name: str) -> str:
+    """Make a folder outside of the root, on the same file system."""
+    os.mkdir(f"{LAYERS}/{name}", 0o755)
+    return f"{LAYERS}/{name}"
+
+
+def mount_overlay(lowers: "list[int]", target: str, how: str) -> None:
+    """Mount folders, given as descriptors from top to bottom, as one, copy-on-write."""
     number = len(os.listdir(LAYERS)) // 2
-    upper, work = (f"{LAYERS}/{number}{name}" for name in ("u", "w"))
-    os.mkdir(upper)
-    os.mkdir(work)
-    options = f"lowerdir=/proc/self/fd/{lower},upperdir={upper},workdir={work},{how}"
+    upper, work = (make_folder(f"{number}{name}") for name in ("u", "w"))
+    folders = ":".join(f"/proc/self/fd/{lower}" for lower in lowers)
+    options = f"lowerdir={folders},upperdir={upper},workdir={work},{how}"
     mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)

@@ -3,13 +3,14 @@
 `launcher` calls it in a fresh, single-threaded process that becomes the sandbox. `layers` makes the writable files.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
 import signal
 import socket
 import struct
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable, Iterator, NoReturn
 
 from ..seccomp import restrict_calls
 from . import layers, linux
@@ -36,17 +37,63 @@ MASKED = "sysrq-trigger kcore keys timer_list sched_debug latency_stats kmsg int
 READ_ONLY_PROC = ("sys", "bus", "fs", "irq", "acpi", "scsi")
 
 
-def separate(network: bool) -> None:
-    """Enter new namespaces and map our user to root in them; the next fork is PID 1."""
+def separate(network: bool, image: bool) -> None:
+    """Enter new namespaces; the next fork is PID 1. Our user is root in them.
+
+    The files of an image have many owners: the machine's root maps all users to themselves. For others, all are root.
+    """
     user, group = os.geteuid(), os.getegid()
     flags = CLONE_NEWUSER | linux.CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
-    check(libc.unshare(flags | (0 if network else CLONE_NEWNET)), "unshare")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+    flags |= 0 if network else CLONE_NEWNET
+    if image and user == 0:
+        with mapped_from_outside():
+            check(libc.unshare(flags), "unshare")
+        return
+    check(libc.unshare(flags), "unshare")
+    write_map("self", "setgroups", "deny")
+    write_map("self", "uid_map", f"0 {user} 1")
+    write_map("self", "gid_map", f"0 {group} 1")
+
+
+def write_map(process: str, name: str, text: str) -> None:
+    try:
+        with open(f"/proc/{process}/{name}", "w") as file:
+            file.write(text)
+    except OSError as error:  # how Ubuntu refuses them
+        raise OSError(error.errno, f"{name}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def mapped_from_outside() -> "Iterator[None]":
+    """Map all users to themselves in the user namespace that this process enters within the block.
+
+    Only a process outside of the namespace may: a child that is forked before.
+    """
+    maps = {}
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/self/{name}") as file:
+            maps[name] = "".join(f"{first} {first} {count}\n" for first, _, count in map(str.split, file))
+    ready, entered = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        status = 1
         try:
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-        except OSError as error:  # how Ubuntu refuses them
-            raise OSError(error.errno, f"{name}: {error.strerror}") from error
+            os.close(entered)
+            os.read(ready, 1)
+            for name, text in maps.items():
+                write_map(str(parent), name, text)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(ready)
+    try:
+        yield
+    finally:
+        os.close(entered)
+        _, status = os.waitpid(child, 0)
+    if status:
+        raise OSError(errno.EPERM, "the users of the image cannot be mapped")
 
 
 class Root:
@@ -84,7 +131,7 @@ class Root:
 
     def overlay(self, path: str, target: "str | None" = None) -> None:
         """Mount a held host folder copy-on-write."""
-        layers.mount_overlay(self.sources[path], self.folder(target or path), "userxattr")
+        layers.mount_overlay([self.sources[path]], self.folder(target or path), "userxattr")
 
     def is_covered(self, path: str) -> bool:
         """Return whether a mount hides the sandbox's own files at `path`."""
@@ -129,22 +176,15 @@ def build(config: "dict[str, Any]", files: "int | None") -> None:
     `files` is the result of `layers.make_as_root`.
     """
     root = Root()
-    layer, workspace, shown = config["layer"], config["workspace"], config["read_only"]
-    root.hold(config["python"], layer, workspace, *shown)
+    root.hold(config["python"], config["workspace"], *config["layers"], *config["read_only"])
     if files is None:
-        layers.make(config, root.sources.get(layer), root.sources.get(workspace))
+        layers.make(config, [root.sources[one] for one in config["layers"]], root.sources.get(config["workspace"]))
     else:
         layers.attach(files)
-    system_folders(root)
-    for path in shown:
-        root.bind(path)
-    root.bind(config["python"], "/opt/venv")
-    for path in config["hidden"]:
-        root.hide(path)
-    if workspace and root.is_covered(config["workdir"]):
-        root.overlay(workspace, config["workdir"])
-    os.utime(root.folder(config["workdir"]), (config["date"], config["date"]))
-    etc(root, config["network"])
+    if config["image"]:
+        image_folders(root, config)
+    else:
+        host_folders(root, config)
     devices(root)
     root.folder("/proc")
     mount("proc", root.root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -154,6 +194,33 @@ def build(config: "dict[str, Any]", files: "int | None") -> None:
     socket.sethostname("sandbox")
     if not config["network"]:
         raise_loopback()
+
+
+def image_folders(root: Root, config: "dict[str, Any]") -> None:
+    """Add to an image's files what a container engine adds: host names, /sys, and an empty /dev."""
+    if not os.path.isdir(root.root + config["workdir"]):
+        root.folder(config["workdir"])
+    for path in ("/tmp", "/var/tmp"):
+        root.folder(path, 0o1777)
+    names(root, config["network"])
+    mount(layers.make_folder("dev"), root.folder("/dev"), flags=MS_BIND)
+    root.folder("/dev/shm", 0o1777)
+    with contextlib.suppress(OSError):  # the host hides a part of it, or the network is the host's
+        mount("sysfs", root.folder("/sys"), "sysfs", linux.MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def host_folders(root: Root, config: "dict[str, Any]") -> None:
+    """Add the host's programs and the Python environment, and the workspace if a mount covers its place."""
+    system_folders(root)
+    for path in config["read_only"]:
+        root.bind(path)
+    root.bind(config["python"], "/opt/venv")
+    for path in config["hidden"]:
+        root.hide(path)
+    if config["workspace"] and root.is_covered(config["workdir"]):
+        root.overlay(config["workspace"], config["workdir"])
+    os.utime(root.folder(config["workdir"]), (config["date"], config["date"]))
+    etc(root, config["network"])
 
 
 def system_folders(root: Root) -> None:
@@ -177,12 +244,18 @@ def etc(root: Root, network: bool) -> None:
     """Add an /etc of harmless, public files, without the host's accounts, keys and service settings."""
     root.write("/etc/passwd", "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n")
     root.write("/etc/group", "root:x:0:\nnogroup:x:65534:\n")
-    root.write("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n")
-    root.write("/etc/hostname", "sandbox\n")
-    files = [*ETC_FILES, "resolv.conf"] if network else ETC_FILES
-    for name in [*files, *ETC_FOLDERS]:
+    names(root, network)
+    for name in [*ETC_FILES, *ETC_FOLDERS]:
         if os.path.exists("/etc/" + name):
             root.bind("/etc/" + name)
+
+
+def names(root: Root, network: bool) -> None:
+    """Add the files that name hosts."""
+    root.write("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n")
+    root.write("/etc/hostname", "sandbox\n")
+    if network and os.path.exists("/etc/resolv.conf"):
+        root.bind("/etc/resolv.conf")
 
 
 def devices(root: Root) -> None:
@@ -245,7 +318,7 @@ def enter(config: "dict[str, Any]", report: int) -> "tuple[Callable[[], tuple[in
     Returns, in the new process only, its `forkpty` and the descriptors that it needs.
     """
     files = layers.make_as_root(config)
-    separate(config["network"])
+    separate(config["network"], bool(config["image"]))
     outside = os.getpid()
     child = os.fork()
     if child:
@@ -256,4 +329,29 @@ def enter(config: "dict[str, Any]", report: int) -> "tuple[Callable[[], tuple[in
         close_abstract_sockets()
     linux.drop_privileges(KEPT_CAPABILITIES)
     restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK], host=False)
+    if config["user"]:
+        become(config["user"])
     return os.forkpty, ()
+
+
+def become(user: str) -> None:
+    """Change to a user of the image: "name", "number", "name:group" or "number:number", as container engines do."""
+    name, _, group = user.partition(":")
+    known = [line.rstrip("\n").split(":") for line in lines_of("/etc/passwd")]
+    entry = next((one for one in known if len(one) > 3 and name in (one[0], one[2])), ["", "", name, "0"])
+    groups = [line.rstrip("\n").split(":") for line in lines_of("/etc/group")]
+    first = next((one[2] for one in groups if len(one) > 2 and group in (one[0], one[2])), group) or entry[3]
+    if not (entry[2].isdigit() and first.isdigit()):
+        raise OSError(errno.EINVAL, f"the image has no user {user!r}")
+    others = [int(one[2]) for one in groups if len(one) > 3 and entry[0] and entry[0] in one[3].split(",")]
+    os.setgroups([int(first), *others])
+    os.setgid(int(first))
+    os.setuid(int(entry[2]))
+
+
+def lines_of(path: str) -> "list[str]":
+    try:
+        with open(path, errors="replace") as file:
+            return file.readlines()
+    except OSError:
+        return []  # the image names no users

@@ -1,4 +1,4 @@
-"""Sandboxes on this machine, without Docker, root or network.
+"""Sandboxes on this machine, without Docker, root or network, for tasks with a workspace or an image.
 
 There are three tiers, and by default the strongest that works is used: "namespace" (its own root file system, processes
 and network), "landlock" (file and network rules, for machines without namespaces, such as Docker containers), and
@@ -19,13 +19,13 @@ from typing import Literal
 
 from ...errors import SandboxError, Unsupported, UsageError
 from ...types import Capabilities, Frozen, PythonEnv
-from ..base import ISOLATION_LEVELS, SandboxSpec, parse_options
+from ..base import ISOLATION_LEVELS, Sandbox, SandboxSpec, parse_options
 from ..channel import ByteStream
 from ..pythons import PreparedPython, prepare_python
 from ..runner_sandbox import RunnerSandbox
 from ..workspaces import DATE, prepare_workspace
 from .forkserver import Supervisor, launch
-from .tiers import TIERS
+from .tiers import TIERS, process_limits
 
 PYTHON_HOME = "/opt/venv"
 """Path of the Python environment in tier "namespace", the same on every machine. See `namespace.build`."""
@@ -59,11 +59,6 @@ class LocalSandbox(RunnerSandbox):
         self.options = parse_options(LocalOptions, spec.options, self.name)
         if spec.cpus is not None:
             raise Unsupported("the local backend cannot limit CPUs: omit `cpus`, or use a container backend")
-        if spec.image and spec.workspace is None:
-            raise Unsupported(
-                f"the local backend cannot run the image {spec.image}: use a container backend such as docker, or "
-                "set the sandbox option `workspace` to the code"
-            )
         if spec.user not in (None, "root"):
             raise Unsupported(
                 f"the local backend cannot run commands as user {spec.user!r}: omit `user`, or use a container backend"
@@ -128,7 +123,9 @@ class LocalSandbox(RunnerSandbox):
             "root": self._root,
             "workdir": self.workdir,
             "workspace": str(workspace or ""),
-            "layer": str(workspace).removesuffix(self.spec.workdir.rstrip("/")) if workspace else "",
+            "layers": [str(workspace).removesuffix(self.spec.workdir.rstrip("/"))] if workspace else [],
+            "image": False,
+            "user": "",
             "copied": workspace is not None and _is_small(workspace, self.spec.disk_mb),
             "python": str(self._python.prefix),
             "date": DATE,
@@ -148,12 +145,7 @@ class LocalSandbox(RunnerSandbox):
     # --- what commands see --------------------------------------------------------------------------------
 
     def _limits(self) -> dict[str, int]:
-        limits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": 65536, "RLIMIT_FSIZE": self.spec.disk_mb << 20}
-        if self._tier == "namespace":
-            limits["RLIMIT_NPROC"] = self.spec.pids  # other tiers would count all of the user's processes
-        if self.spec.memory_mb:
-            limits["RLIMIT_DATA"] = self.spec.memory_mb << 20
-        return limits
+        return process_limits(self.spec, self._tier)
 
     def _base_env(self) -> Mapping[str, str]:
         assert self._python is not None
@@ -161,6 +153,15 @@ class LocalSandbox(RunnerSandbox):
         path = f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
         env = {"PATH": path, "HOME": f"{self._root}/root", "VIRTUAL_ENV": prefix}
         return env | {"TMPDIR": f"{self._root}/tmp"} if self._root else env
+
+
+def make_sandbox(spec: SandboxSpec) -> Sandbox:
+    """Return a sandbox of the image, or of the workspace if the task has one. It is not started."""
+    if spec.image and spec.workspace is None:
+        from .image import ImageSandbox  # it needs `problem` of this module
+
+        return ImageSandbox(spec)
+    return LocalSandbox(spec)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from ...types import Capabilities
+from ..base import SandboxSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,16 @@ class Tier:
         )
 
 
+_SHARED_KERNEL = (
+    "It shares the host's kernel, so a kernel exploit escapes it. Other limits of the kernel (open files, inotify "
+    "watches) are shared with the host's user.",
+    "Memory is capped per process (memory_mb), not in total, and not shared memory. The sandbox's files are in memory, "
+    "up to disk_mb. CPU is not capped.",
+    'With network="egress", commands can reach servers on the host\'s loopback and, before Linux 6.12, its abstract '
+    "unix sockets.",
+    "If the host's user is root, processes are capped only on Linux 6.14 and later, at up to 300 more than `pids`.",
+)
+
 TIERS = {
     "namespace": Tier(
         isolates=(
@@ -37,18 +48,11 @@ TIERS = {
             "processes, IPC, network and user."
         ),
         gaps=(
-            "It shares the host's kernel, so a kernel exploit escapes it. Other limits of the kernel (open files, "
-            "inotify watches) are shared with the host's user.",
-            "Memory is capped per process (memory_mb), not in total, and not shared memory. The sandbox's files are in "
-            "memory, up to disk_mb. CPU is not capped.",
+            *_SHARED_KERNEL,
             "Commands can read the host's /usr and the Python installation in use. Mount points and /proc show the "
             "paths of these, the kernel and the load.",
-            'With network="egress", commands can reach servers on the host\'s loopback and, before Linux 6.12, its '
-            "abstract unix sockets.",
             "If the host's user is not root, folders of a workspace of more than 2,000 files or 32 MiB can be moved "
             "(`mv`), but not renamed (`git mv`, os.rename).",
-            "If the host's user is root, processes are capped only on Linux 6.14 and later, at up to 300 more than "
-            "`pids`.",
         ),
         closes_network=True,
     ),
@@ -86,3 +90,25 @@ TIERS = {
         closes_network=False,
     ),
 }
+
+IMAGE = Tier(
+    isolates="Has the root file system of a container image (copy-on-write), and everything else as tier namespace.",
+    gaps=(
+        *_SHARED_KERNEL,
+        "/proc shows the kernel and the load of the host.",
+        "If the host's user is not root, all files belong to root in the sandbox; folders of the image can be moved "
+        "(`mv`), but not renamed (`git mv`, os.rename).",
+    ),
+    closes_network=True,
+)
+"""Tier "namespace" with an image."""
+
+
+def process_limits(spec: SandboxSpec, tier: str) -> dict[str, int]:
+    """Return the resource limits of a sandbox's processes."""
+    limits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": 65536, "RLIMIT_FSIZE": spec.disk_mb << 20}
+    if tier == "namespace":
+        limits["RLIMIT_NPROC"] = spec.pids  # other tiers would count all of the user's processes
+    if spec.memory_mb:
+        limits["RLIMIT_DATA"] = spec.memory_mb << 20
+    return limits

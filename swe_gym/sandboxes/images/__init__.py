@@ -1,0 +1,5 @@
+"""Container images without a container engine: fetched and unpacked once, shared by all sandboxes."""
+
+from .store import ImageStore, StoredImage
+
+__all__ = ["ImageStore", "StoredImage"]

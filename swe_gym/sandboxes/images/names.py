@@ -1,0 +1,63 @@
+"""Names of images: "python:3.11" means "docker.io/library/python:3.11"."""
+
+import os
+import re
+from typing import NamedTuple, Self
+
+from ...errors import UsageError
+
+DOCKER_HUB = "docker.io"
+MIRRORS = "SWE_GYM_REGISTRY_MIRRORS"
+"""Environment variable of mirrors: "docker.io=mirror.example.com,ghcr.io=http://10.0.0.1:5000"."""
+
+_NAME = re.compile(
+    r"(?:(?P<registry>(?:[^/@]*[.:][^/@]*|localhost))/)?(?P<repository>[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)"
+    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+
+
+class ImageName(NamedTuple):
+    """The parsed name of an image.
+
+    Attributes:
+        registry: Host, and port if there is one.
+        repository: Path in the registry.
+        tag: Tag; empty if there is only a digest.
+        digest: Digest of the manifest, or an empty text.
+    """
+
+    registry: str
+    repository: str
+    tag: str
+    digest: str
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Parse a name as Docker does.
+
+        Raises:
+            UsageError: It is not the name of an image.
+        """
+        found = _NAME.fullmatch(name)
+        if not found:
+            raise UsageError(f"{name!r} is not an image name, such as python:3.11 or ghcr.io/owner/image@sha256:...")
+        registry, repository, tag, digest = (found[part] or "" for part in cls._fields)
+        registry = registry.replace("index.docker.io", DOCKER_HUB) or DOCKER_HUB
+        if registry == DOCKER_HUB and "/" not in repository:
+            repository = f"library/{repository}"
+        return cls(registry, repository, tag or ("" if digest else "latest"), digest)
+
+    def __str__(self) -> str:
+        tag = self.tag and f":{self.tag}"
+        return f"{self.registry}/{self.repository}{tag}" + (self.digest and f"@{self.digest}")
+
+    @property
+    def url(self) -> str:
+        """The address of the repository's API, at a mirror if one is configured."""
+        pairs = (pair.partition("=") for pair in os.environ.get(MIRRORS, "").split(",") if pair)
+        mirrors = {name.strip(): mirror.strip().rstrip("/") for name, _, mirror in pairs}
+        host = mirrors.get(self.registry) or self.registry.replace(DOCKER_HUB, "registry-1.docker.io")
+        if "://" not in host:
+            here = host.partition(":")[0] in ("localhost", "127.0.0.1")
+            host = f"{'http' if here else 'https'}://{host}"
+        return f"{host}/v2/{self.repository}"

@@ -1,0 +1,229 @@
+"""Where images come from: registries, archives of `docker save`, OCI layouts, and a running Docker engine."""
+
+import abc
+import contextlib
+import gzip
+import hashlib
+import json
+import platform
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from ...errors import SandboxStartError, UsageError
+from ...types import JsonObject
+from ..lent_python import ARCHITECTURES
+from .names import ImageName
+
+
+class Blob(NamedTuple):
+    """A layer, as its source has it.
+
+    Attributes:
+        diff_id: Digest of the uncompressed layer, which identifies its content.
+        digest: Digest of the blob; empty in an archive that names none.
+        size: Bytes of the blob.
+        place: Path in an archive.
+    """
+
+    diff_id: str
+    digest: str
+    size: int
+    place: str = ""
+
+
+class ImageSource(abc.ABC):
+    """One image in one place.
+
+    Attributes:
+        config: The image's configuration, as bytes: their digest is the image's id.
+        blobs: Its layers, lowest first.
+    """
+
+    config: bytes
+    blobs: tuple[Blob, ...]
+
+    @abc.abstractmethod
+    def open(self, blob: Blob, folder: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """Open a layer for reading. A download is kept in `folder` until the layer has been unpacked."""
+
+
+class RegistrySource(ImageSource):
+    """An image in a registry.
+
+    Args:
+        name: The image.
+        deadline: Time (`time.monotonic`) by which every call ends.
+
+    Raises:
+        SandboxStartError: The image does not exist, has no variant for this machine, or the registry failed.
+    """
+
+    def __init__(self, name: ImageName, deadline: float) -> None:
+        from .registry import Registry  # needs an extra
+
+        self._registry = Registry(name, deadline)
+        data, manifest = self._registry.manifest(name.digest or name.tag)
+        check_digest(data, name.digest, str(name))
+        if "manifests" in manifest:
+            wanted = _for_this_machine(manifest["manifests"], str(name))
+            data, manifest = self._registry.manifest(wanted)
+            check_digest(data, wanted, str(name))
+        self.config = self._registry.blob(manifest["config"]["digest"])
+        check_digest(self.config, manifest["config"]["digest"], str(name))
+        self.blobs = _blobs(self.config, manifest)
+
+    @contextlib.contextmanager
+    def open(self, blob: Blob, folder: Path) -> Iterator[IO[bytes]]:
+        """Download a layer, or the rest of it, and open it."""
+        path = folder / blob.digest.replace(":", "-")
+        self._registry.download(blob.digest, blob.size, path)
+        try:
+            with path.open("rb") as file:
+                yield file
+        finally:
+            path.unlink(missing_ok=True)  # unpacked, or damaged
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._registry.close()
+
+
+class ArchiveSource(ImageSource):
+    """An image in an archive: `docker save`'s, or an OCI layout as a tar file.
+
+    Args:
+        path: The archive.
+        name: The image in it; None if it holds only one.
+
+    Raises:
+        UsageError: The file is no such archive, or the image is not in it.
+    """
+
+    def __init__(self, path: Path, name: ImageName | None = None) -> None:
+        try:
+            self._archive = tarfile.open(path)  # noqa: SIM115  `close` closes it
+        except (tarfile.TarError, OSError) as error:
+            raise UsageError(f"{path}: not an image archive: {error}") from error
+        self._path = path
+        self._members = {member.name.removeprefix("./"): member for member in self._archive}
+        if "manifest.json" in self._members:
+            self._read_docker(name)
+        elif "index.json" in self._members:
+            self._read_layout(name)
+        else:
+            raise UsageError(f"{path}: neither an archive of `docker save` nor an OCI layout")
+
+    def _read_docker(self, name: ImageName | None) -> None:
+        entries = json.loads(self._read("manifest.json"))
+        found = [one for one in entries if name is None or str(name) in map(_canonical, one.get("RepoTags") or ())]
+        if len(found) != 1:
+            names = [tag for one in entries for tag in one.get("RepoTags") or ()]
+            raise UsageError(f"{self._path} holds {len(entries)} images ({', '.join(names)}): name one of them")
+        self.config = self._read(found[0]["Config"])
+        diff_ids = json.loads(self.config)["rootfs"]["diff_ids"]
+        places = found[0]["Layers"]
+        self.blobs = tuple(
+            Blob(diff_id, "", self._members[place].size, place) for diff_id, place in zip(diff_ids, places, strict=True)
+        )
+
+    def _read_layout(self, name: ImageName | None) -> None:
+        manifest: JsonObject = json.loads(self._read("index.json"))
+        while "manifests" in manifest:
+            digest = _for_this_machine(manifest["manifests"], str(name or self._path))
+            manifest = json.loads(self._read(_place(digest)))
+        self.config = self._read(_place(manifest["config"]["digest"]))
+        self.blobs = _blobs(self.config, manifest)
+
+    def _read(self, place: str) -> bytes:
+        if place not in self._members:
+            raise UsageError(f"{self._path}: the archive lacks {place}")
+        file = self._archive.extractfile(self._members[place])
+        assert file is not None
+        return file.read()
+
+    @contextlib.contextmanager
+    def open(self, blob: Blob, folder: Path) -> Iterator[IO[bytes]]:  # noqa: ARG002  nothing is downloaded
+        """Open a layer; each call reads the archive on its own."""
+        with tarfile.open(self._path) as archive:
+            member = archive.getmember(self._members[blob.place or _place(blob.digest)].name)
+            file = archive.extractfile(member)
+            assert file is not None
+            with file:
+                yield file
+
+    def close(self) -> None:
+        """Close the archive."""
+        self._archive.close()
+
+
+@contextlib.contextmanager
+def engine_source(image: str, folder: Path, base_url: str | None = None) -> Iterator[ArchiveSource]:
+    """Yield an image of a running Docker engine. `folder` holds its archive meanwhile."""
+    from ..docker.engine import connect, engine_errors  # needs an extra
+
+    with (
+        contextlib.closing(connect(base_url, 600.0)) as engine,
+        tempfile.NamedTemporaryFile(dir=folder, suffix=".tar") as file,
+    ):
+        with engine_errors(f"save image {image!r}"):
+            for chunk in engine.get_image(image, chunk_size=1 << 20):
+                file.write(chunk)
+        file.flush()
+        with contextlib.closing(ArchiveSource(Path(file.name))) as source:
+            yield source
+
+
+def check_digest(data: bytes, wanted: str, name: str) -> None:
+    """Raise `SandboxStartError` unless the data has the digest, if there is one."""
+    found = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    if wanted and found != wanted:
+        raise SandboxStartError(f"image {name!r} has digest {found}, not {wanted}: fetch it again", reason="image")
+
+
+def _blobs(config: bytes, manifest: JsonObject) -> tuple[Blob, ...]:
+    diff_ids = json.loads(config)["rootfs"]["diff_ids"]
+    layers: list[JsonObject] = manifest["layers"]
+    return tuple(Blob(diff_id, layer["digest"], layer["size"]) for diff_id, layer in zip(diff_ids, layers, strict=True))
+
+
+def _for_this_machine(manifests: list[JsonObject], name: str) -> str:
+    """Return the digest of the variant for this machine."""
+    machine = platform.machine()
+    ours = ARCHITECTURES.get(machine, machine)
+    kinds = [(one.get("platform") or {}, one["digest"]) for one in manifests]
+    for kind, digest in kinds:
+        if kind.get("architecture", ours) == ours and kind.get("os", "linux") == "linux":
+            return str(digest)
+    there = ", ".join(sorted({str(kind.get("architecture")) for kind, _ in kinds}))
+    raise SandboxStartError(f"image {name!r} is for {there}, and this machine is {ours}", reason="image")
+
+
+def _place(digest: str) -> str:
+    return "blobs/" + digest.replace(":", "/")
+
+
+def _canonical(name: str) -> str:
+    return str(ImageName.parse(name))
+
+
+def decompressed(stream: IO[bytes]) -> IO[bytes]:
+    """Return the tar stream of a layer, whatever compressed it. The stream must be able to `peek`.
+
+    Raises:
+        SandboxStartError: It is compressed with Zstandard, which needs the package `zstandard`.
+    """
+    head = stream.peek(4)[:4]  # type: ignore[attr-defined]  # both kinds of sources open buffered readers
+    if head[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(fileobj=stream)  # type: ignore[return-value]  # it reads like a file
+    if head != b"\x28\xb5\x2f\xfd":
+        return stream
+    try:
+        import zstandard
+    except ImportError as error:
+        text = "a layer of the image is compressed with Zstandard: pip install zstandard"
+        raise SandboxStartError(text, reason="image") from error
+    reader: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(stream)
+    return reader

@@ -1,0 +1,243 @@
+"""The store of images: each layer is fetched, verified and unpacked once, and shared by all sandboxes of this user.
+
+It needs neither root nor a daemon, and is part of the cache: a folder for each layer, named after the digest of its
+content, and a file for each image. Root's layers keep their owners and devices, so root and other users have stores of
+their own.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Self
+
+from ... import guests
+from ...atomic import write_text
+from ...cache import build_once, cache_folder, remove_entry
+from ...errors import SandboxStartError
+from ...types import Frozen, JsonObject
+from .names import ImageName
+from .sources import Blob, ImageSource, RegistrySource, decompressed
+
+log = logging.getLogger(__name__)
+
+FETCHES = 3
+"""Layers of one image that are fetched and unpacked at once."""
+
+CHUNK = 1 << 20
+
+
+class StoredImage(Frozen):
+    """An image in the store.
+
+    Attributes:
+        name: Its name, complete: "docker.io/library/python:3.11".
+        digest: Digest of its configuration, as `docker images --no-trunc` shows it.
+        layers: Digests of its layers' contents, lowest first.
+        env: Variables of its commands.
+        user: User of its commands; empty is root.
+        workdir: Folder of its commands.
+        size: Bytes of its compressed layers.
+    """
+
+    name: str
+    digest: str
+    layers: tuple[str, ...]
+    env: dict[str, str]
+    user: str
+    workdir: str
+    size: int
+
+    @classmethod
+    def read(cls, name: ImageName, source: ImageSource) -> Self:
+        """Describe an image that a source has."""
+        document: JsonObject = json.loads(source.config)
+        config = document.get("config") or {}
+        pairs = (pair.partition("=") for pair in config.get("Env") or ())
+        return cls(
+            name=str(name),
+            digest=f"sha256:{hashlib.sha256(source.config).hexdigest()}",
+            layers=tuple(blob.diff_id for blob in source.blobs),
+            env={key: value for key, _, value in pairs},
+            user=config.get("User") or "",
+            workdir=config.get("WorkingDir") or "/",
+            size=sum(blob.size for blob in source.blobs),
+        )
+
+
+class ImageStore:
+    """The store of this user, in the cache."""
+
+    def __init__(self) -> None:
+        self._kind = "image-layers-root" if os.geteuid() == 0 else "image-layers"
+        self._names = cache_folder() / "images"
+        self._downloads = cache_folder() / "image-downloads"
+
+    def find(self, name: str) -> StoredImage | None:
+        """Return an image by its name, or None if the store lacks it or one of its layers.
+
+        Raises:
+            UsageError: It is not the name of an image.
+        """
+        try:
+            image = StoredImage.model_validate_json(self._file(ImageName.parse(name)).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return image if all(map(os.path.isdir, self.layers(image))) else None
+
+    def images(self) -> list[StoredImage]:
+        """Return all images, sorted by name."""
+        found = [StoredImage.model_validate_json(file.read_text()) for file in self._names.glob("*.json")]
+        return sorted(found, key=lambda image: image.name)
+
+    def layers(self, image: StoredImage) -> list[Path]:
+        """Return the folders of an image's layers, lowest first."""
+        return [self._layer(diff_id) for diff_id in image.layers]
+
+    def pull(self, name: str, *, deadline: float) -> StoredImage:
+        """Return an image; fetch it from its registry if the store lacks it.
+
+        Raises:
+            UsageError: It is not the name of an image.
+            MissingDependency: Fetching needs the extra "docker".
+            SandboxStartError: The image does not exist, is private or damaged, or cannot be fetched by the deadline.
+        """
+        found = self.find(name)
+        if found:
+            return found
+        parsed = ImageName.parse(name)
+        log.info("fetching image %s", parsed)
+        with contextlib.closing(RegistrySource(parsed, deadline)) as source:
+            return self.add(parsed, source, deadline=deadline)
+
+    def add(
+        self,
+        name: ImageName,
+        source: ImageSource,
+        *,
+        deadline: float,
+        on_layer: Callable[[Blob], None] = lambda _: None,
+    ) -> StoredImage:
+        """Add an image; layers that the store has are not read again.
+
+        Args:
+            name: The name that it gets.
+            source: Where it comes from.
+            deadline: Time (`time.monotonic`) by which it is there.
+            on_layer: Called when a layer is there.
+
+        Raises:
+            SandboxStartError: A layer is damaged, cannot be fetched or unpacked, or the disk is full.
+        """
+        self._downloads.mkdir(parents=True, exist_ok=True)
+        (cache_folder() / self._kind).mkdir(mode=0o700, exist_ok=True)  # holds setuid files, which others must not run
+        image = StoredImage.read(name, source)
+
+        def fetch(blob: Blob) -> None:
+            self._fetch(source, blob, deadline)
+            on_layer(blob)
+
+        with ThreadPoolExecutor(FETCHES) as threads:
+            for _ in threads.map(fetch, source.blobs):
+                pass
+        self._names.mkdir(parents=True, exist_ok=True)
+        write_text(self._file(name), image.model_dump_json())
+        return image
+
+    def remove(self, names: Sequence[str]) -> int:
+        """Remove images, and the layers that no other image has. Returns the number of removed layers.
+
+        Close the sandboxes that use them first.
+        """
+        for name in names:
+            self._file(ImageName.parse(name)).unlink(missing_ok=True)
+        used = {diff_id for image in self.images() for diff_id in image.layers}
+        wanted = {self._key(diff_id) for diff_id in used}
+        folder = cache_folder() / self._kind
+        unused = [entry for entry in folder.glob("*/") if entry.name not in wanted]
+        for entry in unused:
+            remove_entry(entry)
+        return len(unused)
+
+    def _fetch(self, source: ImageSource, blob: Blob, deadline: float) -> None:
+        def build(folder: Path) -> None:
+            with source.open(blob, self._downloads) as stream:
+                unpack(stream, blob.diff_id, folder, deadline)
+
+        build_once(self._kind, self._key(blob.diff_id), build, deadline=deadline)
+
+    def _file(self, name: ImageName) -> Path:
+        key = hashlib.sha256(str(name).encode()).hexdigest()[:32]
+        return self._names / f"{key}.json"
+
+    def _layer(self, diff_id: str) -> Path:
+        return cache_folder() / self._kind / self._key(diff_id) / "content"
+
+    @staticmethod
+    def _key(diff_id: str) -> str:
+        return diff_id.removeprefix("sha256:")
+
+
+def unpack(stream: IO[bytes], diff_id: str, folder: Path, deadline: float) -> None:
+    """Unpack a layer into an empty folder, by a process that has the folder as its root.
+
+    Raises:
+        SandboxStartError: The layer is damaged, or was not unpacked by the deadline.
+    """
+    found = hashlib.sha256()
+    with _unpacker(folder, deadline) as pipe:
+        try:
+            tar = decompressed(stream)
+            while chunk := tar.read(CHUNK):
+                found.update(chunk)
+                with contextlib.suppress(BrokenPipeError):  # `_unpacker` says why it ended
+                    pipe.write(chunk)
+        except (EOFError, OSError, zlib.error) as error:
+            raise SandboxStartError(f"layer {diff_id} is damaged: {error}", reason="image", retryable=True) from error
+    if f"sha256:{found.hexdigest()}" != diff_id:
+        text = f"layer {diff_id} is damaged: its content has digest sha256:{found.hexdigest()}"
+        raise SandboxStartError(text, reason="image", retryable=True)
+
+
+@contextlib.contextmanager
+def _unpacker(folder: Path, deadline: float) -> Iterator[IO[bytes]]:
+    """Yield the standard input of a process that unpacks a tar stream into a folder; wait for its end."""
+    package = os.path.dirname(os.path.dirname(guests.__file__))
+    code = f"import sys; sys.path.append({package!r}); import guests.local.unpack as guest; guest.main()"
+    python = getattr(sys, "_base_executable", None) or sys.executable
+    process = subprocess.Popen(
+        [python, "-I", "-S", "-c", code, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    clock = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
+    clock.start()
+    try:
+        yield process.stdin
+        _, said = process.communicate()
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    finally:
+        clock.cancel()
+    if process.returncode == 0:
+        return
+    if time.monotonic() >= deadline:
+        raise SandboxStartError("the image was not unpacked in time", reason="timeout", retryable=True)
+    detail = said.decode("utf-8", "replace").strip()
+    full = "No space left" in detail or "Disk quota" in detail
+    text = "the image cannot be unpacked: " + (detail.splitlines() or [f"status {process.returncode}"])[-1]
+    raise SandboxStartError(text, reason="capacity" if full else "setup", detail=detail)

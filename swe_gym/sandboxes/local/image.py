@@ -1,0 +1,95 @@
+"""Local sandboxes from container images: the file system of the image, and the isolation of tier "namespace"."""
+
+import os
+
+from ...errors import SandboxStartError, Unsupported
+from ...types import Capabilities, Frozen
+from ..base import SandboxSpec, demand_isolation, parse_options
+from ..channel import ByteStream
+from ..container import ContainerSandbox
+from ..images import ImageStore, StoredImage
+from . import problem
+from .forkserver import Supervisor, launch
+from .tiers import IMAGE, process_limits
+
+
+class ImageOptions(Frozen):
+    """Options of the local backend for tasks with an image.
+
+    Attributes:
+        activate: Python environment to put on the PATH; "auto" looks for the image's, empty keeps the image's PATH.
+    """
+
+    activate: str = "auto"
+
+
+class ImageSandbox(ContainerSandbox):
+    """A sandbox from an image, without a container engine."""
+
+    name = "local"
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.options = parse_options(ImageOptions, spec.options, self.name)
+        super().__init__(spec, self.options.activate)
+        if spec.cpus is not None:
+            raise Unsupported("the local backend cannot limit CPUs: omit `cpus`, or use a container backend")
+        if spec.user not in (None, "root", "0") and os.geteuid():
+            raise Unsupported(
+                f"without root, the local backend cannot run commands as user {spec.user!r}: omit `user`, or use a "
+                "container backend"
+            )
+        demand_isolation(spec, "namespace", self.name, "Use a container backend with a stronger runtime.")
+        self._image: StoredImage | None = None
+        self._supervisor: Supervisor | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Sandbox.capabilities`."""
+        return IMAGE.capabilities("namespace", self.spec.network)
+
+    @property
+    def image_digest(self) -> str:
+        """See `Sandbox.image_digest`."""
+        return self._image.digest if self._image else ""
+
+    def _connect(self, deadline: float) -> ByteStream:
+        if why := problem("namespace"):
+            raise Unsupported(
+                f"the local backend cannot run the image {self.spec.image} on this machine, which allows no user "
+                f"namespaces or overlays: {why}. `swe-gym doctor` shows how to allow them; or use a container backend"
+            )
+        assert self.spec.image is not None
+        self._image = ImageStore().pull(self.spec.image, deadline=deadline)
+        try:
+            stream, self._supervisor = launch(self._config(self._image), deadline)
+        except SandboxStartError as error:
+            error.detail = f"{error.detail} (image {self._image.name})"
+            raise
+        return stream
+
+    def _config(self, image: StoredImage) -> dict[str, object]:
+        user = self.spec.user or image.user
+        return {
+            "tier": "namespace",
+            "image": True,
+            "layers": [str(folder) for folder in reversed(ImageStore().layers(image))],
+            "user": user if user not in ("root", "0") and os.geteuid() == 0 else "",
+            "workdir": self.workdir,
+            "workspace": "",
+            "copied": False,
+            "python": "",
+            "read_only": [],
+            "disk_mb": self.spec.disk_mb,
+            "pids": self.spec.pids,
+            "network": self.spec.network != "none",
+        }
+
+    def _read_environment(self, deadline: float) -> dict[str, str]:  # noqa: ARG002  nothing is asked
+        return dict(self._image.env) if self._image else {}
+
+    def _disconnect(self) -> None:
+        if self._supervisor:
+            self._supervisor.end(patience=1.0 if self._loss is None else 0.0)  # a lost sandbox does not answer
+
+    def _limits(self) -> dict[str, int]:
+        return process_limits(self.spec, "namespace")
