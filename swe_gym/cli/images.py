@@ -24,7 +24,9 @@ from .common import AsJson, Match, Source, SourceOptions, matching, open_console
 if TYPE_CHECKING:
     from docker import APIClient
 
-app = typer.Typer(no_args_is_help=True, help="List, pull, build, check and remove the Docker images of tasks.")
+app = typer.Typer(
+    no_args_is_help=True, help="The container images of tasks, on a Docker engine or in the store of local sandboxes."
+)
 
 BACKEND = "swe_gym.sandboxes.docker:DockerSandbox"
 CALL_SECONDS = 60.0
@@ -49,7 +51,7 @@ def list_images(
 ) -> None:
     """List the images that tasks need, with their size and the number of tasks."""
     console = open_console()
-    needed = _needed(source, source_option, match, default)
+    needed = needed_images(source, source_option, match, default)
     with closing(_connect(engine)) as client:
         found = {image: _find(client, image) for image in needed}
     sizes = {image: one["Size"] for image, one in found.items() if one}
@@ -86,9 +88,11 @@ def pull(
 
     console = open_console()
     with closing(_connect(engine)) as client:
-        images = [image for image in _needed(source, source_option, match, default) if _find(client, image) is None]
+        images = [
+            image for image in needed_images(source, source_option, match, default) if _find(client, image) is None
+        ]
     stop = threading.Event()
-    with _progress_bar(console, "pulling", len(images)) as progress:
+    with progress_bar(console, "pulling", len(images)) as progress:
         bar = progress.add_task("", total=len(images))
 
         def one(image: str) -> str:
@@ -112,7 +116,7 @@ def pull(
                 progress.advance(bar)
             return ""
 
-        problems = _for_each(images, one, jobs, stop, console.print)
+        problems = for_each(images, one, jobs, stop, console.print)
     console.print(f"{len(images) - problems} pulled, {problems} failed")
     if problems:
         raise typer.Exit(1)
@@ -148,7 +152,7 @@ def build(
         return ""
 
     names = matching(tasks, match)
-    problems = _for_each(names, one, jobs, threading.Event(), console.print)
+    problems = for_each(names, one, jobs, threading.Event(), console.print)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_tasks([built[name] for name in names if name in built], output)
     console.print(f"{len(built)} tasks written to {output}; {problems} failed")
@@ -171,7 +175,7 @@ def check(
     Exit status 1: an image is missing or lacks a program.
     """
     console = open_console()
-    images = list(_needed(source, source_option, match, default))
+    images = list(needed_images(source, source_option, match, default))
     options = {"pull": "never", "base_url": engine}
     _connect(engine).close()
 
@@ -189,7 +193,7 @@ def check(
             return str(error)
         return f"lacks {', '.join(missing)}" if missing else ""
 
-    problems = _for_each(images, one, jobs, threading.Event(), (lambda _: None) if as_json else console.print)
+    problems = for_each(images, one, jobs, threading.Event(), (lambda _: None) if as_json else console.print)
     if as_json:
         print_json([{"image": image, "problem": found[image]} for image in images])
     else:
@@ -210,7 +214,7 @@ def remove(
     """Remove the images of these tasks from the engine. Images in use stay."""
     console = open_console()
     with closing(_connect(engine)) as client:
-        images = [image for image in _needed(source, source_option, match, default) if _find(client, image)]
+        images = [image for image in needed_images(source, source_option, match, default) if _find(client, image)]
         for image in images:
             console.print(Text(image))
         if not images:
@@ -218,7 +222,7 @@ def remove(
             return
         if not yes:
             typer.confirm(f"Remove these {len(images)} images?", abort=True)
-        problems = _for_each(images, lambda image: _remove(client, image), 1, threading.Event(), console.print)
+        problems = for_each(images, lambda image: _remove(client, image), 1, threading.Event(), console.print)
     console.print(f"{len(images) - problems} removed, {problems} not")
     if problems:
         raise typer.Exit(1)
@@ -262,7 +266,7 @@ def ags(
     from ..sandboxes.e2b.ags import Tools, ToolSettings
 
     console = open_console()
-    images = list(_needed(source, source_option, match, None))
+    images = list(needed_images(source, source_option, match, None))
     tools = Tools(region, endpoint=endpoint)
     settings = ToolSettings(
         registry_type=registry_type,
@@ -283,7 +287,7 @@ def ags(
             return str(error)
         return ""
 
-    problems = _for_each(images, one, jobs, stop, console.print)
+    problems = for_each(images, one, jobs, stop, console.print)
     write_text(output, json.dumps({image: made[image] for image in images if image in made}, indent=1) + "\n")
     console.print(f"{len(made)} tools are active, {problems} failed. Their names are in {output}:")
     console.print(
@@ -293,7 +297,7 @@ def ags(
         raise typer.Exit(1)
 
 
-def _needed(source: str, options: list[str] | None, match: str, default: str | None) -> Counter[str]:
+def needed_images(source: str, options: list[str] | None, match: str, default: str | None) -> Counter[str]:
     """Return image -> number of tasks that need it, in the order of the tasks."""
     tasks = open_source(source, options)
     found = [tasks.get(task_id) for task_id in matching(tasks, match)]
@@ -319,7 +323,7 @@ def _find(client: "APIClient", image: str) -> dict[str, Any] | None:
     return find_image(client, image)
 
 
-def _for_each(
+def for_each(
     images: list[str], work: Callable[[str], str], jobs: int, stop: threading.Event, say: Callable[[Text], None]
 ) -> int:
     """Work on images, `jobs` at a time, and print each result; return the number of problems."""
@@ -336,7 +340,8 @@ def _for_each(
     return problems
 
 
-def _progress_bar(console: Any, verb: str, total: int) -> Progress:
+def progress_bar(console: Any, verb: str, total: int) -> Progress:
+    """Return a progress bar that is shown on terminals only."""
     return Progress(
         TextColumn(f"{verb} {{task.description}}"),
         BarColumn(),
@@ -346,3 +351,6 @@ def _progress_bar(console: Any, verb: str, total: int) -> Progress:
         transient=True,
         disable=not console.is_terminal or not total,
     )
+
+
+from . import image_store  # noqa: E402, F401  more commands of `app`

@@ -6,6 +6,7 @@ their own.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import logging
@@ -75,10 +76,15 @@ class StoredImage(Frozen):
 
 
 class ImageStore:
-    """The store of this user, in the cache."""
+    """The store of this user, in the cache.
+
+    Attributes:
+        folder: The folder of the layers.
+    """
 
     def __init__(self) -> None:
         self._kind = "image-layers-root" if os.geteuid() == 0 else "image-layers"
+        self.folder = cache_folder() / self._kind
         self._names = cache_folder() / "images"
         self._downloads = cache_folder() / "image-downloads"
 
@@ -139,7 +145,7 @@ class ImageStore:
             SandboxStartError: A layer is damaged, cannot be fetched or unpacked, or the disk is full.
         """
         self._downloads.mkdir(parents=True, exist_ok=True)
-        (cache_folder() / self._kind).mkdir(mode=0o700, exist_ok=True)  # holds setuid files, which others must not run
+        self.folder.mkdir(mode=0o700, exist_ok=True)  # holds setuid files, which others must not run
         image = StoredImage.read(name, source)
 
         def fetch(blob: Blob) -> None:
@@ -153,20 +159,58 @@ class ImageStore:
         write_text(self._file(name), image.model_dump_json())
         return image
 
-    def remove(self, names: Sequence[str]) -> int:
-        """Remove images, and the layers that no other image has. Returns the number of removed layers.
+    @contextlib.contextmanager
+    def using(self, image: StoredImage) -> Iterator[list[Path]]:
+        """Yield the folders of an image's layers, lowest first; meanwhile no process removes the image."""
+        path = self._file(ImageName.parse(image.name))
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            os.utime(path)  # `prune` removes what was not used for longest
+            yield self.layers(image)
 
-        Close the sandboxes that use them first.
+    def prune(self, names: Sequence[str] = (), *, max_bytes: int | None = None) -> list[str]:
+        """Remove images that no sandbox uses, and then all layers that no image has.
+
+        Args:
+            names: Images to remove.
+            max_bytes: Disk space that the store may take; images that were not used for longest are removed.
+
+        Returns:
+            The names of the removed images.
         """
-        for name in names:
-            self._file(ImageName.parse(name)).unlink(missing_ok=True)
-        used = {diff_id for image in self.images() for diff_id in image.layers}
-        wanted = {self._key(diff_id) for diff_id in used}
-        folder = cache_folder() / self._kind
-        unused = [entry for entry in folder.glob("*/") if entry.name not in wanted]
-        for entry in unused:
-            remove_entry(entry)
-        return len(unused)
+        removed = [str(name) for name in map(ImageName.parse, names) if self._remove(name)]
+        self._remove_unused_layers()
+        files = sorted(self._names.glob("*.json"), key=lambda file: file.stat().st_mtime)
+        while max_bytes is not None and files and self.disk_usage() > max_bytes:
+            name = StoredImage.model_validate_json(files.pop(0).read_text()).name
+            if self._remove(ImageName.parse(name)):
+                removed.append(name)
+                self._remove_unused_layers()
+        return removed
+
+    def disk_usage(self) -> int:
+        """Return the bytes that all layers take on the disk."""
+        folders = os.walk(self.folder)
+        return sum(
+            512 * os.lstat(os.path.join(folder, name)).st_blocks for folder, _, names in folders for name in names
+        )
+
+    def _remove(self, name: ImageName) -> bool:
+        """Remove an image's name, unless a sandbox uses it."""
+        path = self._file(name)
+        try:
+            with path.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+        except (FileNotFoundError, BlockingIOError):
+            return False
+        return True
+
+    def _remove_unused_layers(self) -> None:
+        used = {self._key(diff_id) for image in self.images() for diff_id in image.layers}
+        for entry in self.folder.glob("*/"):
+            if entry.name not in used:
+                remove_entry(entry)
 
     def _fetch(self, source: ImageSource, blob: Blob, deadline: float) -> None:
         def build(folder: Path) -> None:
@@ -180,7 +224,7 @@ class ImageStore:
         return self._names / f"{key}.json"
 
     def _layer(self, diff_id: str) -> Path:
-        return cache_folder() / self._kind / self._key(diff_id) / "content"
+        return self.folder / self._key(diff_id) / "content"
 
     @staticmethod
     def _key(diff_id: str) -> str:

@@ -1,6 +1,9 @@
 """Local sandboxes from container images: the file system of the image, and the isolation of tier "namespace"."""
 
+import contextlib
 import os
+from collections.abc import Sequence
+from pathlib import Path
 
 from ...errors import SandboxStartError, Unsupported
 from ...types import Capabilities, Frozen
@@ -41,6 +44,7 @@ class ImageSandbox(ContainerSandbox):
         demand_isolation(spec, "namespace", self.name, "Use a container backend with a stronger runtime.")
         self._image: StoredImage | None = None
         self._supervisor: Supervisor | None = None
+        self._in_use = contextlib.ExitStack()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -59,20 +63,22 @@ class ImageSandbox(ContainerSandbox):
                 f"namespaces or overlays: {why}. `swe-gym doctor` shows how to allow them; or use a container backend"
             )
         assert self.spec.image is not None
-        self._image = ImageStore().pull(self.spec.image, deadline=deadline)
+        store = ImageStore()
+        self._image = store.pull(self.spec.image, deadline=deadline)
+        layers = self._in_use.enter_context(store.using(self._image))
         try:
-            stream, self._supervisor = launch(self._config(self._image), deadline)
+            stream, self._supervisor = launch(self._config(self._image, layers), deadline)
         except SandboxStartError as error:
             error.detail = f"{error.detail} (image {self._image.name})"
             raise
         return stream
 
-    def _config(self, image: StoredImage) -> dict[str, object]:
+    def _config(self, image: StoredImage, layers: Sequence[Path]) -> dict[str, object]:
         user = self.spec.user or image.user
         return {
             "tier": "namespace",
             "image": True,
-            "layers": [str(folder) for folder in reversed(ImageStore().layers(image))],
+            "layers": [str(folder) for folder in reversed(layers)],
             "user": user if user not in ("root", "0") and os.geteuid() == 0 else "",
             "workdir": self.workdir,
             "workspace": "",
@@ -90,6 +96,7 @@ class ImageSandbox(ContainerSandbox):
     def _disconnect(self) -> None:
         if self._supervisor:
             self._supervisor.end(patience=1.0 if self._loss is None else 0.0)  # a lost sandbox does not answer
+        self._in_use.close()
 
     def _limits(self) -> dict[str, int]:
         return process_limits(self.spec, "namespace")
