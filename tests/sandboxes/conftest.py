@@ -1,10 +1,17 @@
 """Engines that a machine may lack."""
 
+import fcntl
 import os
+import time
+from collections.abc import Callable
 
 import pytest
 
+from swe_gym.cache import cache_folder
 from swe_gym.errors import SweGymError
+from swe_gym.sandboxes.images import ImageStore
+from swe_gym.sandboxes.images.names import ImageName
+from swe_gym.sandboxes.images.sources import engine_source
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +58,26 @@ def docker_image(docker_problem: str) -> str:
     if docker_problem:
         pytest.skip(docker_problem)
     return os.environ["SWE_GYM_TEST_IMAGE"]
+
+
+@pytest.fixture(scope="session")
+def import_image() -> Callable[[str], str]:
+    """Copies an image of the engine into the store of local sandboxes, once for all processes of a test run."""
+
+    def copy(image: str) -> str:
+        store = ImageStore()
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        with (cache_folder() / "import-image.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if store.find(image) is None:
+                with engine_source(image, cache_folder()) as source:
+                    store.add(ImageName.parse(image), source, deadline=time.monotonic() + 600)
+        return image
+
+    return copy
+
+
+@pytest.fixture(scope="session")
+def stored_image(docker_image: str, import_image: Callable[[str], str]) -> str:
+    """The engine's test image in the store of local sandboxes."""
+    return import_image(docker_image)

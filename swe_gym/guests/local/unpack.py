@@ -10,6 +10,7 @@ import shutil
 import stat
 import sys
 import tarfile
+from decimal import Decimal
 
 from . import linux
 from .linux import check, libc
@@ -117,7 +118,7 @@ class Unpacker:
                 set_attribute(path, name[len(XATTR) :], value.encode("utf-8", "surrogateescape"))
         if not member.issym():
             os.chmod(path, member.mode & 0o7777)
-        time = round(float(member.pax_headers.get("mtime", member.mtime)) * 1e9)
+        time = int(Decimal(member.pax_headers.get("mtime", member.mtime)) * 10**9)  # a float would round it
         os.utime(path, ns=(time, time), follow_symlinks=False)
 
 

@@ -11,7 +11,7 @@ MIRRORS = "SWE_GYM_REGISTRY_MIRRORS"
 """Environment variable of mirrors: "docker.io=mirror.example.com,ghcr.io=http://10.0.0.1:5000"."""
 
 _NAME = re.compile(
-    r"(?:(?P<registry>(?:[^/@]*[.:][^/@]*|localhost))/)?(?P<repository>[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)"
+    r"(?:(?P<registry>localhost(?::\d+)?|[A-Za-z0-9-]+(?:(?:\.[A-Za-z0-9-]+)+(?::\d+)?|:\d+))/)?(?P<repository>[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)"
     r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 

@@ -36,7 +36,9 @@ SILENCE = 60.0
 PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0)
 """Seconds between attempts, unless the registry says how long to wait."""
 
-CHUNK = 1 << 20
+CHUNK = 1 << 16
+"""Bytes that a broken connection loses at most."""
+
 AUTH_KEYS = {DOCKER_HUB: "https://index.docker.io/v1/"}
 
 

@@ -108,13 +108,20 @@ class ArchiveSource(ImageSource):
         except (tarfile.TarError, OSError) as error:
             raise UsageError(f"{path}: not an image archive: {error}") from error
         self._path = path
+        try:
+            self._read_image(name)
+        except BaseException:
+            self._archive.close()
+            raise
+
+    def _read_image(self, name: ImageName | None) -> None:
         self._members = {member.name.removeprefix("./"): member for member in self._archive}
         if "manifest.json" in self._members:
             self._read_docker(name)
         elif "index.json" in self._members:
             self._read_layout(name)
         else:
-            raise UsageError(f"{path}: neither an archive of `docker save` nor an OCI layout")
+            raise UsageError(f"{self._path}: neither an archive of `docker save` nor an OCI layout")
 
     def _read_docker(self, name: ImageName | None) -> None:
         entries = json.loads(self._read("manifest.json"))

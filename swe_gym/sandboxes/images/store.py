@@ -238,18 +238,23 @@ def unpack(stream: IO[bytes], diff_id: str, folder: Path, deadline: float) -> No
         SandboxStartError: The layer is damaged, or was not unpacked by the deadline.
     """
     found = hashlib.sha256()
-    with _unpacker(folder, deadline) as pipe:
-        try:
+    try:
+        with _unpacker(folder, deadline) as pipe:
             tar = decompressed(stream)
             while chunk := tar.read(CHUNK):
                 found.update(chunk)
                 with contextlib.suppress(BrokenPipeError):  # `_unpacker` says why it ended
                     pipe.write(chunk)
-        except (EOFError, OSError, zlib.error) as error:
-            raise SandboxStartError(f"layer {diff_id} is damaged: {error}", reason="image", retryable=True) from error
+    except (EOFError, OSError, zlib.error, SandboxStartError) as error:
+        if f"sha256:{found.hexdigest()}" == diff_id or getattr(error, "reason", "") == "timeout":
+            raise
+        raise _damaged(diff_id, error) from error
     if f"sha256:{found.hexdigest()}" != diff_id:
-        text = f"layer {diff_id} is damaged: its content has digest sha256:{found.hexdigest()}"
-        raise SandboxStartError(text, reason="image", retryable=True)
+        raise _damaged(diff_id, "its content has another digest")
+
+
+def _damaged(diff_id: str, why: object) -> SandboxStartError:
+    return SandboxStartError(f"layer {diff_id} is damaged: {why}", reason="image", retryable=True)
 
 
 @contextlib.contextmanager

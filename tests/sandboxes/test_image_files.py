@@ -1,0 +1,127 @@
+"""The files of local sandboxes from images are those that `docker export` shows, byte by byte."""
+
+import hashlib
+import io
+import json
+import os
+import stat
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import IO
+
+import pytest
+
+from swe_gym.sandboxes import SandboxSpec, open_sandbox
+from swe_gym.testing.sandbox_contract.case import ok
+
+ADDED = ("/proc", "/sys", "/dev", "/.dockerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab", "/etc")
+"""What Docker and we add to an image, and the folder whose time that changes."""
+
+LIST = """
+import hashlib, json, os, stat
+found = []
+for folder, folders, files in os.walk("/"):
+    folders[:] = [name for name in folders if os.path.join(folder, name) not in ("/proc", "/sys", "/dev")]
+    for name in folders + files:
+        path = os.path.join(folder, name)
+        s = os.lstat(path)
+        link = os.readlink(path) if stat.S_ISLNK(s.st_mode) else ""
+        data = open(path, "rb").read() if stat.S_ISREG(s.st_mode) else b""
+        mode = 0 if link else stat.S_IMODE(s.st_mode)
+        shared = (s.st_dev, s.st_ino) if stat.S_ISREG(s.st_mode) and s.st_nlink > 1 else None
+        content = hashlib.sha256(data).hexdigest()
+        found.append([path, mode, s.st_uid, s.st_gid, int(s.st_mtime), link, content, shared])
+print(json.dumps(found))
+"""
+
+CHANGE = """
+import os, shutil
+shutil.rmtree("/usr/share/doc")
+os.makedirs("/usr/share/doc/new")
+os.remove("/etc/debian_version")
+shutil.move("/usr/share/perl5", "/usr/share/moved")
+os.makedirs("/data")
+open("/data/one", "w").write("one")
+os.link("/data/one", "/data/two")
+os.chmod("/data/one", 0o4711)
+os.chown("/data/one", 1234, 567)
+os.chmod("/data/one", 0o6711)
+os.symlink("/nowhere", "/data/dangling")
+os.mkfifo("/data/pipe")
+open("/data/\udce4", "w").close()
+with open("/data/sparse", "wb") as file:
+    file.truncate(50_000_000)
+    file.seek(25_000_000)
+    file.write(b"in the middle")
+for number in range(2000):
+    open(f"/data/{number}", "w").write(str(number))
+"""
+Entry = tuple[object, ...]
+
+
+@pytest.fixture(scope="module")
+def changed_image(docker_image: str) -> Iterator[str]:
+    """The test image with a second layer: deletions, replaced folders, links, setuid, holes, odd names."""
+    import docker
+
+    name = f"swe-gym/test-files-{os.getpid()}"
+    with closing(docker.APIClient(version="auto")) as engine:
+        container = engine.create_container(docker_image, ["python3", "-c", CHANGE], network_disabled=True)["Id"]
+        engine.start(container)
+        assert engine.wait(container, timeout=120)["StatusCode"] == 0, engine.logs(container)
+        engine.commit(container, name, "changed")
+        engine.remove_container(container)
+        yield f"{name}:changed"
+        engine.remove_image(f"{name}:changed")
+
+
+def exported(image: str) -> dict[str, Entry]:
+    """Path -> what `docker export` says of it."""
+    import docker
+
+    found: dict[str, Entry] = {}
+    with closing(docker.APIClient(version="auto")) as engine, tempfile.TemporaryFile() as file:
+        container = engine.create_container(image, ["true"])["Id"]
+        for chunk in engine.export(container):
+            file.write(chunk)
+        engine.remove_container(container)
+        file.seek(0)
+        with tarfile.open(fileobj=file) as archive:
+            for member in archive:
+                path = "/" + member.name.rstrip("/")
+                if member.islnk():
+                    found[path] = found["/" + member.linkname]
+                    continue
+                content = archive.extractfile(member) if member.isreg() else None
+                mode = 0 if member.issym() else stat.S_IMODE(member.mode)  # the engine adds the type
+                facts = (mode, member.uid, member.gid, int(member.mtime), member.linkname)
+                found[path] = (*facts, digest(content or io.BytesIO()))
+    return found
+
+
+def digest(content: IO[bytes]) -> str:
+    return hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]  # it reads
+
+
+def relevant(found: dict[str, Entry]) -> dict[str, Entry]:
+    return {
+        path: facts
+        for path, facts in found.items()
+        if path not in ADDED and not path.startswith(("/proc/", "/sys/", "/dev/"))
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps owners")
+def test_files_are_those_of_docker_export(changed_image: str, import_image: Callable[[str], str]) -> None:
+    spec = SandboxSpec(image=import_image(changed_image), workdir="/data")
+    with open_sandbox(spec) as sandbox:
+        listed = json.loads(ok(sandbox.exec(["python3", "-c", LIST], max_output=64 << 20, timeout=300)).text)
+    ours = {path: tuple(facts) for path, *facts, _ in listed}
+    theirs = exported(changed_image)
+    ours, theirs = relevant(ours), relevant(theirs)
+    assert sorted(ours) == sorted(theirs)
+    assert {path: (facts, theirs[path]) for path, facts in ours.items() if facts != theirs[path]} == {}
+    shared = {path: tuple(inode) for path, *_, inode in listed if inode}
+    assert shared["/data/one"] == shared["/data/two"]

@@ -1,0 +1,328 @@
+"""The store of images: names, registries and their faults, archives, and layers unpacked exactly."""
+
+import base64
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from servers.registry import Registry, layer
+
+from swe_gym.errors import SandboxStartError, UsageError
+from swe_gym.sandboxes.images import ImageStore, StoredImage
+from swe_gym.sandboxes.images.names import MIRRORS, ImageName
+from swe_gym.sandboxes.images.sources import ArchiveSource
+
+pytest.importorskip("docker", reason="fetching needs docker-py")
+
+ROOT = os.geteuid() == 0
+MINUTE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageStore:
+    monkeypatch.setenv("SWE_GYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    return ImageStore()
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with Registry() as server:
+        yield server
+
+
+def pull(name: str, seconds: float = MINUTE) -> StoredImage:
+    return ImageStore().pull(name, deadline=time.monotonic() + seconds)
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type = kind
+    for field, value in fields.items():
+        setattr(made, field, value)
+    return made
+
+
+def top(image: StoredImage) -> Path:
+    return ImageStore().layers(image)[-1]
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "complete"),
+    [
+        ("python", "docker.io/library/python:latest"),
+        ("python:3.11-slim", "docker.io/library/python:3.11-slim"),
+        ("swebench/sweb.eval.x86_64.a__b-1", "docker.io/swebench/sweb.eval.x86_64.a__b-1:latest"),
+        ("index.docker.io/a/b:c", "docker.io/a/b:c"),
+        ("localhost/a", "localhost/a:latest"),
+        ("localhost:5000/a/b/c:d", "localhost:5000/a/b/c:d"),
+        ("ghcr.io/a/b@sha256:" + "0" * 64, "ghcr.io/a/b@sha256:" + "0" * 64),
+    ],
+)
+def test_names_are_completed_as_docker_does(name: str, complete: str) -> None:
+    assert str(ImageName.parse(name)) == complete
+
+
+@pytest.mark.parametrize("name", ["", "UPPER", "a b", "a:", "a@sha256:12", "../a", "a//b", "a:b:c", "http://a/b"])
+def test_other_texts_are_no_names(name: str) -> None:
+    with pytest.raises(UsageError, match="not an image name"):
+        ImageName.parse(name)
+
+
+def test_a_mirror_replaces_a_registry(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.push("library/tiny:1", [layer(("file", b"x"))])
+    monkeypatch.setenv(MIRRORS, f"ghcr.io=nowhere.invalid,docker.io={registry.url}")
+    assert pull("tiny:1").name == "docker.io/library/tiny:1"
+
+
+# --- layers -----------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_keeps_files_modes_links_and_times(registry: Registry) -> None:
+    data = layer(
+        (member("folder", tarfile.DIRTYPE, mode=0o550, mtime=1_500_000_000), b""),
+        (member("folder/tool", mode=0o4755, mtime=1_400_000_000.25), b"#!"),
+        (member("folder/link", tarfile.SYMTYPE, linkname="../nowhere"), b""),
+        (member("hard", tarfile.LNKTYPE, linkname="folder/tool"), b""),
+        (member("pipe", tarfile.FIFOTYPE, mode=0o600), b""),
+        (member("sp\udce4m"), b"not UTF-8"),
+        (member("xattr", pax_headers={"SCHILY.xattr.user.note": "kept"}), b""),
+    )
+    root = top(pull(registry.push("a:1", [data])))
+    assert stat.S_IMODE((root / "folder").stat().st_mode) == 0o550
+    assert (root / "folder").stat().st_mtime == 1_500_000_000
+    tool = (root / "folder/tool").stat()
+    assert (stat.S_IMODE(tool.st_mode), tool.st_mtime, tool.st_nlink) == (0o4755, 1_400_000_000.25, 2)
+    assert (root / "hard").samefile(root / "folder/tool")
+    assert os.readlink(root / "folder/link") == "../nowhere"
+    assert (root / "pipe").is_fifo()
+    assert os.getxattr(root / "xattr", "user.note") == b"kept"
+    assert b"sp\xe4m" in os.listdir(os.fsencode(root))
+
+
+@pytest.mark.skipif(not ROOT, reason="only root keeps owners and devices")
+def test_root_keeps_owners_and_devices(registry: Registry) -> None:
+    data = layer(
+        (member("owned", uid=1234, gid=5678, mode=0o4700), b"x"),
+        (member("null", tarfile.CHRTYPE, devmajor=1, devminor=3), b""),
+    )
+    root = top(pull(registry.push("a:1", [data])))
+    status = (root / "owned").stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 5678, 0o4700)
+    assert (root / "null").stat().st_rdev == os.makedev(1, 3)
+    assert stat.S_IMODE(ImageStore().folder.stat().st_mode) == 0o700
+
+
+def test_deletions_become_whiteouts_and_opaque_folders(registry: Registry) -> None:
+    upper = layer((".wh.gone", b""), ("folder/.wh..wh..opq", b""), ("folder/new", b""))
+    root = top(pull(registry.push("a:1", [layer(("gone", b""), ("folder/old", b"")), upper])))
+    assert (root / "gone").lstat().st_rdev == 0
+    assert stat.S_ISCHR((root / "gone").lstat().st_mode)
+    assert os.getxattr(root / "folder", f"{'trusted' if ROOT else 'user'}.overlay.opaque") == b"y"
+    assert os.listdir(root / "folder") == ["new"]
+
+
+def test_names_and_links_never_lead_out_of_a_layer(registry: Registry, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    data = layer(
+        (member("../../../../up"), b"x"),
+        (member("/absolute"), b"x"),
+        (member("up-link", tarfile.SYMTYPE, linkname="../../../.."), b""),
+        (member("up-link/escaped"), b"x"),
+    )
+    root = top(pull(registry.push("a:1", [data])))
+    assert sorted(os.listdir(root)) == ["absolute", "escaped", "up", "up-link"]
+    hostile = layer((member("way", tarfile.SYMTYPE, linkname=str(outside)), b""), ("way/file", b"x"))
+    with pytest.raises(SandboxStartError, match="cannot be unpacked: FileExistsError"):
+        pull(registry.push("b:1", [hostile]))
+    assert os.listdir(outside) == []
+
+
+def test_a_later_member_replaces_an_earlier_one(registry: Registry) -> None:
+    data = layer(
+        ("a/b", b"x"),
+        (member("a", tarfile.SYMTYPE, linkname="c"), b""),
+        (member("f", tarfile.DIRTYPE, mode=0o755), b""),
+        ("f", b"file"),
+        ("d", b"file"),
+        (member("d", tarfile.DIRTYPE, mode=0o700), b""),
+    )
+    root = top(pull(registry.push("a:1", [data])))
+    assert (root / "a").is_symlink()
+    assert (root / "f").read_bytes() == b"file"
+    assert (root / "d").is_dir()
+
+
+def test_layers_are_shared_and_fetched_once(registry: Registry) -> None:
+    shared = layer(("base", b"base"))
+    first = pull(registry.push("a:1", [shared, layer(("one", b""))], Env=["A=b=c"], User="me", WorkingDir="/w"))
+    second = pull(registry.push("b:1", [shared, layer(("two", b""))]))
+    blobs = [path for path in registry.paths() if "/blobs/" in path]
+    assert len(blobs) == len(set(blobs)) == 5  # three layers, two configurations
+    assert (first.env, first.user, first.workdir) == ({"A": "b=c"}, "me", "/w")
+    assert ImageStore().layers(first)[0] == ImageStore().layers(second)[0]
+    seen = len(registry.requests)
+    assert pull(first.name) == first
+    assert len(registry.requests) == seen
+
+
+def test_the_variant_for_this_machine_is_chosen(registry: Registry) -> None:
+    assert pull(registry.push("a:1", [layer(("x", b""))], platforms=("s390x", "amd64", "arm64"))).layers
+    with pytest.raises(SandboxStartError, match="is for s390x, and this machine is"):
+        pull(registry.push("b:1", [layer(("x", b""))], platforms=("s390x",)))
+
+
+# --- registries and their faults --------------------------------------------------------------------------------
+
+
+def test_a_token_costs_the_login_of_docker(registry: Registry, tmp_path: Path) -> None:
+    registry.login = ("me", "secret")
+    name = registry.push("a:1", [layer(("x", b""))])
+    with pytest.raises(SandboxStartError, match="refused it: log in with `docker login 127"):
+        pull(name)
+    auth = base64.b64encode(b"me:secret").decode()
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker/config.json").write_text(json.dumps({"auths": {registry.host: {"auth": auth}}}))
+    assert pull(name).layers
+    registry.login = None  # a token for everyone, as Docker Hub has
+    assert pull(registry.push("b:1", [layer(("y", b""))])).layers
+
+
+def test_a_missing_image_is_an_error_at_once(registry: Registry) -> None:
+    with pytest.raises(SandboxStartError, match="does not have it") as caught:
+        pull(f"{registry.host}/nothing:1")
+    assert (caught.value.reason, caught.value.retryable) == ("image", False)
+
+
+def test_a_download_that_is_cut_off_continues(registry: Registry) -> None:
+    name = registry.push("a:1", [layer(("x", os.urandom(300_000)))])
+    blob = max(registry.blobs, key=lambda one: len(registry.blobs[one]))
+    registry.inject(f"*/blobs/{blob}", cut_after=200_000)
+    assert top(pull(name)).joinpath("x").stat().st_size == 300_000
+    ranges = [one.headers.get("range") for one in registry.requests if one.path.endswith(blob)]
+    assert ranges[0] is None
+    assert ranges[1].startswith("bytes=")
+
+
+def test_a_rate_limit_is_waited_for(registry: Registry) -> None:
+    registry.inject("*/manifests/1", status=429, headers={"Retry-After": "0"})
+    assert pull(registry.push("a:1", [layer(("x", b""))])).layers
+
+
+def test_a_rate_limit_beyond_the_deadline_is_a_typed_error(registry: Registry) -> None:
+    registry.inject("*/manifests/1", status=429, headers={"Retry-After": "3600"})
+    with pytest.raises(SandboxStartError) as caught:
+        pull(registry.push("a:1", [layer(("x", b""))]))
+    assert (caught.value.reason, caught.value.retryable) == ("rate_limit", True)
+
+
+def test_a_silent_registry_ends_by_the_deadline(registry: Registry) -> None:
+    registry.inject("*/manifests/1", hang=True)
+    with pytest.raises(SandboxStartError) as caught:
+        pull(registry.push("a:1", [layer(("x", b""))]), seconds=0.5)
+    assert (caught.value.reason, caught.value.retryable) == ("timeout", True)
+
+
+@pytest.mark.parametrize("broken", ["content", "not gzip", "not tar", "config"])
+def test_damaged_data_is_refused_and_nothing_is_kept(registry: Registry, broken: str, store: ImageStore) -> None:
+    data = layer(("x", b"text"))
+    name = registry.push("a:1", [data])
+    right = dict(registry.blobs)
+    config, blob = registry.blobs
+    wrong = {
+        "content": right[config if broken == "config" else blob][:-9] + b"\0" * 9,
+        "not gzip": b"x" * len(right[blob]),
+        "not tar": b"\x1f\x8b" + b"x" * (len(right[blob]) - 2),
+        "config": right[config].replace(b"layers", b"lawyer"),
+    }[broken]
+    registry.blobs[config if broken == "config" else blob] = wrong
+    with pytest.raises(SandboxStartError) as caught:
+        pull(name)
+    assert caught.value.reason == "image"
+    assert store.images() == []
+    registry.blobs = right
+    assert top(pull(name)).joinpath("x").read_bytes() == b"text"
+
+
+def test_a_killed_fetch_leaves_a_whole_store(registry: Registry, store: ImageStore) -> None:
+    name = registry.push("a:1", [layer((f"{number}", os.urandom(2000))) for number in range(8)])
+    code = (
+        "import sys, time; from swe_gym.sandboxes.images import ImageStore; print('on', flush=True); "
+        "ImageStore().pull(sys.argv[1], deadline=time.monotonic() + 60)"
+    )
+    for number in range(8):
+        registry.inject(f"*/blobs/{list(registry.blobs)[number]}", hang=True, times=None)
+        seen = len(registry.requests)
+        with subprocess.Popen([sys.executable, "-c", code, name], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            while len(registry.requests) == seen:
+                assert process.poll() is None
+            process.send_signal(signal.SIGKILL)
+        registry.mend()
+        assert store.find(name) is None
+    image = pull(name)
+    assert [os.listdir(folder) for folder in store.layers(image)] == [[f"{number}"] for number in range(8)]
+
+
+def test_processes_share_one_fetch(registry: Registry) -> None:
+    name = registry.push("a:1", [layer((f"{number}", os.urandom(2000))) for number in range(4)])
+    code = (
+        "import sys, time; from swe_gym.sandboxes.images import ImageStore; "
+        "ImageStore().pull(sys.argv[1], deadline=time.monotonic() + 60)"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code, name]) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    layers = [one.path for one in registry.requests if "/blobs/" in one.path and "range" not in one.headers]
+    config = next(iter(registry.blobs))
+    assert len([path for path in layers if not path.endswith(config)]) == 4
+
+
+# --- archives and removal ----------------------------------------------------------------------------------------
+
+
+def test_an_archive_of_docker_save_is_imported(tmp_path: Path, store: ImageStore) -> None:
+    data = layer(("x", b"text"))
+    config = json.dumps({"config": {}, "rootfs": {"diff_ids": ["sha256:" + _sha256(data)]}}).encode()
+    entry = [{"Config": "c.json", "RepoTags": ["mine:1"], "Layers": ["0/layer.tar"]}]
+    archive = tmp_path / "saved.tar"
+    archive.write_bytes(layer(("0/layer.tar", data), ("c.json", config), ("manifest.json", json.dumps(entry).encode())))
+    with closing(ArchiveSource(archive, ImageName.parse("mine:1"))) as source:
+        image = store.add(ImageName.parse("mine:1"), source, deadline=time.monotonic() + MINUTE)
+    assert store.find("mine:1") == image
+    assert top(image).joinpath("x").read_bytes() == b"text"
+    with pytest.raises(UsageError, match=r"holds 1 images \(mine:1\): name one of them"):
+        ArchiveSource(archive, ImageName.parse("other:1"))
+    with pytest.raises(UsageError, match="not an image archive"):
+        ArchiveSource(Path(__file__))
+
+
+def _sha256(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_pruning_spares_images_in_use_and_shared_layers(registry: Registry, store: ImageStore) -> None:
+    shared = layer((member("locked", tarfile.DIRTYPE, mode=0o500), b""), ("locked/file", b"x"))
+    first = pull(registry.push("a:1", [shared, layer(("one", b""))]))
+    second = pull(registry.push("b:1", [shared, layer(("two", b""))]))
+    with store.using(first):
+        assert store.prune([first.name, second.name]) == [second.name]
+    assert all(folder.is_dir() for folder in store.layers(first))
+    assert not store.layers(second)[-1].exists()
+    assert store.prune(max_bytes=0) == [first.name]
+    assert list(store.folder.glob("*/")) == []

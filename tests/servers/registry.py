@@ -1,0 +1,92 @@
+"""A container registry on the loopback interface, with tokens and resumable downloads, that fails on command."""
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from typing import Any
+
+from swe_gym.testing.loopback import Answer, Exchange, LoopbackServer
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def layer(*members: tuple[tarfile.TarInfo, bytes] | tuple[str, bytes]) -> bytes:
+    """A layer as a tar archive, of members or of regular files."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for member, content in members:
+            if isinstance(member, str):
+                member = tarfile.TarInfo(member)
+            if member.type == tarfile.REGTYPE:
+                member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+class Registry(LoopbackServer):
+    """Serves the images that `push` adds.
+
+    Attributes:
+        login: Name and password that a token costs; None gives tokens to anyone, and an empty text asks for none.
+    """
+
+    def __init__(self, login: tuple[str, str] | str | None = "") -> None:
+        super().__init__()
+        self.login = login
+        self.blobs: dict[str, bytes] = {}
+        self.manifests: dict[str, tuple[str, bytes]] = {}
+
+    @property
+    def host(self) -> str:
+        return self.url.removeprefix("http://")
+
+    def push(self, name: str, layers: list[bytes], *, platforms: tuple[str, ...] = (), **config: Any) -> str:
+        """Add an image with gzipped layers, or one for each platform; return its complete name."""
+        blobs = [gzip.compress(data, mtime=0) for data in layers]
+        document = {"config": config, "rootfs": {"type": "layers", "diff_ids": [digest(data) for data in layers]}}
+        manifest = {
+            "schemaVersion": 2,
+            "config": {"digest": self._keep(json.dumps(document).encode())},
+            "layers": [{"digest": self._keep(blob), "size": len(blob)} for blob in blobs],
+        }
+        kind, data = MANIFEST, json.dumps(manifest).encode()
+        self.manifests[digest(data)] = kind, data
+        if platforms:
+            entries = [{"digest": digest(data), "platform": {"os": "linux", "architecture": one}} for one in platforms]
+            kind, data = INDEX, json.dumps({"manifests": entries}).encode()
+            self.manifests[digest(data)] = kind, data
+        self.manifests[name.partition(":")[2]] = kind, data
+        return f"{self.host}/{name}"
+
+    def _keep(self, data: bytes) -> str:
+        self.blobs[digest(data)] = data
+        return digest(data)
+
+    def answer(self, exchange: Exchange) -> None:
+        asked = exchange.asked
+        if asked.path == "/token":
+            self._give_token(asked.headers.get("authorization", ""))
+        if self.login != "" and asked.key != "a token":
+            challenge = f'Bearer realm="{self.url}/token",service="test",scope="repository:pull"'
+            raise Answer(401, {}, {"WWW-Authenticate": challenge})
+        kind, _, reference = asked.path.rpartition("/")
+        if kind.endswith("manifests") and reference in self.manifests:
+            media, data = self.manifests[reference]
+            raise Answer(200, data, {"Content-Type": media})
+        if kind.endswith("blobs") and reference in self.blobs:
+            start = int(asked.headers.get("range", "bytes=0-")[6:-1])
+            raise Answer(206 if start else 200, self.blobs[reference][start:])
+        raise self.refuse(404, "not found")
+
+    def _give_token(self, given: str) -> None:
+        if self.login and given != "Basic " + base64.b64encode(":".join(self.login).encode()).decode():
+            raise self.refuse(401, "wrong password")
+        raise Answer(200, {"token": "a token"})
