@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,9 @@ from ..rollout.plan import Plan
 from ..rollout.policies import make_policies
 from ..sandboxes import BACKENDS
 from ..sandboxes.container import default_image
+from ..sandboxes.images import ImageStore
+from ..sandboxes.images.names import ImageName
+from ..sandboxes.local import problem
 from ..tasks import TaskSource
 from ..types import Task
 
@@ -27,6 +31,7 @@ MOST_TASKS = 5000
 """Number of tasks whose images are checked."""
 
 ENGINE_SECONDS = 4.0
+REGISTRY_SECONDS = 4.0
 IMAGE_MB = 390
 """Disk space of an image of SWE-bench Verified, on average over all 500, in MiB."""
 
@@ -73,12 +78,6 @@ def check_sandboxes(plan: Plan, tasks: Sequence[Task]) -> Iterator[Fact]:
     backend, options = config["backend"], config["sandbox_options"]
     yield Fact("tasks", f"{len(plan.tasks or ())} from {plan.source}, backend {backend}")
     kind = BACKENDS.load(backend)
-    with_images = [task for task in tasks if task.image and task.workspace is None]
-    if backend == "local" and with_images and "workspace" not in options:
-        raise UsageError(
-            f"{len(with_images)} of the {len(tasks)} tasks need a container image, such as {with_images[0].image}, "
-            "which the local backend cannot run: use --backend docker"
-        )
     boxes = []
     for task in tasks:
         try:
@@ -90,6 +89,9 @@ def check_sandboxes(plan: Plan, tasks: Sequence[Task]) -> Iterator[Fact]:
 
         yield _check_images([box for box in boxes if isinstance(box, DockerSandbox)])
     if backend == "local":
+        images = dict.fromkeys(box.spec.image for box in boxes if box.spec.image and box.spec.workspace is None)
+        if images:
+            yield _check_stored([image for image in images if image])
         check_room(cache_folder(), "the cache", "set SWE_GYM_CACHE to a writable folder with more space")
 
 
@@ -123,6 +125,23 @@ def _check_images(boxes: Sequence["DockerSandbox"]) -> Fact:
     room = "" if free is None else f"; {free / 1024:,.0f} GiB free on the engine's disk"
     doubt = f"; the registry could not be asked about {missing[0]}: {unknown}" if unknown else ""
     return Fact("images", f"{len(needed) - len(missing)} present, {len(missing)} to pull{room}{doubt}")
+
+
+def _check_stored(images: Sequence[str]) -> Fact:
+    """Check that local sandboxes can run images, and that the first missing one can be fetched."""
+    from ..sandboxes.images.sources import RegistrySource
+
+    if why := problem("namespace"):
+        raise UsageError(
+            f"the tasks need container images, such as {images[0]}, and local sandboxes cannot run them on this "
+            f"machine: {why}. Use --backend docker, or see `swe-gym doctor`"
+        )
+    store = ImageStore()
+    missing = [image for image in images if store.find(image) is None]
+    if missing:
+        with closing(RegistrySource(ImageName.parse(missing[0]), time.monotonic() + REGISTRY_SECONDS)):
+            pass
+    return Fact("images", f"{len(images) - len(missing)} present, {len(missing)} to fetch")
 
 
 def check_room(folder: Path, what: str, fix: str) -> None:

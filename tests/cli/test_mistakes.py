@@ -144,7 +144,7 @@ TASKS = {
     "a wrong backend": Row("eval -t toy --backend dokcer --model m", ("Did you mean 'docker'?",)),
     "images on the local backend": Row(
         "eval -t {images} --backend local policy.name=gold",
-        ("1 of the 1 tasks need a container image", "--backend docker"),
+        ("cannot be fetched", "registry.example did not answer"),
     ),
     "no Docker engine": Row(
         "eval -t {images} policy.name=gold",

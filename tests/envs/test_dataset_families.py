@@ -92,9 +92,9 @@ def test_docker_is_the_default_backend(make_env: Make, rows: str) -> None:
     assert config["source_options"] == {"path": rows, "image": "r/{image}", "hints": True}
 
 
-def test_a_backend_without_images_rejects_the_row(make_env: Make, rows: str) -> None:
-    env = make_env("SWE/SWEBench-v0", path=rows, backend="local")
-    with pytest.raises(Unsupported, match="cannot run the image example/adder:1: use a container backend"):
+def test_an_image_with_too_little_isolation_is_refused(make_env: Make, rows: str) -> None:
+    env = make_env("SWE/SWEBench-v0", path=rows, backend="local", sandbox_options={"min_isolation": "vm"})
+    with pytest.raises(Unsupported, match="offers isolation 'namespace' here, less than min_isolation='vm'"):
         env.reset(seed=0)
 
 
