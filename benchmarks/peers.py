@@ -2,9 +2,9 @@
 
     python benchmarks/peers.py TASKS.jsonl [--at-once 1 4 16] [--episodes 48] [--rounds 2]
 
-TASKS.jsonl holds tasks with images that the Docker engine has, for example from `swe-gym images build`. The first one is
-played. Every player runs the twelve commands of `ACTIONS` in a fresh sandbox. swe_gym also submits, and grades in fresh
-sandboxes with counter-tests; the others grade nothing:
+TASKS.jsonl holds tasks with images that the Docker engine has, for example from `swe-gym images build`. The first one
+is played. Every player runs the twelve commands of `ACTIONS` in a fresh sandbox. swe_gym also submits, and grades in
+fresh sandboxes with counter-tests; the others grade nothing:
 
 swe_gym, local     sandboxes from images without an engine
 swe_gym, docker    containers

@@ -19,7 +19,9 @@ from rich.text import Text
 from ..cache import cache_folder
 from ..errors import MissingDependency, SandboxError, SweGymError, UsageError
 from ..index import find_sdists
+from ..sandboxes.images import ImageStore
 from ..sandboxes.local import problem
+from ..sandboxes.local.image import image_problem
 from ..sandboxes.local.tiers import TIERS
 from .common import AsJson, BackendOptions, open_console, parse_pairs, print_json
 
@@ -63,8 +65,8 @@ def doctor(
 ) -> None:
     """Report what works on this machine, what does not, and how to fix it.
 
-    The report covers local sandboxes, which the bundled tasks and your own need, the Docker engine, which public
-    datasets need, and the cache. --verbose and --json have all checks.
+    The report covers local sandboxes, container images in them and in a Docker engine, of which public datasets need
+    one, and the cache. --verbose and --json have all checks.
 
     Exit status 1: no sandbox can run on this machine or, with --cluster, in the cluster.
     """
@@ -125,6 +127,7 @@ def _findings() -> Iterator[Finding]:
     git = shutil.which("git")
     yield Finding("git", git is not None, git or "not on the PATH", "apt-get install git", needed=True)
     yield from _tiers()
+    yield _images()
     yield from _engine()
     yield _cache()
 
@@ -166,6 +169,18 @@ def _tiers() -> Iterator[Finding]:
         best = best and bool(reason)
 
 
+def _images() -> Finding:
+    """Check that local sandboxes can run images."""
+    try:
+        why = image_problem()
+    except OSError as error:
+        why = str(error)
+    stored = len(ImageStore().images()) if not why else 0
+    return Finding(
+        "images, no engine", not why, why or f"{stored} stored: swe-gym images fetch", _namespace_fix(), main=True
+    )
+
+
 def _namespace_fix() -> str:
     """Return the fix for the most likely reason why unprivileged namespaces are refused."""
     switches = {
@@ -192,7 +207,7 @@ def _engine() -> Iterator[Finding]:
     try:
         from ..sandboxes.docker.engine import connect, engine_errors  # an extra
     except ImportError:
-        what = "the extra is not installed; only public datasets need it"
+        what = "the extra is not installed; backend docker and fetching images need it"
         yield Finding("docker", False, what, "pip install 'swe-gym[docker]'", main=True)
         return
     try:

@@ -2,9 +2,12 @@
 
 import contextlib
 import os
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...cache import cache_folder
 from ...errors import SandboxStartError, Unsupported
 from ...types import Capabilities, Frozen
 from ..base import SandboxSpec, demand_isolation, parse_options
@@ -14,6 +17,8 @@ from ..images import ImageStore, StoredImage
 from . import problem
 from .forkserver import Supervisor, launch
 from .tiers import IMAGE, process_limits
+
+PROBE_SECONDS = 10.0
 
 
 class ImageOptions(Frozen):
@@ -75,20 +80,7 @@ class ImageSandbox(ContainerSandbox):
 
     def _config(self, image: StoredImage, layers: Sequence[Path]) -> dict[str, object]:
         user = self.spec.user or image.user
-        return {
-            "tier": "namespace",
-            "image": True,
-            "layers": [str(folder) for folder in reversed(layers)],
-            "user": user if user not in ("root", "0") and os.geteuid() == 0 else "",
-            "workdir": self.workdir,
-            "workspace": "",
-            "copied": False,
-            "python": "",
-            "read_only": [],
-            "disk_mb": self.spec.disk_mb,
-            "pids": self.spec.pids,
-            "network": self.spec.network != "none",
-        }
+        return launch_config(self.spec, layers, user if user not in ("root", "0") and os.geteuid() == 0 else "")
 
     def _read_environment(self, deadline: float) -> dict[str, str]:  # noqa: ARG002  nothing is asked
         return dict(self._image.env) if self._image else {}
@@ -100,3 +92,34 @@ class ImageSandbox(ContainerSandbox):
 
     def _limits(self) -> dict[str, int]:
         return process_limits(self.spec, "namespace")
+
+
+def launch_config(spec: SandboxSpec, layers: Sequence[Path], user: str = "") -> dict[str, object]:
+    """Return what the launcher of local sandboxes needs; `layers` are an image's, lowest first."""
+    return {
+        "tier": "namespace",
+        "image": True,
+        "layers": [str(folder) for folder in reversed(layers)],
+        "user": user,
+        "workdir": spec.workdir,
+        "workspace": "",
+        "copied": False,
+        "python": "",
+        "read_only": [],
+        "disk_mb": spec.disk_mb,
+        "pids": spec.pids,
+        "network": spec.network != "none",
+    }
+
+
+def image_problem() -> str:
+    """Return why this machine cannot run images, or an empty text. It starts a sandbox over an empty layer."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+        try:
+            stream, supervisor = launch(launch_config(SandboxSpec(), [Path(folder)]), time.monotonic() + PROBE_SECONDS)
+        except SandboxStartError as error:
+            return (error.detail or str(error)).splitlines()[-1]
+        stream.close()
+        supervisor.end()
+    return ""
