@@ -11,7 +11,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from swe_gym.cache import cache_folder
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.sandboxes.images import ImageStore
+from swe_gym.sandboxes.images.names import ImageName
+from swe_gym.sandboxes.images.sources import engine_source
 from swe_gym.types import Task
 
 
@@ -66,3 +70,13 @@ def open_box(task: Task) -> Sandbox:
     """Open a local sandbox for a task."""
     files = {"image": task.image, "workspace": task.workspace, "python": task.python}
     return open_sandbox(SandboxSpec(**files, workdir=task.workdir, env=task.env), "local")
+
+
+def import_image(task: Task) -> None:
+    """Copy the task's image into the store of local sandboxes."""
+    assert task.image
+    store = ImageStore()
+    if store.find(task.image) is None:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        with engine_source(task.image, cache_folder()) as source:
+            store.add(ImageName.parse(task.image), source, deadline=time.monotonic() + 600)

@@ -27,15 +27,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import gymnasium
-from common import show
+from common import import_image, show
 
 import swe_gym  # noqa: F401  registers the environments
-from swe_gym.cache import cache_folder
 from swe_gym.cli.common import open_source
 from swe_gym.sandboxes import SandboxSpec, open_sandbox
-from swe_gym.sandboxes.images import ImageStore
-from swe_gym.sandboxes.images.names import ImageName
-from swe_gym.sandboxes.images.sources import engine_source
 from swe_gym.types import Task
 
 MINI = "mini-swe-agent==2.4.6"
@@ -151,16 +147,6 @@ def mini_python() -> Iterator[Path]:
         python = Path(folder) / "bin" / "python"
         subprocess.run(["uv", "pip", "install", "--quiet", "--python", python, MINI], check=True)
         yield python
-
-
-def import_image(task: Task) -> None:
-    """Copy the task's image into the store of local sandboxes."""
-    assert task.image
-    store = ImageStore()
-    if store.find(task.image) is None:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        with engine_source(task.image, cache_folder()) as source:
-            store.add(ImageName.parse(task.image), source, deadline=time.monotonic() + 600)
 
 
 def start_milliseconds(task: Task, backend: str) -> float:

@@ -11,7 +11,7 @@ old, new       Two releases of a package. If FAIL_TO_PASS is missing, the lists 
 instance_id    A SWE-bench instance on the release nearest to its base commit. The line replaces the image. The instance
                is graded as published; a line with its own lists omits tests that cannot be reproduced.
 
-Backends with images build the image of each task first. With --record, finished tasks are not run again. With
+With --base, a Docker engine builds the image of each task first. The backend "local" then runs it without the engine. With --record, finished tasks are not run again. With
 --seconds, no task starts after that time; repeat the command to resume. --seed shuffles the tasks, and --slice
 selects from them.
 """
@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import LiveTable
+from common import LiveTable, import_image
 
 from swe_gym.curation.new_task import compare_runs, run_both, split_difference, with_lists
 from swe_gym.curation.releases import TestLayout
@@ -152,6 +152,8 @@ class RealTasks:
             from swe_gym.sandboxes.docker.build import build_image
 
             task = build_image(task, self._base)
+            if self._backend == "local":
+                import_image(task)
         if task.oracle.fail_to_pass:
             return task
         return with_lists(task, compare_runs(*run_both(task, runs=self._runs, backend=self._backend)))
@@ -217,8 +219,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no task after this time")
     parser.add_argument("--write", type=Path, help="write the tasks to this file and exit")
     arguments = parser.parse_args()
-    base = arguments.base if arguments.backend != "local" else None
-    tasks = RealTasks(arguments.lines, arguments.rows, base, arguments.backend, arguments.times)
+    tasks = RealTasks(arguments.lines, arguments.rows, arguments.base, arguments.backend, arguments.times)
     names = [name for name in tasks.ids() if not arguments.only or name in arguments.only]
     if arguments.seed is not None:
         random.Random(arguments.seed).shuffle(names)
