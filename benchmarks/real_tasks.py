@@ -11,9 +11,9 @@ old, new       Two releases of a package. If FAIL_TO_PASS is missing, the lists 
 instance_id    A SWE-bench instance on the release nearest to its base commit. The line replaces the image. The instance
                is graded as published; a line with its own lists omits tests that cannot be reproduced.
 
-With --base, a Docker engine builds the image of each task first. The backend "local" then runs it without the engine. With --record, finished tasks are not run again. With
---seconds, no task starts after that time; repeat the command to resume. --seed shuffles the tasks, and --slice
-selects from them.
+With --base, a Docker engine builds the image of each task first; the backend "local" then runs it without the engine.
+With --record, finished tasks are not run again. With --seconds, no task starts after that time; repeat the command to
+resume. --seed shuffles the tasks, and --slice selects from them.
 """
 
 import argparse
