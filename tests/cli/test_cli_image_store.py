@@ -19,7 +19,7 @@ def test_images_are_fetched_listed_and_pruned(cli, toy: Task, tmp_path: Path, mo
         good, bad = registry.push("good:1", [layer(("x", b"text"))]), f"{registry.host}/bad:1"
         write_tasks(
             [
-                toy.model_copy(update={"task_id": image[-6:], "image": image, "workspace": None})
+                toy.model_copy(update={"task_id": image[-5:-2], "image": image, "workspace": None})
                 for image in (good, bad)
             ],
             tasks,
