@@ -58,12 +58,12 @@ class Registry(LoopbackServer):
             "layers": [{"digest": self._keep(blob), "size": len(blob)} for blob in blobs],
         }
         kind, data = MANIFEST, json.dumps(manifest).encode()
-        self.manifests[digest(data)] = kind, data
+        repository, _, tag = name.partition(":")
+        self.manifests[f"{repository}/{digest(data)}"] = kind, data
         if platforms:
             entries = [{"digest": digest(data), "platform": {"os": "linux", "architecture": one}} for one in platforms]
             kind, data = INDEX, json.dumps({"manifests": entries}).encode()
-            self.manifests[digest(data)] = kind, data
-        self.manifests[name.partition(":")[2]] = kind, data
+        self.manifests[f"{repository}/{tag}"] = kind, data
         return f"{self.host}/{name}"
 
     def _keep(self, data: bytes) -> str:
@@ -77,11 +77,11 @@ class Registry(LoopbackServer):
         if self.login != "" and asked.key != "a token":
             challenge = f'Bearer realm="{self.url}/token",service="test",scope="repository:pull"'
             raise Answer(401, {}, {"WWW-Authenticate": challenge})
-        kind, _, reference = asked.path.rpartition("/")
-        if kind.endswith("manifests") and reference in self.manifests:
-            media, data = self.manifests[reference]
+        name, kind, reference = asked.path.removeprefix("/v2/").rsplit("/", 2)
+        if kind == "manifests" and f"{name}/{reference}" in self.manifests:
+            media, data = self.manifests[f"{name}/{reference}"]
             raise Answer(200, data, {"Content-Type": media})
-        if kind.endswith("blobs") and reference in self.blobs:
+        if kind == "blobs" and reference in self.blobs:
             start = int(asked.headers.get("range", "bytes=0-")[6:-1])
             raise Answer(206 if start else 200, self.blobs[reference][start:])
         raise self.refuse(404, "not found")

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ...errors import MissingDependency, SandboxStartError
 from ...types import JsonObject
@@ -107,7 +106,7 @@ class Registry:
                     self._check_time()
 
     @contextlib.contextmanager
-    def _get(self, path: str, headers: dict[str, str]) -> Iterator[Any]:
+    def _get(self, path: str, headers: dict[str, str]) -> Iterator[requests.Response]:
         """Send a request until it is answered. Rate limits and errors of the server are waited for."""
         for pause in (*PAUSES, None):
             try:
@@ -124,7 +123,7 @@ class Registry:
                 after = reply.headers.get("Retry-After", "")
                 self._wait(float(after) if pause and after.isdigit() else pause, f"status {reply.status_code}")
 
-    def _authorized(self, url: str, headers: dict[str, str]) -> Any:
+    def _authorized(self, url: str, headers: dict[str, str]) -> requests.Response:
         reply = self._send(url, {**headers, **self._headers})
         if reply.status_code == 401 and (asked := reply.headers.get("WWW-Authenticate", "")):
             reply.close()
@@ -132,7 +131,7 @@ class Registry:
             reply = self._send(url, {**headers, **self._headers})
         return reply
 
-    def _send(self, url: str, headers: dict[str, str], **how: Any) -> Any:
+    def _send(self, url: str, headers: dict[str, str], **how: object) -> requests.Response:
         self._check_time()
         patience = min(SILENCE, self._deadline - time.monotonic())
         return self._session.get(url, headers=headers, stream=True, timeout=patience, **how)
@@ -167,7 +166,7 @@ class Registry:
         if time.monotonic() >= self._deadline:
             raise self._error("timeout", "was too slow; what has arrived is kept", retryable=True)
 
-    def _refusal(self, reply: Any) -> SandboxStartError:
+    def _refusal(self, reply: requests.Response) -> SandboxStartError:
         if reply.status_code in (401, 403):
             return self._error("image", f"refused it: log in with `docker login {self.name.registry}`")
         return self._error("image", "does not have it" if reply.status_code == 404 else f"said {reply.status_code}")
