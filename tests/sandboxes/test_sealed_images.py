@@ -24,8 +24,15 @@ Row = tuple[str, Path, Planted]
 """Name of the task source, the file with the row, and what its image knows."""
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "docker": {"pull": "never"},
+    "kubernetes": {"image_pull_policy": "Never"},
+    "local": {},
+}
+
+
 def options(backend: str) -> dict[str, Any]:
-    return {"options": {"image_pull_policy": "Never"} if backend == "kubernetes" else {"pull": "never"}}
+    return {"options": OPTIONS[backend]}
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +105,12 @@ def test_nothing_of_the_solution_is_there_and_the_reward_is_right(name: str, row
     check_episode(rows(name), "docker")
 
 
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_same_without_an_engine(name: str, rows: Callable[[str], Row], import_image: Callable[[str], str]) -> None:
+    import_image(task_of(rows(name)).image or "")
+    check_episode(rows(name), "local")
+
+
 @pytest.mark.usefixtures("kubernetes")
 def test_the_same_in_a_pod(rows: Callable[[str], Row]) -> None:
     pytest.importorskip("kubernetes")
@@ -131,8 +144,14 @@ def without_python(rows: Callable[[str], Row]) -> Iterator[Row]:
         engine.remove_image(image, force=True)
 
 
-def test_an_image_without_python_is_sealed_too(without_python: Row) -> None:
-    with SandboxGroup(task_of(without_python), "docker", options("docker")) as group:
+@pytest.mark.parametrize("backend", ["docker", "local"])
+def test_an_image_without_python_is_sealed_too(
+    backend: str, without_python: Row, import_image: Callable[[str], str]
+) -> None:
+    task = task_of(without_python)
+    if backend == "local":
+        import_image(task.image or "")
+    with SandboxGroup(task, backend, options(backend)) as group:
         box = group.open_sealed()
         assert not box.exec("command -v python3").ok
         assert (
@@ -165,6 +184,14 @@ IN_CONTAINERS = [cheat for cheat in CHEATS if cheat.name not in SLOW]
 @pytest.mark.timeout(900)
 def test_only_honest_work_counts_in_a_container(rows: Callable[[str], Row]) -> None:
     assert play([*IN_CONTAINERS, *HONEST], task_of(rows("swebench")), "docker", workers=4) == []
+
+
+@pytest.mark.timeout(900)
+def test_only_honest_work_counts_without_an_engine(
+    rows: Callable[[str], Row], import_image: Callable[[str], str]
+) -> None:
+    import_image(task_of(rows("swebench")).image or "")
+    assert play([*IN_CONTAINERS, *HONEST], task_of(rows("swebench")), "local", workers=4) == []
 
 
 @pytest.mark.timeout(900)
