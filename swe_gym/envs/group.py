@@ -57,6 +57,7 @@ class SandboxGroup:
         self._kind = BACKENDS.load(backend)
         self.spec = task_spec(task, options)
         self._sandboxes: list[Sandbox] = []
+        self._closing: list[Callable[[], None]] = []
         self.closed = False
         self._lock = threading.RLock()  # a signal handler may close what its own thread is using
 
@@ -144,27 +145,26 @@ class SandboxGroup:
             self.drop(sandbox)
 
     def drop(self, sandbox: Sandbox) -> None:
-        """Close one sandbox of the group."""
+        """Close one sandbox of the group in the background. `join` and `close` wait for it."""
         with self._lock:
             if sandbox in self._sandboxes:
                 self._sandboxes.remove(sandbox)
-        sandbox.close()
+                self._closing.append(_in_thread(sandbox.close))
 
-    @contextlib.contextmanager
-    def dropping(self, sandbox: Sandbox) -> Iterator[None]:
-        """Close one sandbox of the group in the background of the block."""
-        dropped = _in_thread(lambda: self.drop(sandbox))
-        yield
-        dropped()
+    def join(self) -> None:
+        """Wait until dropped sandboxes are closed. Raises the `SandboxError` of one that failed."""
+        for closed in [*self._closing]:
+            closed()
 
     def close(self) -> None:
         """Close all sandboxes; running calls raise `SandboxClosed`. Idempotent, never raises."""
         with self._lock:
             self.closed = True
             sandboxes, self._sandboxes = self._sandboxes, []
-        for sandbox in sandboxes:
+            closing = [*self._closing]
+        for close in [*(sandbox.close for sandbox in sandboxes), *closing]:
             with contextlib.suppress(SandboxError):  # the others must be closed too
-                sandbox.close()
+                close()
 
     def __enter__(self) -> Self:
         return self

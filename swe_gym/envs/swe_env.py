@@ -533,11 +533,12 @@ class SweEnv(gymnasium.Env[str, str]):
         started = time.monotonic()
         try:
             episode.patch, fresh = episode.group.take_work(episode.sandbox)
-            with episode.group.dropping(episode.sandbox):  # it is not needed any more
-                complete = self._reward is not binary
-                episode.verdict = self._grade(episode.task, episode.patch, fresh, episode.group, complete=complete)
+            episode.group.drop(episode.sandbox)  # it is not needed any more
+            complete = self._reward is not binary
+            episode.verdict = self._grade(episode.task, episode.patch, fresh, episode.group, complete=complete)
             episode.signs += sorted(signs_in_work(episode.patch, episode.verdict, episode.task.oracle))
             episode.group.drop(fresh)
+            episode.group.join()
             episode.reward = _finite(self._reward(episode.verdict))
         except WORLD_ERRORS as error:
             episode.failed(error)
