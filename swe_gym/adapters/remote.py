@@ -34,7 +34,7 @@ from ..types import Action, JsonObject, ToolSpec
 from .session import MAX_MESSAGE
 
 try:
-    from websockets.exceptions import InvalidStatus, WebSocketException
+    from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
     from websockets.sync.client import ClientConnection, connect
 except ImportError as error:
     raise MissingDependency(f"RemoteEnv needs websockets: pip install 'swe-gym[remote]' ({error})") from error
@@ -295,7 +295,8 @@ class RemoteEnv(ToolEnv):
 
     def _exchange(self, connection: ClientConnection, message: str) -> JsonObject:
         try:
-            connection.send(message)
+            with contextlib.suppress(ConnectionClosed):  # perhaps an error was sent before: read it
+                connection.send(message)
             return _data(json.loads(connection.recv(self._timeout)))
         except UsageError:
             raise
@@ -332,7 +333,8 @@ class RemoteEnv(ToolEnv):
         except (WebSocketException, OSError) as error:
             raise SandboxStartError(f"cannot connect to {self._url}: {error}", retryable=True) from error
         wait = struct.pack("ll", int(self._connect_timeout) + 1, 0)
-        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)  # `send` has no deadline of its own
+        with contextlib.suppress(OSError):  # the server closed it: the first message tells why
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)  # `send` has no deadline
         return connection
 
     def _show(self, action: str, observation: str) -> None:

@@ -197,10 +197,14 @@ class EnvServer:
 
         async def guard(scope: Any, receive: Any, send: Any) -> None:
             status, reason = self._refusal(HTTPConnection(scope))
-            if not status:
-                return await app(scope, receive, send)
-            self._counts["refused"] += 1
-            return await PlainTextResponse(f"{reason}\n", status)(scope, receive, send)
+            if status:
+                self._counts["refused"] += 1
+                return await PlainTextResponse(f"{reason}\n", status)(scope, receive, send)
+            try:
+                await app(scope, receive, send)
+            except Exception:
+                logger.exception("the server failed to answer")
+                raise
 
         return guard
 
@@ -374,7 +378,9 @@ def _listen(host: str, port: int) -> socket.socket:
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=512)
+        listening = socket.create_server((host, port), family=family, backlog=512)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # for its connections: asyncio leaves it unset
+        return listening
     except OSError as error:
         raise UsageError(
             f"cannot listen on {host}, port {port} ({error.strerror}): choose another --host or --port"
@@ -387,7 +393,8 @@ def _config(app: Any, certificate: Path | None, key: Path | None) -> Any:
         ws="websockets-sansio",
         ws_max_size=MAX_MESSAGE,
         ws_per_message_deflate=False,
-        log_config=None,  # the program's own logging
+        log_config=None,
+        log_level=logging.CRITICAL,  # it reports each refused client as an error; `guard` logs what fails
         access_log=False,
         lifespan="off",
         proxy_headers=False,
