@@ -153,7 +153,7 @@ class EnvServer:
         self._active = 0
         with contextlib.closing(make()) as env:
             self._state = Session(env).state()
-        self._socket = _listen(host, port)
+        self._socket = listen(host, port)
         self._server = uvicorn.Server(_config(self._app(), certificate, key))
         self._thread = threading.Thread(target=self.run, name="server", daemon=True)
         self.url = f"http{'s' if certificate else ''}://{host}:{self._socket.getsockname()[1]}"
@@ -197,11 +197,10 @@ class EnvServer:
 
         async def guard(scope: Any, receive: Any, send: Any) -> None:
             status, reason = self._refusal(HTTPConnection(scope))
-            if status:
-                self._counts["refused"] += 1
-                return await PlainTextResponse(f"{reason}\n", status)(scope, receive, send)
+            self._counts["refused"] += bool(status)
+            answering = PlainTextResponse(f"{reason}\n", status) if status else app
             try:
-                await app(scope, receive, send)
+                await answering(scope, receive, send)
             except Exception:
                 logger.exception("the server failed to answer")
                 raise
@@ -361,16 +360,24 @@ def _parse(text: str | None) -> ResetMessage | StepMessage | PlainMessage:
 
 def _schema() -> JsonObject:
     """Return the schemas of `/schema`."""
-    metadata = {"type": "object"}
-    observation = {"type": "object", "properties": {"text": {"type": "string"}, "metadata": metadata}}
-    return {"action": StepData.model_json_schema(), "observation": observation, "state": {"type": "object"}}
+    observation = {
+        "text": {"type": "string"},
+        "done": {"type": "boolean"},
+        "reward": {"type": ["number", "null"]},
+        "metadata": {"type": "object"},
+    }
+    return {
+        "action": StepData.model_json_schema(),
+        "observation": {"type": "object", "properties": observation, "required": list(observation)},
+        "state": {"type": "object"},
+    }
 
 
 async def _refuse_http(_request: Request) -> Response:
     return JSONResponse({"detail": "an HTTP request has no session: connect a WebSocket to /ws"}, 501)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Open the listening socket.
 
     Raises:

@@ -113,11 +113,9 @@ class Session:
             ResetNeeded: There is no running episode.
             UsageError: This environment cannot be ended.
         """
-        if limit:
-            text, reward, terminated, truncated, info = self._tool_env().end(limit)
-        else:
-            self._steps += 1
-            text, reward, terminated, truncated, info = self._env.step(text)
+        self._steps += not limit
+        result = self._tool_env().end(limit) if limit else self._env.step(text)
+        text, reward, terminated, truncated, info = result
         metadata = _metadata(info, terminated=terminated, truncated=truncated)
         done = terminated or truncated
         return Reply(text, None if done and not metadata["reward_valid"] else float(reward), done, metadata)
