@@ -5,6 +5,8 @@
 `swe-gym serve` speaks the same protocol without OpenEnv, and closes a session whose client leaves during a step.
 """
 
+import json
+import os
 from functools import partial
 from typing import Any
 
@@ -106,6 +108,20 @@ def create_app(env_id: str, *, max_concurrent_envs: int = 8, **arguments: Any) -
     make_env(env_id, **arguments).close()
     make = partial(SweEnvironment, env_id, **arguments)
     return create_fastapi_app(make, SweAction, SweObservation, max_concurrent_envs=max_concurrent_envs, env_name=env_id)
+
+
+def app() -> Any:
+    """Return the application for `uvicorn --factory swe_gym.adapters.openenv:app`.
+
+    The variable SWE_GYM_ENV names the environment ("SWE/Toy-v0"), SWE_GYM_ENV_ARGS holds its arguments as JSON, and
+    MAX_CONCURRENT_ENVS the maximum number of sessions (8).
+
+    Raises:
+        UsageError: The id or an argument is invalid.
+    """
+    given = json.loads(os.environ.get("SWE_GYM_ENV_ARGS", "{}"))
+    sessions = int(os.environ.get("MAX_CONCURRENT_ENVS", "8"))
+    return create_app(os.environ.get("SWE_GYM_ENV", "SWE/Toy-v0"), max_concurrent_envs=sessions, **given)
 
 
 def _observation(reply: Reply) -> SweObservation:

@@ -1,6 +1,7 @@
 """The server of an environment: OpenEnv's protocol over WebSocket, one sandbox for each session.
 
-OpenEnv's own server cannot end a running step or an idle session, and starts a sandbox for any HTTP request.
+OpenEnv's own server keeps the sandbox of a client that leaves during a step until the step ends, closes idle sessions
+during a step, and has no access control.
 """
 
 import asyncio
@@ -14,14 +15,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import gymnasium
-from pydantic import Field, ValidationError
 
-from ..errors import MissingDependency, UsageError, wrong_fields
-from ..types import Frozen, JsonObject
+from ..errors import MissingDependency, UsageError
+from ..types import JsonObject
 from .aio import in_thread
+from .messages import Message, PlainMessage, Refused, ResetMessage, parse_message, schemas
 from .session import MAX_MESSAGE, Env, Session
 
 try:
@@ -44,69 +45,6 @@ CLOSE_SECONDS = 30
 
 UNPROTECTED = "/health"
 """The only path that needs no token."""
-
-
-class ResetData(Frozen):
-    """Data of a reset message; see `Session.reset`."""
-
-    seed: int | None = Field(default=None, ge=0, strict=True)
-    episode_id: str | None = Field(default=None, max_length=255)
-    task_id: str | None = None
-    options: JsonObject | None = None
-
-
-class ActionMetadata(Frozen):
-    """Metadata of an action. A limit ends the episode."""
-
-    limit: str = ""
-
-
-class StepData(Frozen):
-    """Data of a step message: the action."""
-
-    text: str
-    metadata: ActionMetadata = ActionMetadata()
-
-
-class ResetMessage(Frozen):
-    """A request to reset."""
-
-    type: Literal["reset"]
-    data: ResetData = ResetData()
-
-
-class StepMessage(Frozen):
-    """A request to step."""
-
-    type: Literal["step"]
-    data: StepData
-
-
-class PlainMessage(Frozen):
-    """A request without data."""
-
-    type: Literal["state", "close"]
-
-
-MESSAGES: dict[str, type[ResetMessage | StepMessage | PlainMessage]] = {
-    "reset": ResetMessage,
-    "step": StepMessage,
-    "state": PlainMessage,
-    "close": PlainMessage,
-}
-"""Type of a message -> its model."""
-
-
-class Refused(Exception):
-    """A message or a session that gets an error.
-
-    Attributes:
-        code: One of OpenEnv's codes.
-    """
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class EnvServer:
@@ -184,7 +122,7 @@ class EnvServer:
             UNPROTECTED: lambda: JSONResponse({"status": "healthy"}),
             "/metrics": lambda: PlainTextResponse(self.metrics()),
             "/metadata": lambda: JSONResponse({"name": self._state["env_id"], "description": "A swe_gym environment"}),
-            "/schema": lambda: JSONResponse(_schema()),
+            "/schema": lambda: JSONResponse(schemas()),
             "/state": lambda: JSONResponse(self._state),
         }
 
@@ -284,7 +222,7 @@ class EnvServer:
             except TimeoutError:
                 return Refused("SESSION_ERROR", f"no message for {self._idle:g} s: the session is closed"), 1001
             try:
-                message = _parse(text)
+                message = parse_message(text)
                 if message.type == "close":
                     return None, 1000
                 kind, data = await self._answer(session, message)
@@ -293,9 +231,7 @@ class EnvServer:
                 kind, data = "error", {"message": str(error), "code": error.code}
             await websocket.send_text(json.dumps({"type": kind, "data": data}, default=str))
 
-    async def _answer(
-        self, session: Session, message: ResetMessage | StepMessage | PlainMessage
-    ) -> tuple[str, JsonObject]:
+    async def _answer(self, session: Session, message: Message) -> tuple[str, JsonObject]:
         """Return type and data of the answer.
 
         Raises:
@@ -336,41 +272,6 @@ async def _close(websocket: WebSocket, reason: Refused | None, code: int) -> Non
         if reason is not None:
             await websocket.send_json({"type": "error", "data": {"message": str(reason), "code": reason.code}})
         await websocket.close(code)
-
-
-def _parse(text: str | None) -> ResetMessage | StepMessage | PlainMessage:
-    """Parse a message.
-
-    Raises:
-        Refused: It is invalid.
-    """
-    try:
-        message = json.loads(text or "")
-    except (ValueError, RecursionError) as error:
-        raise Refused("INVALID_JSON", "the message is not JSON text") from error
-    kind = message.get("type") if isinstance(message, dict) else None
-    model = MESSAGES.get(kind) if isinstance(kind, str) else None
-    if model is None:
-        raise Refused("UNKNOWN_TYPE", f"the message must be an object whose type is one of {', '.join(MESSAGES)}")
-    try:
-        return model.model_validate(message)
-    except ValidationError as error:
-        raise Refused("VALIDATION_ERROR", f"the message is invalid: {wrong_fields(error)}") from error
-
-
-def _schema() -> JsonObject:
-    """Return the schemas of `/schema`."""
-    observation = {
-        "text": {"type": "string"},
-        "done": {"type": "boolean"},
-        "reward": {"type": ["number", "null"]},
-        "metadata": {"type": "object"},
-    }
-    return {
-        "action": StepData.model_json_schema(),
-        "observation": {"type": "object", "properties": observation, "required": list(observation)},
-        "state": {"type": "object"},
-    }
 
 
 async def _refuse_http(_request: Request) -> Response:
