@@ -94,7 +94,8 @@ class EnvServer:
         self._socket = listen(host, port)
         self._server = uvicorn.Server(_config(self._app(), certificate, key))
         self._thread = threading.Thread(target=self.run, name="server", daemon=True)
-        self.url = f"http{'s' if certificate else ''}://{host}:{self._socket.getsockname()[1]}"
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http{'s' if certificate else ''}://{name}:{self._socket.getsockname()[1]}"
 
     def run(self) -> None:
         """Serve until `close`, SIGTERM or SIGINT, and close every session."""
@@ -127,7 +128,7 @@ class EnvServer:
         }
 
         async def answer(request: Request) -> Response:
-            return answers[request.url.path]()
+            return answers[request.scope["path"]]()
 
         routes = [Route(path, answer, methods=["GET"]) for path in answers]
         refusals = [Route(path, _refuse_http, methods=["POST"]) for path in ("/reset", "/step")]
@@ -153,7 +154,7 @@ class EnvServer:
             return 403, "unknown Host: start the server with --allow-host NAME"
         given = request.headers.get("authorization", "").encode("utf-8", "replace")
         wanted = f"Bearer {self._token}".encode()
-        if self._token and request.url.path != UNPROTECTED and not secrets.compare_digest(given, wanted):
+        if self._token and request.scope["path"] != UNPROTECTED and not secrets.compare_digest(given, wanted):
             return 401, "missing or wrong token: send the header 'Authorization: Bearer TOKEN'"
         return 0, ""
 
@@ -161,10 +162,9 @@ class EnvServer:
         """Return whether a Host header is an IP address or a known name; others may be DNS rebinding."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         name = name.removeprefix("[").removesuffix("]").lower()
-        try:
-            return bool(ipaddress.ip_address(name))
-        except ValueError:
-            return name in self._hosts
+        with contextlib.suppress(ValueError):
+            return "%" not in name and bool(ipaddress.ip_address(name))  # an IPv6 zone may hold any character
+        return name in self._hosts
 
     def metrics(self) -> str:
         """Return the metrics in Prometheus' text format."""

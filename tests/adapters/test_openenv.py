@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     from openenv.validation.runtime.collector import collect_runtime_evidence
     from openenv.validation.runtime.contracts import RuntimePlan, RuntimeReset
 
-    from swe_gym.adapters.openenv import SweAction, SweEnvironment, create_app
+    from swe_gym.adapters.openenv import SweAction, SweEnvironment, app
     from swe_gym.adapters.server import EnvServer, listen
 
 from swe_gym.adapters.remote import RemoteEnv
@@ -48,8 +48,11 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
             yield running.url
         return
     where = listen("127.0.0.1", 0)
-    app = create_app("SWE/Micro-v0", max_concurrent_envs=8, **MICRO)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="websockets-sansio"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SWE_GYM_ENV", "SWE/Micro-v0")
+        patch.setenv("SWE_GYM_ENV_ARGS", json.dumps(MICRO))
+        theirs = app()
+    server = uvicorn.Server(uvicorn.Config(theirs, log_level="error", ws="websockets-sansio"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [where]}, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{where.getsockname()[1]}"

@@ -81,8 +81,10 @@ def get(url: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
         ({"Authorization": "Bearer wrong"}, 401),
         ({"Authorization": f"Bearer {TOKEN}", "Origin": "https://evil.example"}, 403),
         ({"Authorization": f"Bearer {TOKEN}", "Host": "evil.example:80"}, 403),
+        ({"Host": "127.0.0.1/health?"}, 403),
+        ({"Host": "fe80::1%/health?"}, 403),
     ],
-    ids=["no-token", "wrong-token", "origin", "host"],
+    ids=["no-token", "wrong-token", "origin", "host", "path-in-host", "path-in-zone"],
 )
 def test_foreign_clients_are_refused_before_a_session(server: EnvServer, headers: dict[str, str], status: int) -> None:
     before = metric(server, "sessions_total")
