@@ -31,7 +31,7 @@ from ..errors import (
 )
 from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..types import Action, JsonObject, ToolSpec
-from .session import MAX_MESSAGE
+from .session import MAX_MESSAGE, Reply
 
 try:
     from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
@@ -89,6 +89,7 @@ class RemoteEnv(ToolEnv):
         self._connection: ClientConnection | None = None
         self._call_lock = threading.Lock()  # held during a call
         self._served: JsonObject | None = None
+        self._spaces: dict[str, Unicode] = {}
         self._running = False
         self._info: Info = {}
         self._stats: JsonObject = {}
@@ -114,9 +115,9 @@ class RemoteEnv(ToolEnv):
         self._running = False
         self._shown.clear()
         self._judged_diff = self._action = ""
-        data = self._ask("reset", {"seed": seed, "options": options}, reconnect=True)
-        observation, info = _text(data), data["metadata"]["info"]
-        if data["done"]:
+        answer = _read(self._ask("reset", {"seed": seed, "options": options}, reconnect=True))
+        observation, info = answer.text, answer.metadata["info"]
+        if answer.done:
             raise _start_error(info)
         self._info, self._running = info, True
         self._read_state()
@@ -222,16 +223,14 @@ class RemoteEnv(ToolEnv):
 
     def _advance(self, data: JsonObject, turns: int) -> StepResult[str]:
         try:
-            answer = self._ask("step", data)
-            observation, metadata = _text(answer), answer["metadata"]
-            self._info = metadata["info"]
+            text, reward, done, metadata = _read(self._ask("step", data))
         except (SandboxError, UsageError) as error:
             return self._lost(error, turns)
-        if answer["done"]:
+        self._info = metadata["info"]
+        if done:
             self._running = False
             self._read_state()
-        reward = float(answer["reward"] or 0.0)
-        return observation, reward, metadata["terminated"], metadata["truncated"], dict(self._info)
+        return text, reward or 0.0, metadata["terminated"], metadata["truncated"], dict(self._info)
 
     def _lost(self, error: Exception, turns: int) -> StepResult[str]:
         """Return the end of an episode whose server was lost."""
@@ -264,9 +263,10 @@ class RemoteEnv(ToolEnv):
         return self._served
 
     def _space(self, kind: str) -> Unicode:
-        said = self._description["spaces"][kind]
-        spaces: dict[str, Unicode] = self.__dict__.setdefault("_spaces", {})  # kept: a space has a random generator
-        return spaces.setdefault(kind, Unicode(said["max_length"], examples=said["examples"]))
+        if kind not in self._spaces:
+            said = self._description["spaces"][kind]
+            self._spaces[kind] = Unicode(said["max_length"], examples=said["examples"])
+        return self._spaces[kind]
 
     def _ask(self, kind: str, data: JsonObject | None = None, *, reconnect: bool = False) -> JsonObject:
         """Send a message and return the data of the answer.
@@ -372,8 +372,18 @@ def _data(answer: JsonObject) -> JsonObject:
     raise UsageError(str(message))
 
 
-def _text(data: JsonObject) -> str:
-    return str(data["observation"]["text"])
+def _read(data: JsonObject) -> Reply:
+    """Read an observation.
+
+    Raises:
+        SandboxLost: It is not one of swe_gym.
+    """
+    try:
+        reward = None if data["reward"] is None else float(data["reward"])
+        metadata = {name: data["metadata"][name] for name in ("terminated", "truncated", "info")}
+        return Reply(str(data["observation"]["text"]), reward, bool(data["done"]), metadata)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SandboxLost(f"the server does not offer an environment of texts: {error}", reason="protocol") from error
 
 
 def _start_error(info: Info) -> SandboxError | TaskError:

@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from ..adapters.server import EnvServer
-from ..adapters.session import make_env
 from ..errors import UsageError
 from ..types import JsonObject
 from .common import BACKEND_HELP, SandboxOptions, open_console, parse_pairs
@@ -48,6 +46,9 @@ def serve(
     The server is reachable from this machine only, unless --host names another address. Clients send the token that is
     printed. `swe_gym.adapters.remote.RemoteEnv` is the environment on the other side. Press Ctrl-C to stop.
     """
+    from ..adapters.server import EnvServer  # an extra, which help does not need
+    from ..adapters.session import make_env
+
     if no_token and (token or not _is_loopback(host)):
         raise UsageError("--no-token needs a loopback address as --host, and no token: leave it out")
     token = None if no_token else token or secrets.token_urlsafe(24)
