@@ -24,6 +24,7 @@ COMMANDS = {
     "export": ("export:export", "Convert trajectories to the format of another system."),
     "import": ("export:import_", "Convert trajectories from the format of another system."),
     "validate": ("validate:validate", "Check that tasks are usable."),
+    "serve": ("serve:serve", "Offer an environment to trainers on other machines."),
     "train": ("train:train", "Train a language model on an environment."),
     "doctor": ("doctor:doctor", "Report what works here, and how to fix what does not."),
     "tasks": ("tasks:app", "List, show, export, split and make tasks."),

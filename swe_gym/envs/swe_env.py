@@ -38,6 +38,7 @@ from .group import SandboxGroup, task_spec
 from .rendering import draw_turns, format_end, format_turn, format_turns
 from .samples import sample_actions
 from .sources import open_early, shared_source
+from .tool_env import ToolEnv
 
 MAX_ACTION = 1_000_000
 """Maximum length of an action in characters. A longer one is invalid."""
@@ -50,7 +51,7 @@ DROP_SECONDS = 1.0
 """Maximum seconds to wait until the sandboxes of a dropped environment are closed."""
 
 
-class SweEnv(gymnasium.Env[str, str]):
+class SweEnv(ToolEnv):
     """A repository with a problem, tools to solve it, and a reward from tests that the policy never sees.
 
     ## Description
@@ -320,10 +321,12 @@ class SweEnv(gymnasium.Env[str, str]):
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Details beyond `info`: seconds, sandbox, failure, kinds of cheat signs, all of `set_back`."""
+        """Details beyond `info`: repository, seconds, sandbox and its id, failure, cheat signs, all of `set_back`."""
         episode = self._current()
         return {
+            "repo": episode.task.repo,
             "seconds": dict(episode.seconds),
+            "sandbox_id": episode.sandbox.id,
             "sandbox": episode.sandbox.capabilities.model_dump(mode="json"),
             "failure": episode.failure_detail,
             "cheat_signs": list(episode.signs),

@@ -179,7 +179,7 @@ class EpisodeJob(Job[Key]):
         return record.model_copy(update={"tries": self.number, "seed": self._seed, **changes})
 
     def _begin(self, beginning: Trajectory) -> None:  # noqa: ARG002  a subclass keeps it
-        self.sandbox_id = self._env.unwrapped.sandbox.id
+        self.sandbox_id = self._env.unwrapped.stats["sandbox_id"]
         self._leave_if_cancelled()
 
     def _add_turn(self, turn: Turn) -> None:

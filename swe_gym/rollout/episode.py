@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import gymnasium
 
-from ..envs.swe_env import SweEnv
+from ..envs.tool_env import ToolEnv
 from ..errors import PolicyError, UsageError
 from ..logs import log_as
 from ..trajectories.trajectory import Trajectory, Turn, Usage, why_ended
@@ -69,10 +69,10 @@ class LiveEpisode:
         on_start: Callable[[Trajectory], None] | None = None,
         on_turn: Callable[[Turn], None] | None = None,
     ) -> None:
-        if not isinstance(env.unwrapped, SweEnv):
+        if not isinstance(env.unwrapped, ToolEnv):
             raise UsageError(f"the environment must be a SweEnv, not a {type(env.unwrapped).__name__}")
         self.phase: Phase = "reset"
-        self._swe_env: SweEnv = env.unwrapped
+        self._tool_env: ToolEnv = env.unwrapped
         self._recorder = RecordTrajectory(env)
         self._policy = policy
         self._budget = budget
@@ -92,7 +92,7 @@ class LiveEpisode:
         observation, info = self._recorder.reset(seed=seed, options=options)
         if self._on_start is not None:
             self._on_start(self.trajectory)
-        with log_as(sandbox=self._swe_env.sandbox.id):
+        with log_as(sandbox=self._tool_env.stats["sandbox_id"]):
             self._play_turns(observation, info)
         self.phase = "over"
         return self.trajectory
@@ -137,7 +137,7 @@ class LiveEpisode:
     def _end(self, limit: str) -> None:
         """End the episode and grade the work. The last turn, if any, gets the reward."""
         self.phase = "step"
-        _, self._end_reward, terminated, truncated, info = self._swe_env.end(limit)
+        _, self._end_reward, terminated, truncated, info = self._tool_env.end(limit)
         self._result = {"terminated": terminated, "truncated": truncated, "info": info}
         if self._turns and len(self._turns) == len(self._recorder.turns):
             self._turns[-1] = self._ended(self._turns[-1])

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import gymnasium
 
-from ..envs.swe_env import SweEnv
+from ..envs.tool_env import ToolEnv
 from ..errors import PolicyError, UsageError
 from ..spaces import Info
 from ..trajectories.trajectory import PolicyInfo, Segment, Usage
@@ -218,7 +218,7 @@ class TokenPolicy:
         model: str = "",
         append_only: bool = False,
     ) -> None:
-        if not isinstance(env.unwrapped, SweEnv):
+        if not isinstance(env.unwrapped, ToolEnv):
             raise UsageError(f"the environment must be a SweEnv, not a {type(env.unwrapped).__name__}")
         self._generator = generator
         self._template = template

@@ -1,11 +1,12 @@
 """Rows for trainers: the prompt and which task to open, without the oracle.
 
-The columns are those that the data loaders of verl and rLLM read.
+The columns are those that the data loaders of verl and rLLM, or NeMo Gym, read.
 """
 
 import json
+from collections.abc import Sequence
 
-from ..types import JsonMapping, JsonObject, Task
+from ..types import JsonMapping, JsonObject, Task, ToolSpec
 
 
 def training_row(task: Task, index: int, source: str, source_options: JsonMapping) -> JsonObject:
@@ -35,4 +36,23 @@ def training_row(task: Task, index: int, source: str, source_options: JsonMappin
             "source": source,
             "source_options": json.dumps(dict(source_options), sort_keys=True),
         },
+    }
+
+
+def nemo_row(task: Task, tools: Sequence[ToolSpec], *, system: str = "", agent: str = "swe_agent") -> JsonObject:
+    """Return a task as a row of NeMo Gym. The environment adds the issue as the first message.
+
+    Args:
+        task: The task.
+        tools: The tools of the environment.
+        system: System prompt; empty for none.
+        agent: Name of the agent in NeMo Gym's configuration.
+    """
+    return {
+        "responses_create_params": {
+            "input": [{"role": "system", "content": system}] if system else [],
+            "tools": [{"type": "function", "strict": False, **tool.model_dump()} for tool in tools],
+        },
+        "verifier_metadata": {"task_id": task.task_id},
+        "agent_ref": {"type": "responses_api_agents", "name": agent},
     }

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.utils import create_zero_array
 
 from ..envs.episode import WORLD_ERRORS
-from ..envs.swe_env import SweEnv
+from ..envs.tool_env import ToolEnv
 from ..errors import SandboxClosed, SweGymError
 from ..sandboxes.pool import WarmPool
 from ..spaces import AnyEnv, Info, ResetResult
@@ -93,7 +93,7 @@ class Slot:
         self.closing_error: Exception | None = None
         self._mode = mode
         self._tickets = tickets
-        self._swe_env = env.unwrapped if isinstance(env.unwrapped, SweEnv) else None
+        self._tool_env = env.unwrapped if isinstance(env.unwrapped, ToolEnv) else None
         self._pool = pool
         self._thread = threading.Thread(target=self._serve, name=f"slot-{index}", daemon=True)
         self._thread.start()
@@ -201,8 +201,8 @@ class Slot:
 
     def cut(self) -> None:
         """Cancel the running call, if the environment can be closed from any thread."""
-        if self._swe_env is not None:
-            self._swe_env.close()
+        if self._tool_env is not None:
+            self._tool_env.close()
 
     def closed_row(self) -> Row:
         """Return the answer to a request that was cancelled by `close`."""

@@ -10,7 +10,7 @@ import gymnasium
 from gymnasium.spaces import Text
 from gymnasium.utils import RecordConstructorArgs
 
-from ..envs.swe_env import SweEnv
+from ..envs.tool_env import ToolEnv
 from ..errors import UsageError
 from ..spaces import Info, ResetResult, StepResult
 
@@ -51,7 +51,7 @@ class Budget(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
     ) -> None:
         RecordConstructorArgs.__init__(self, tokens=tokens, turns=turns, seconds=seconds, count_tokens=count_tokens)
         gymnasium.Wrapper.__init__(self, env)
-        if not isinstance(env.unwrapped, SweEnv):
+        if not isinstance(env.unwrapped, ToolEnv):
             raise UsageError(f"Budget needs a SweEnv, not {type(env.unwrapped).__name__}")
         if not isinstance(env.observation_space, Text) or not isinstance(env.action_space, Text):
             raise UsageError("Budget needs texts: put it around the environment, below wrappers that return numbers")

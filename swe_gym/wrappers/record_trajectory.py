@@ -9,7 +9,7 @@ import time
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from ..envs.swe_env import SweEnv
+from ..envs.tool_env import ToolEnv
 from ..errors import UsageError
 from ..spaces import Info, ResetResult, StepResult
 from ..trajectories.trajectory import MAX_PATCH, MAX_TEXT, MAX_TURNS, SHORT_TEXT, Trajectory, Turn, shortened, why_ended
@@ -32,12 +32,12 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
     """
 
     def __init__(self, env: gymnasium.Env[str, str], path: str | None = None) -> None:
-        if not isinstance(env.unwrapped, SweEnv):
+        if not isinstance(env.unwrapped, ToolEnv):
             raise UsageError(f"RecordTrajectory needs a SweEnv, not {type(env.unwrapped).__name__}")
         path = None if path is None else os.fspath(path)
         RecordConstructorArgs.__init__(self, path=path)
         gymnasium.Wrapper.__init__(self, env)
-        self._swe_env: SweEnv = env.unwrapped
+        self._tool_env: ToolEnv = env.unwrapped
         self._path = path
         self._forget()
 
@@ -61,7 +61,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
         started = time.monotonic()
         observation, reward, terminated, truncated, info = self.env.step(action)
         seconds = time.monotonic() - started
-        understood = self._swe_env.last_action
+        understood = self._tool_env.last_action
         turn = Turn(
             action=action,
             thought=understood.thought if understood else "",
@@ -104,13 +104,13 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
             raise UsageError("no episode was recorded yet: call reset() first")
         seed, observation, first_info = self._start
         info = self._turns[-1].info if self._turns else first_info
-        env, spec = self._swe_env, self._swe_env.spec
+        env, spec = self._tool_env, self._tool_env.spec
         stats = env.stats
         whole = env.judged_diff
         patch = shortened(whole, MAX_PATCH)
         return Trajectory(
             task_id=info["task_id"],
-            repo=env.task.repo,
+            repo=stats["repo"],
             env_id=spec.id if spec else "",
             env=env.config,
             sandbox=stats["sandbox"],

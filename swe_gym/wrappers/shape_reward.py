@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from ..envs.swe_env import SweEnv
+from ..envs.tool_env import ToolEnv
 from ..errors import UsageError
 from ..spaces import AnyEnv, AnyWrapper, Info, ResetResult, StepResult
 
@@ -35,7 +35,7 @@ class ShapeReward(AnyWrapper, RecordConstructorArgs):
     def __init__(self, env: AnyEnv, *, per_turn: float = 0.0, per_invalid: float = 0.0, scale: float = 1.0) -> None:
         RecordConstructorArgs.__init__(self, per_turn=per_turn, per_invalid=per_invalid, scale=scale)
         gymnasium.Wrapper.__init__(self, env)
-        if not isinstance(env.unwrapped, SweEnv):
+        if not isinstance(env.unwrapped, ToolEnv):
             raise UsageError(f"ShapeReward needs a SweEnv, not {type(env.unwrapped).__name__}")
         if not all(map(math.isfinite, (per_turn, per_invalid, scale))):
             raise UsageError(f"rewards must be finite numbers: {per_turn=}, {per_invalid=}, {scale=}")

@@ -5,27 +5,39 @@ import gymnasium
 from ...actions import render_call
 from ...actions.arguments import shell_tool
 from ...envs.swe_env import SweEnv
+from ...envs.tool_env import ToolEnv
 from ...errors import UsageError
 from ...types import ToolCall
 
 
 def swe_env(env: gymnasium.Env[str, str]) -> SweEnv:
-    """Return the `SweEnv` below all wrappers.
+    """Return the `SweEnv` below all wrappers, for policies that read its task.
 
     Raises:
         UsageError: It is another environment.
     """
     if not isinstance(env.unwrapped, SweEnv):
+        raise UsageError(f"this policy reads the task: it needs a SweEnv, not a {type(env.unwrapped).__name__}")
+    return env.unwrapped
+
+
+def tool_env(env: gymnasium.Env[str, str]) -> ToolEnv:
+    """Return the environment below all wrappers, whose sandboxes may be on a server.
+
+    Raises:
+        UsageError: It is neither a `SweEnv` nor a `RemoteEnv`.
+    """
+    if not isinstance(env.unwrapped, ToolEnv):
         raise UsageError(f"the environment must be a SweEnv, not a {type(env.unwrapped).__name__}")
     return env.unwrapped
 
 
-def render(env: SweEnv, call: ToolCall) -> str:
+def render(env: ToolEnv, call: ToolCall) -> str:
     """Return the call as an action, in the format of the environment."""
     return render_call(call, env.config["action_format"])
 
 
-def submit_call(env: SweEnv) -> ToolCall:
+def submit_call(env: ToolEnv) -> ToolCall:
     """Return the call that submits.
 
     Raises:
@@ -36,12 +48,12 @@ def submit_call(env: SweEnv) -> ToolCall:
     raise UsageError("no tool ends the episode: add 'submit' to tools")
 
 
-def ending(env: SweEnv) -> list[ToolCall]:
+def ending(env: ToolEnv) -> list[ToolCall]:
     """Return the call that submits in a list, empty if no tool submits."""
     return [ToolCall(name=spec.name) for spec in env.tools if spec.name in ("submit", "finish")][:1]
 
 
-def shell_call(env: SweEnv, command: str) -> ToolCall:
+def shell_call(env: ToolEnv, command: str) -> ToolCall:
     """Return the call that runs a shell command.
 
     Raises:

@@ -4,7 +4,7 @@ import gymnasium
 
 from ...spaces import Info
 from ...tasks.micro import expert_calls
-from .calls import ending, render, swe_env
+from .calls import ending, render, tool_env
 from .scripted import ScriptedPolicy
 
 
@@ -16,7 +16,7 @@ class ExpertPolicy:
     """
 
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
-        self._env = swe_env(env)
+        self._env = tool_env(env)
         self._script: ScriptedPolicy | None = None
 
     def reset(self, info: Info) -> None:

@@ -12,7 +12,7 @@ from ...actions.arguments import shell_tool
 from ...errors import UsageError
 from ...spaces import Info
 from ...types import ToolCall, ToolSpec
-from .calls import render, swe_env
+from .calls import render, tool_env
 
 HELP = """\
 A line is a shell command. A line that begins with a colon is a tool:
@@ -39,7 +39,7 @@ class HumanPolicy:
     def __init__(
         self, env: gymnasium.Env[str, str], console: Console | None = None, ask: Callable[[str], str] = input
     ) -> None:
-        self._env = swe_env(env)
+        self._env = tool_env(env)
         self._tools = {spec.name: spec for spec in self._env.tools}
         self._shell = shell_tool(self._env.tools)
         self._console = console or Console(highlight=False, markup=False, emoji=False)

@@ -11,13 +11,13 @@ import gymnasium
 from pydantic import Field, PrivateAttr, SecretStr
 
 from ...actions import describe_tools
-from ...envs.swe_env import SweEnv
+from ...envs.tool_env import ToolEnv
 from ...errors import UsageError
 from ...spaces import Info
 from ...trajectories.trajectory import PolicyInfo, Prices, Usage
 from ...types import Frozen, JsonObject
 from ..policy import PolicyReport
-from .calls import swe_env
+from .calls import tool_env
 from .chat_client import Answer, ChatClient, ContextExceeded, without_password
 from .history import History
 from .prices import known_prices
@@ -165,7 +165,7 @@ class LLMPolicy:
     def __init__(
         self, env: gymnasium.Env[str, str], options: LLMPolicies, client: ChatClient, seed: int | None = None
     ) -> None:
-        own = swe_env(env)
+        own = tool_env(env)
         self._options = options
         self._client = client
         self._native = is_native(options.calls, own.config["action_format"])
@@ -268,13 +268,13 @@ def is_native(calls: str | None, action_format: str) -> bool:
     return reads_native if calls is None else calls == "native"
 
 
-def _system(env: SweEnv, given: str | None, *, native: bool) -> str:
+def _system(env: ToolEnv, given: str | None, *, native: bool) -> str:
     tools = env.config["tools"]
     text = system_prompt(tools if isinstance(tools, str) else "") if given is None else given
     return text if native else f"{text}\n\n{describe_tools(env.tools, env.config['action_format'])}"
 
 
-def _fixed(env: SweEnv, options: LLMPolicies, *, native: bool) -> JsonObject:
+def _fixed(env: ToolEnv, options: LLMPolicies, *, native: bool) -> JsonObject:
     """Return the fields of the request that are the same in every turn."""
     tools = {"tools": [spec.openai() for spec in env.tools]} if native else {}
     return {"model": options.model, **options.sampling, **tools, **options.request}

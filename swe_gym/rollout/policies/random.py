@@ -5,7 +5,7 @@ import copy
 import gymnasium
 
 from ...spaces import Info
-from .calls import render, submit_call, swe_env
+from .calls import render, submit_call, tool_env
 
 
 class RandomPolicy:
@@ -20,7 +20,7 @@ class RandomPolicy:
     """
 
     def __init__(self, env: gymnasium.Env[str, str], turns: int = 10, seed: int | None = None) -> None:
-        own = swe_env(env)
+        own = tool_env(env)
         self._space = copy.deepcopy(own.action_space)
         self._submit = render(own, submit_call(own))
         self._turns = turns

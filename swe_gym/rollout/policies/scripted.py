@@ -6,7 +6,7 @@ import gymnasium
 
 from ...errors import UsageError
 from ...spaces import Info
-from .calls import render, submit_call, swe_env
+from .calls import render, submit_call, tool_env
 
 
 class ScriptedPolicy:
@@ -43,7 +43,7 @@ class EmptyPolicy:
     """
 
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
-        own = swe_env(env)
+        own = tool_env(env)
         self._action = render(own, submit_call(own))
 
     def reset(self, info: Info) -> None:

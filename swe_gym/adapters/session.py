@@ -1,0 +1,179 @@
+"""One session of an environment in the words of OpenEnv's protocol, for every server that offers it.
+
+`metadata` of an observation holds what the protocol has no field for: `terminated`, `truncated`, `reward_valid`,
+`outcome` and the whole `info`. A step whose action has `metadata={"limit": "tokens"}` ends the episode at that limit.
+"""
+
+import logging
+from typing import Any, NamedTuple
+
+import gymnasium
+from gymnasium.spaces import Text
+
+from ..envs.episode import WORLD_ERRORS
+from ..envs.swe_env import SANDBOX_FAILED
+from ..envs.tool_env import ToolEnv
+from ..errors import SandboxError, UsageError
+from ..rollout.plan import public
+from ..spaces import Unicode
+from ..trajectories.trajectory import MAX_PATCH, shortened
+from ..types import JsonObject
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE = 16 << 20
+"""Maximum bytes of a message. The longest action is 12 MB of JSON."""
+
+MAX_FAILURE = 300
+"""Maximum characters of a failure to reset."""
+
+Env = gymnasium.Env[str, str]
+
+
+class Reply(NamedTuple):
+    """What `reset` and `step` return.
+
+    Attributes:
+        text: The observation.
+        reward: The reward; None at a reset, and at the end of an episode that has no valid reward.
+        done: Whether the episode is over.
+        metadata: Everything else.
+    """
+
+    text: str
+    reward: float | None
+    done: bool
+    metadata: JsonObject
+
+    def data(self) -> JsonObject:
+        """Return the data of OpenEnv's observation message, which has the metadata twice."""
+        observation = {"text": self.text, "metadata": self.metadata}
+        return {"observation": observation, "reward": self.reward, "done": self.done, "metadata": self.metadata}
+
+
+def make_env(env_id: str, **arguments: Any) -> Env:
+    """Make a registered environment of texts; nothing is started.
+
+    Raises:
+        UsageError: The id or an argument is unknown, or actions or observations are not texts.
+    """
+    try:
+        env = gymnasium.make(env_id, disable_env_checker=True, **arguments)
+    except (gymnasium.error.Error, TypeError) as error:
+        raise UsageError(f"{env_id!r} cannot be made with these options: {error}") from error
+    if not isinstance(env.observation_space, Text) or not isinstance(env.action_space, Text):
+        env.close()
+        raise UsageError(f"{env_id!r} cannot be served: its observations and actions must be texts")
+    return env
+
+
+class Session:
+    """The environment of one client. `close` may be called from any thread; other calls one at a time.
+
+    Args:
+        env: An environment of texts. The session closes it.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._steps = 0
+        self._episode_id: str | None = None
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        task_id: str | None = None,
+        options: JsonObject | None = None,
+    ) -> Reply:
+        """Start an episode. If the infrastructure fails, it is over at once, with outcome "infra_failed".
+
+        Args:
+            seed: Seed of the environment.
+            episode_id: Name of the episode, which `state` returns.
+            task_id: The task; short for `options={"task_id": ...}`.
+            options: Options of the environment's `reset`.
+
+        Raises:
+            UsageError: A task or an option is unknown.
+        """
+        options = {**(options or {}), **({} if task_id is None else {"task_id": task_id})}
+        self._steps, self._episode_id = 0, episode_id
+        try:
+            text, info = self._env.reset(seed=seed, options=options or None)
+        except WORLD_ERRORS as error:
+            logger.warning("reset failed: %s", error)
+            return _failed_reset(error)
+        return Reply(text, None, False, _metadata(info, terminated=False, truncated=False))
+
+    def step(self, text: str, limit: str = "") -> Reply:
+        """Take a step, or end the episode at a limit and grade the work as it is.
+
+        Raises:
+            ResetNeeded: There is no running episode.
+            UsageError: This environment cannot be ended.
+        """
+        self._steps += not limit
+        result = self._tool_env().end(limit) if limit else self._env.step(text)
+        text, reward, terminated, truncated, info = result
+        metadata = _metadata(info, terminated=terminated, truncated=truncated)
+        done = terminated or truncated
+        return Reply(text, None if done and not metadata["reward_valid"] else float(reward), done, metadata)
+
+    def state(self) -> JsonObject:
+        """Return the episode so far, and what a client needs to stand for the environment."""
+        env = self._env
+        state: JsonObject = {
+            "episode_id": self._episode_id,
+            "step_count": self._steps,
+            "env_id": env.spec.id if env.spec else "",
+            "spaces": {"observation": _space(env.observation_space), "action": _space(env.action_space)},
+        }
+        if isinstance(env.unwrapped, ToolEnv):
+            state |= _tool_state(env.unwrapped)
+        return state
+
+    def close(self) -> None:
+        """End the episode and free all resources."""
+        self._env.close()
+
+    def _tool_env(self) -> ToolEnv:
+        env = self._env.unwrapped
+        if not isinstance(env, ToolEnv):
+            raise UsageError(f"{type(env).__name__} cannot end an episode at a limit of the caller")
+        return env
+
+
+def _metadata(info: JsonObject, *, terminated: bool, truncated: bool) -> JsonObject:
+    return {
+        "terminated": bool(terminated),
+        "truncated": bool(truncated),
+        "reward_valid": bool(info.get("reward_valid", True)),
+        "outcome": str(info.get("outcome", "")),
+        "info": info,
+    }
+
+
+def _failed_reset(error: Exception) -> Reply:
+    """Return the end of an episode without a sandbox. The text of a task error may quote hidden tests: it is logged."""
+    text = str(error).partition("\n")[0][:MAX_FAILURE] if isinstance(error, SandboxError) else "see the server's log"
+    info = {
+        "outcome": "infra_failed",
+        "reward_valid": False,
+        "failure": f"{type(error).__name__}: {text}",
+        "retryable": bool(getattr(error, "retryable", False)),
+    }
+    return Reply(SANDBOX_FAILED, None, True, _metadata(info, terminated=False, truncated=True))
+
+
+def _space(space: Any) -> JsonObject:
+    return {"max_length": space.max_length, "examples": list(space.examples) if isinstance(space, Unicode) else [""]}
+
+
+def _tool_state(env: ToolEnv) -> JsonObject:
+    state = {"config": public(env.config), "tools": [spec.model_dump(mode="json") for spec in env.tools]}
+    try:
+        stats = {name: value for name, value in env.stats.items() if name != "failure"}  # it may quote hidden tests
+        return {**state, "stats": stats, "judged_diff": shortened(env.judged_diff, MAX_PATCH)}
+    except gymnasium.error.ResetNeeded:
+        return {**state, "stats": {}, "judged_diff": ""}

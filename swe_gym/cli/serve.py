@@ -1,0 +1,95 @@
+"""`swe-gym serve`: offer an environment over OpenEnv's protocol."""
+
+import contextlib
+import ipaddress
+import secrets
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import UsageError
+from ..types import JsonObject
+from .common import BACKEND_HELP, SandboxOptions, open_console, parse_pairs
+from .rollout import MaxTurns, Tools
+
+
+def serve(
+    env_id: Annotated[str, typer.Argument(metavar="ID", help="Environment id, for example SWE/Toy-v0.")],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE", help="Arguments of the environment, for example path=tasks.jsonl."),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every address.")] = "127.0.0.1",
+    token: Annotated[
+        str | None, typer.Option(envvar="SWE_GYM_TOKEN", help="Token of the clients (default: a random one).")
+    ] = None,
+    no_token: Annotated[bool, typer.Option("--no-token", help="Accept every client, on this machine only.")] = False,
+    sessions: Annotated[int, typer.Option(min=1, help="Maximum number of sessions, one sandbox each.")] = 64,
+    idle: Annotated[float, typer.Option(min=1, help="Seconds without a message that end a session.")] = 600.0,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Host name by which clients call the server, besides localhost and addresses. Repeatable."),
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Certificate, for TLS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Key of the certificate.")] = None,
+    backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
+    sandbox_option: SandboxOptions = None,
+    tools: Tools = None,
+    max_turns: MaxTurns = None,
+) -> None:
+    """Offer an environment over OpenEnv's protocol, so that a trainer elsewhere plays in the sandboxes of this machine.
+
+    The server is reachable from this machine only, unless --host names another address. Clients send the token that is
+    printed. `swe_gym.adapters.remote.RemoteEnv` is the environment on the other side. Press Ctrl-C to stop.
+    """
+    from ..adapters.server import EnvServer  # an extra, which help does not need
+    from ..adapters.session import make_env
+
+    if no_token and (token or not _is_loopback(host)):
+        raise UsageError("--no-token needs a loopback address as --host, and no token: leave it out")
+    token = None if no_token else token or secrets.token_urlsafe(24)
+    arguments = _arguments(options, backend, sandbox_option, tools, max_turns)
+    server = EnvServer(
+        lambda: make_env(env_id, **arguments),
+        host=host,
+        port=port,
+        token=token,
+        sessions=sessions,
+        idle=idle,
+        allowed_hosts=allow_host or (),
+        certificate=tls_cert,
+        key=tls_key,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # once the server has stopped, which it does first
+    open_console().print(f"{server.url}\n" + (f"token: {token}" if token else "no token"))
+    sys.stdout.flush()
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+
+
+def _arguments(
+    options: list[str] | None,
+    backend: str | None,
+    sandbox_option: list[str] | None,
+    tools: str | None,
+    max_turns: int | None,
+) -> JsonObject:
+    """Return the arguments of the environment; those without a value keep the environment's defaults."""
+    given = {
+        "backend": backend,
+        "sandbox_options": parse_pairs("--sandbox-option", sandbox_option) or None,
+        "tools": tools.split(",") if tools and "," in tools else tools,
+        "max_turns": max_turns,
+    }
+    return {**parse_pairs("argument", options), **{name: value for name, value in given.items() if value is not None}}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
