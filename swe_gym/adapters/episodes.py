@@ -7,6 +7,7 @@ for episode in play_episodes([Slot("toy-clock", seed=0)], make_env, make_policy,
     episode.reward  # None: leave it out
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +15,8 @@ from typing import NamedTuple
 
 import gymnasium
 
+from ..envs.swe_env import SweEnv
+from ..errors import TaskError
 from ..rollout.attempt import EpisodeJob
 from ..rollout.policy import Policy
 from ..rollout.pool import EpisodePool
@@ -93,9 +96,10 @@ class EpisodeBatch:
         """Play every episode once, and return them in the order of the slots.
 
         Raises:
-            UsageError: The configuration is invalid.
+            UsageError: The configuration is invalid, or a task is unknown; then no episode has started.
             Exception: Another mistake in a policy's constructor, a grader or a reward.
         """
+        self._check_slots()
         episodes: dict[int, Episode] = {}
         with self._pool:
             for job in self._pool.run(range(len(self._slots))):
@@ -107,6 +111,14 @@ class EpisodeBatch:
     def cancel(self) -> None:
         """End every episode soon; `play` returns. May be called from any thread."""
         self._pool.cancel("cancelled")
+
+    def _check_slots(self) -> None:
+        """Raise the error of an unknown task."""
+        with contextlib.closing(self._make_env()) as env, contextlib.suppress(TaskError):  # its episode reports that
+            if isinstance(env.unwrapped, SweEnv):
+                source = env.unwrapped.source
+                for task_id in {slot.task_id for slot in self._slots}.difference(source.ids()):
+                    source.get(task_id)
 
     def _make_job(self, index: int, number: int) -> EpisodeJob[int]:
         slot = self._slots[index]
