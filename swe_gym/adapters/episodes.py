@@ -76,6 +76,7 @@ class EpisodeBatch:
         make_policy: Makes its policy, in the thread of the try.
         workers: Episodes that run at once.
         wall_clock: Seconds after which an episode is cancelled.
+        retries: Further tries at an episode that the infrastructure lost.
     """
 
     def __init__(
@@ -86,11 +87,12 @@ class EpisodeBatch:
         *,
         workers: int = 1,
         wall_clock: float = math.inf,
+        retries: int = RETRIES,
     ) -> None:
         self._slots = slots
         self._make_env, self._make_policy = make_env, make_policy
         self._losses: list[list[Trajectory]] = [[] for _ in slots]
-        self._pool = EpisodePool(self._make_job, workers=workers, retries=RETRIES, wall_clock=wall_clock)
+        self._pool = EpisodePool(self._make_job, workers=workers, retries=retries, wall_clock=wall_clock)
 
     def play(self) -> list[Episode]:
         """Play every episode once, and return them in the order of the slots.
