@@ -119,8 +119,10 @@ class EpisodeBatch:
         with contextlib.closing(self._make_env()) as env, contextlib.suppress(TaskError):  # its episode reports that
             if isinstance(env.unwrapped, SweEnv):
                 source = env.unwrapped.source
-                for task_id in {slot.task_id for slot in self._slots}.difference(source.ids()):
-                    source.get(task_id)
+                ids = source.ids()  # may be long and computed: nothing iterates over it
+                for task_id in {slot.task_id for slot in self._slots}:
+                    if task_id not in ids:
+                        source.get(task_id)
 
     def _make_job(self, index: int, number: int) -> EpisodeJob[int]:
         slot = self._slots[index]

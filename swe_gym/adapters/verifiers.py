@@ -19,8 +19,6 @@ import gymnasium
 from ..envs.swe_env import SweEnv
 from ..errors import MissingDependency, PolicyError, UsageError
 from ..rollout.policies import make_policies
-from ..rollout.policy import PolicyReport
-from ..spaces import Info
 from .aio import in_thread
 from .episodes import EpisodeBatch, Slot
 
@@ -69,14 +67,14 @@ class SweTask(vf.Task[SweData, vf.State, vf.TaskConfig]):
         """A key that does not depend on the order of the tasks."""
         return f"{self.data.env_id}/{self.data.id}"
 
-    @vf.reward
+    @vf.reward  # type: ignore[untyped-decorator]  # verifiers counts as untyped
     async def reward(self, trace: Any) -> float:
         """Return the reward of the environment."""
         if KEY not in trace.info:
             raise PolicyError("the episode was cancelled before it was graded: it has no reward", reason="timeout")
         return float(trace.info[KEY]["reward"])
 
-    @vf.metric
+    @vf.metric  # type: ignore[untyped-decorator]  # verifiers counts as untyped
     async def episode(self, trace: Any) -> dict[str, float]:
         """Return counts of the episode."""
         return {name: float(trace.info[KEY][name]) for name in METRICS if KEY in trace.info}
@@ -154,9 +152,7 @@ class _Graded:
 
     def __init__(self, policy: Any, trace: Any) -> None:
         self._policy, self._trace = policy, trace
-
-    def reset(self, info: Info) -> None:
-        self._policy.reset(info)
+        self.reset, self.report = policy.reset, policy.report
 
     def act(self, observation: str) -> str:
         try:
@@ -165,10 +161,6 @@ class _Graded:
             if self._trace.stop_condition is None:
                 raise
             raise PolicyError(str(error), reason="context") from error
-
-    def report(self) -> PolicyReport:
-        report: PolicyReport = self._policy.report()
-        return report
 
 
 class InProcessConfig(vf.SingleAgentEnvConfig):

@@ -25,6 +25,7 @@ class Tokens:
 
     chat_template = "of `apply_chat_template`"
     texts = SPECIAL + MERGED
+    eos_token_id = END
 
     def __init__(self, style: str = "chatml") -> None:
         self.style = style
