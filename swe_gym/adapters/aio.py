@@ -133,7 +133,10 @@ async def play(slot: Slot, make_env: MakeEnv, make_policy: MakePolicy, *, wall_c
             sample.cancel()
 
     batch = EpisodeBatch([slot], make_env, make_policy_in_thread, wall_clock=wall_clock)
-    return (await in_thread(batch.play, cancel))[0]
+    try:
+        return (await in_thread(batch.play, cancel))[0]
+    finally:
+        cancel()  # a sample that an abandoned try still waits for
 
 
 class Sample(Protocol):
