@@ -120,7 +120,10 @@ def test_a_deadline_closes_the_sandbox(server: OpenAIServer) -> None:
     traces = played(server, {"timeout": {"rollout": 5}})
     release.set()
     assert asked.is_set()
-    assert not {one.name for one in threading.enumerate()} & {"episode", "cancel", "sandbox-group"}
+    for thread in threading.enumerate():
+        if thread.name in ("episode", "cancel", "sandbox-group"):
+            thread.join(5)
+            assert not thread.is_alive(), thread.name
     for trace in traces:
         assert (trace.is_timeout, [error.type for error in trace.errors]) == (True, ["TaskError"])
         assert "no reward" in trace.errors[0].message
