@@ -23,9 +23,7 @@ from ..spaces import Info
 try:
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 except ImportError as error:
-    raise MissingDependency(
-        f"this adapter needs SkyRL-gym and Python 3.12: pip install 'swe-gym[skyrl]' ({error})"
-    ) from error
+    raise MissingDependency(f"this adapter needs SkyRL-gym: pip install 'swe-gym[skyrl]' ({error})") from error
 
 logger = logging.getLogger(__name__)
 
