@@ -40,7 +40,7 @@ class SweGenerator(GeneratorInterface):
 
     Args:
         generator_cfg: `cfg.generator`: `max_turns`, `max_input_length` and `sampling_params.max_generate_length` count.
-        skyrl_gym_cfg: `cfg.environment.skyrl_gym`; not used.
+        skyrl_gym_cfg: `cfg.environment.skyrl_gym`: at most `max_env_workers` episodes run at once; 0 is no limit.
         inference_engine_client: SkyRL's client.
         tokenizer: The tokenizer, with a chat template.
         policy_model_name: Model name at the client.
@@ -52,7 +52,7 @@ class SweGenerator(GeneratorInterface):
     def __init__(
         self,
         generator_cfg: Any,
-        skyrl_gym_cfg: Any,  # noqa: ARG002  the arguments of SkyRL's own generator
+        skyrl_gym_cfg: Any,
         inference_engine_client: Any,
         tokenizer: Any,
         policy_model_name: str | None = None,
@@ -60,6 +60,7 @@ class SweGenerator(GeneratorInterface):
         if generator_cfg.sampling_params.logprobs is None:
             raise UsageError("training needs the sampler's log-probabilities: set generator.sampling_params.logprobs=1")
         self._cfg, self._client, self._model = generator_cfg, inference_engine_client, policy_model_name
+        self._workers = int(skyrl_gym_cfg.max_env_workers)
         self._template, self._end = ChatTemplate(tokenizer), int(tokenizer.eos_token_id)
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = False) -> Any:  # noqa: ARG002  no progress bar
@@ -73,7 +74,8 @@ class SweGenerator(GeneratorInterface):
         """
         batch = list(zip(input_batch["env_classes"], input_batch["env_extras"], strict=True))
         params = input_batch.get("sampling_params") or {}
-        plays = [self._play(name, extras, params) for name, extras in batch]
+        room = asyncio.Semaphore(self._workers or len(batch))
+        plays = [self._play(name, extras, params, room) for name, extras in batch]
         episodes: list[Episode] = []
         for one in await asyncio.gather(*plays, return_exceptions=True):  # none is left behind
             if isinstance(one, BaseException):
@@ -99,7 +101,9 @@ class SweGenerator(GeneratorInterface):
             "is_last_step": None,
         }
 
-    async def _play(self, env_class: str, extras: Mapping[str, Any], params: Mapping[str, Any]) -> Episode:
+    async def _play(
+        self, env_class: str, extras: Mapping[str, Any], params: Mapping[str, Any], room: asyncio.Semaphore
+    ) -> Episode:
         registered = skyrl_gym.spec(env_class).kwargs
         options = {"max_turns": self._cfg.max_turns, **registered.get("options", {})}
         session = uuid.uuid4().hex
@@ -119,12 +123,12 @@ class SweGenerator(GeneratorInterface):
             return TokenPolicy(env, generator, self._template, append_only=True, **limits)
 
         generator = AwaitedGenerator(sample)
-        try:
-            return await play(
-                Slot(find_task_id(extras)), lambda: make_env(registered.get("env_id", ENV_ID), options), make_policy
-            )
-        finally:
-            await self._client.finish_session(session)
+        slot, env_id = Slot(find_task_id(extras)), registered.get("env_id", ENV_ID)
+        async with room:
+            try:
+                return await play(slot, lambda: make_env(env_id, options), make_policy)
+            finally:
+                await self._client.finish_session(session)
 
     def _row(self, episode: Episode) -> Row:
         """Return the row of an episode; a masked one if there is nothing to train."""

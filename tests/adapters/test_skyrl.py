@@ -134,7 +134,7 @@ class Client:
 
 def generated(client: Client, env_classes: list[str]) -> dict[str, Any]:
     """Play episodes in groups of 4."""
-    generator = SweGenerator(config(), None, client, Tokens("forgetful"), "policy")
+    generator = SweGenerator(config(), SimpleNamespace(max_env_workers=4), client, Tokens("forgetful"), "policy")
     count = len(env_classes)
     batch = {
         "prompts": [PROMPT] * count,
