@@ -25,9 +25,7 @@ from .episodes import EpisodeBatch, Slot
 try:
     import verifiers.v1 as vf
 except ImportError as error:
-    raise MissingDependency(
-        f"this adapter needs verifiers and Python 3.12: pip install 'swe-gym[verifiers]' ({error})"
-    ) from error
+    raise MissingDependency(f"this adapter needs verifiers: pip install 'swe-gym[verifiers]' ({error})") from error
 
 KEY = "swe_gym"
 """Key of `trace.info` with the reward and the last info of the episode."""
