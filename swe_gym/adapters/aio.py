@@ -10,20 +10,30 @@ A cancelled call, also one past its `asyncio.timeout`, closes its sandbox and wa
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import math
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
 import gymnasium
 
 from ..errors import PolicyError
+from ..rollout.policy import Policy
+from ..rollout.pool import TICK
 from ..rollout.tokens import Completion
 from ..spaces import Info
 from .episodes import Episode, EpisodeBatch, MakeEnv, MakePolicy, Slot
 
 Result = TypeVar("Result")
+Future = concurrent.futures.Future
+
+_awaited: ContextVar[set[Future[Any]]] = ContextVar("awaited")
+"""The samples that an episode's thread waits for."""
 
 
 async def in_thread(work: Callable[[], Result], cancel: Callable[[], object]) -> Result:
@@ -31,36 +41,47 @@ async def in_thread(work: Callable[[], Result], cancel: Callable[[], object]) ->
 
     Args:
         work: The work.
-        cancel: Makes the work end soon; called in another thread if this task is cancelled. The task ends only after
-            the work has.
+        cancel: Makes the work end soon and frees what it holds. If this task is cancelled, another thread calls it,
+            several times and once after the work has ended. The task ends only then.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Result] = loop.create_future()
+    outcome, ended = _start(work, "episode")
+    try:
+        await asyncio.wait([ended])
+    except asyncio.CancelledError:
+        _, stopped = _start(partial(_stop, outcome, cancel), "cancel")
+        while not stopped.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([stopped])
+        raise
+    return outcome.result()
 
-    def settle(settled: Callable[[], object]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(lambda: None if done.done() else settled())
+
+def _start(work: Callable[[], Result], name: str) -> tuple[Future[Result], asyncio.Future[None]]:
+    """Start a thread. Return its outcome, and a future of this loop that is done when the thread is."""
+    loop = asyncio.get_running_loop()
+    outcome: Future[Result] = Future()
+    ended: asyncio.Future[None] = loop.create_future()
 
     def run() -> None:
         try:
-            result = work()
+            outcome.set_result(work())
         except BaseException as error:  # noqa: BLE001  the caller raises it
-            reason = error
-            settle(lambda: done.set_exception(reason))
-        else:
-            settle(lambda: done.set_result(result))
+            outcome.set_exception(error)
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(ended.set_result, None)
 
-    threading.Thread(target=run, name="episode", daemon=True).start()
-    try:
-        return await asyncio.shield(done)
-    except asyncio.CancelledError:
-        threading.Thread(target=cancel, name="cancel", daemon=True).start()
-        while not done.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([done])
-        with contextlib.suppress(BaseException):
-            done.result()  # an error after the cancellation tells nothing new
-        raise
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome, ended
+
+
+def _stop(outcome: Future[Any], cancel: Callable[[], object]) -> None:
+    """Cancel work until it has ended: the first call may come before there is anything to cancel."""
+    over = False
+    while not over:
+        over = outcome.done()
+        with contextlib.suppress(Exception):  # the task raises its cancellation
+            cancel()
+        concurrent.futures.wait([outcome], timeout=TICK)
 
 
 class AsyncEnv:
@@ -100,8 +121,22 @@ class AsyncEnv:
 
 async def play(slot: Slot, make_env: MakeEnv, make_policy: MakePolicy, *, wall_clock: float = math.inf) -> Episode:
     """Play one episode, as `play_episodes` does. A policy may sample through an `AwaitedGenerator`."""
-    batch = EpisodeBatch([slot], make_env, make_policy, wall_clock=wall_clock)
-    return (await in_thread(batch.play, batch.cancel))[0]
+    awaited: set[Future[Any]] = set()
+
+    def make_policy_in_thread(env: gymnasium.Env[str, str], seed: int | None) -> Policy:
+        _awaited.set(awaited)  # of this episode's thread only
+        return make_policy(env, seed)
+
+    def cancel() -> None:
+        batch.cancel()
+        for sample in list(awaited):
+            sample.cancel()
+
+    batch = EpisodeBatch([slot], make_env, make_policy_in_thread, wall_clock=wall_clock)
+    try:
+        return (await in_thread(batch.play, cancel))[0]
+    finally:
+        cancel()  # a sample that an abandoned try still waits for
 
 
 class Sample(Protocol):
@@ -117,7 +152,7 @@ class Sample(Protocol):
 class AwaitedGenerator:
     """A `Generator` over a sampler that is awaited: the episode's thread waits, the event loop samples.
 
-    Make it in a coroutine of the loop that samples.
+    Make it in a coroutine of the loop that samples. If the `play` of an episode is cancelled, so is its sample.
 
     Args:
         sample: Samples an answer.
@@ -133,16 +168,37 @@ class AwaitedGenerator:
         """See `Generator`.
 
         Raises:
-            PolicyError: The sampler raised, or did not answer in time.
+            PolicyError: The sampler raised or did not answer in time, or the episode or the event loop ended.
         """
+        sampled = self._submit(self._sampled(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed))
+        awaited = _awaited.get(set())
+        awaited.add(sampled)
+        deadline = time.monotonic() + self._timeout + 1
+        while not (sampled.done() or self._loop.is_closed() or time.monotonic() > deadline):
+            concurrent.futures.wait([sampled], timeout=1.0)
+        awaited.discard(sampled)
+        if sampled.cancel() or sampled.cancelled():
+            raise PolicyError("the sampler was cancelled or does not answer", reason="closed")
+        result = sampled.result()
+        if isinstance(result, PolicyError):
+            raise result
+        return result
 
-        async def sampled() -> Completion:
-            async with asyncio.timeout(self._timeout):
-                return await self._sample(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
-
+    def _submit(self, sampling: Coroutine[Any, Any, Completion | PolicyError]) -> Future[Completion | PolicyError]:
         try:
-            return asyncio.run_coroutine_threadsafe(sampled(), self._loop).result(self._timeout + 1)
-        except TimeoutError as error:
-            raise PolicyError(f"the sampler did not answer within {self._timeout:g} s", reason="timeout") from error
-        except Exception as error:
-            raise PolicyError(f"the sampler failed: {type(error).__name__}: {error}", reason="server") from error
+            return asyncio.run_coroutine_threadsafe(sampling, self._loop)
+        except RuntimeError as error:
+            sampling.close()
+            raise PolicyError("the event loop of the sampler is closed", reason="closed") from error
+
+    async def _sampled(self, prompt: Sequence[int], **settings: Any) -> Completion | PolicyError:
+        """Sample. Return an error, not raise it: after a cancellation nobody is left to retrieve it."""
+        try:
+            async with asyncio.timeout(self._timeout) as timeout:
+                return await self._sample(prompt, **settings)
+        except Exception as error:  # noqa: BLE001  raised in the episode's thread
+            if timeout.expired():
+                return PolicyError(f"the sampler did not answer within {self._timeout:g} s", reason="timeout")
+            made = PolicyError(f"the sampler failed: {type(error).__name__}: {error}", reason="server")
+            made.__cause__ = error
+            return made

@@ -7,6 +7,7 @@ for episode in play_episodes([Slot("toy-clock", seed=0)], make_env, make_policy,
     episode.reward  # None: leave it out
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +15,8 @@ from typing import NamedTuple
 
 import gymnasium
 
+from ..envs.swe_env import SweEnv
+from ..errors import TaskError
 from ..rollout.attempt import EpisodeJob
 from ..rollout.policy import Policy
 from ..rollout.pool import EpisodePool
@@ -73,6 +76,7 @@ class EpisodeBatch:
         make_policy: Makes its policy, in the thread of the try.
         workers: Episodes that run at once.
         wall_clock: Seconds after which an episode is cancelled.
+        retries: Further tries at an episode that the infrastructure lost.
     """
 
     def __init__(
@@ -83,19 +87,21 @@ class EpisodeBatch:
         *,
         workers: int = 1,
         wall_clock: float = math.inf,
+        retries: int = RETRIES,
     ) -> None:
         self._slots = slots
         self._make_env, self._make_policy = make_env, make_policy
         self._losses: list[list[Trajectory]] = [[] for _ in slots]
-        self._pool = EpisodePool(self._make_job, workers=workers, retries=RETRIES, wall_clock=wall_clock)
+        self._pool = EpisodePool(self._make_job, workers=workers, retries=retries, wall_clock=wall_clock)
 
     def play(self) -> list[Episode]:
         """Play every episode once, and return them in the order of the slots.
 
         Raises:
-            UsageError: The configuration is invalid.
+            UsageError: The configuration is invalid, or a task is unknown; then no episode has started.
             Exception: Another mistake in a policy's constructor, a grader or a reward.
         """
+        self._check_slots()
         episodes: dict[int, Episode] = {}
         with self._pool:
             for job in self._pool.run(range(len(self._slots))):
@@ -107,6 +113,16 @@ class EpisodeBatch:
     def cancel(self) -> None:
         """End every episode soon; `play` returns. May be called from any thread."""
         self._pool.cancel("cancelled")
+
+    def _check_slots(self) -> None:
+        """Raise the error of an unknown task."""
+        with contextlib.closing(self._make_env()) as env, contextlib.suppress(TaskError):  # its episode reports that
+            if isinstance(env.unwrapped, SweEnv):
+                source = env.unwrapped.source
+                ids = source.ids()  # may be long and computed: nothing iterates over it
+                for task_id in {slot.task_id for slot in self._slots}:
+                    if task_id not in ids:
+                        source.get(task_id)
 
     def _make_job(self, index: int, number: int) -> EpisodeJob[int]:
         slot = self._slots[index]
