@@ -35,7 +35,7 @@ REASONS = {
 """Reason why an episode ended -> rLLM's name for it, which `rllm.compact_filtering` may leave out."""
 
 
-class SweGymWorkflow(Workflow):  # type: ignore[misc]  # untyped
+class SweGymWorkflow(Workflow):
     """Plays the task of a row, by token ids.
 
     Args:
@@ -112,7 +112,7 @@ def steps_of(row: Row) -> Iterator[types.Step]:
         yield types.Step(model_output=output)
 
 
-class SweGymEnv(BaseEnv):  # type: ignore[misc]  # untyped
+class SweGymEnv(BaseEnv):
     """An environment for rLLM's `MultiTurnWorkflow`, whose engine tokenizes chat messages.
 
     Set `max_turns` to the workflow's `max_steps`, so that the last step is graded.
@@ -144,7 +144,7 @@ class SweGymEnv(BaseEnv):  # type: ignore[misc]  # untyped
         if done:
             self.close()
             if not info["reward_valid"]:
-                raise SandboxLost(f"the episode has no reward: {info['reason']}")
+                raise SandboxLost(f"the episode has no reward: {info['failure']}")
         return observation, float(reward), done, dict(info)
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ except ImportError as error:
 
 
 @register("swe_gym")
-class SweGymAgentLoop(AgentLoopBase):  # type: ignore[misc]  # untyped
+class SweGymAgentLoop(AgentLoopBase):
     """Plays the task of a row. Needs verl's trainer V1 (`trainer.use_v1`, its default).
 
     The conversation has at most `prompt_length + response_length` tokens; a full one ends the episode, which is graded.

@@ -77,7 +77,7 @@ def examine(file: Path, changes: Sequence[str], quota: int | None) -> Iterator[F
     if file.suffix == ".toml":
         run = _own_run(file, changes)
     else:
-        config = _Config(read_yaml(file), changes)
+        config = Config(read_yaml(file), changes)
         yield from _lengths(config)
         run = _verl_run(config)
         yield from _rows(config)
@@ -92,13 +92,14 @@ def examine(file: Path, changes: Sequence[str], quota: int | None) -> Iterator[F
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-class _Config:
+class Config:
     """Fields of a configuration by dotted name, references resolved; verl's values if they are missing."""
 
     def __init__(self, data: JsonObject, changes: Sequence[str]) -> None:
         self._data = _merged(data, parse_pairs("override", [change.lstrip("+") for change in changes]))
 
     def get(self, name: str, *, depth: int = 9) -> Any:
+        """Return a field, following at most `depth` references; verl's value or None if it is missing."""
         value: Any = self._data
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
@@ -107,6 +108,7 @@ class _Config:
         return VERL.get(name) if value is None else value
 
     def whole(self, name: str) -> int:
+        """Return a field that is a count. Raises UsageError if it is not."""
         value = self.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UsageError(f"{name}={value!r} must be a whole number, at least 1")
@@ -148,7 +150,7 @@ def _merged(one: JsonObject, two: JsonObject) -> JsonObject:
     return both
 
 
-def _verl_run(config: _Config) -> Run:
+def _verl_run(config: Config) -> Run:
     batch, n = config.whole("data.train_batch_size"), config.whole("actor_rollout_ref.rollout.n")
     epochs = config.whole("trainer.total_epochs")
     rows = [_count(Path(file)) for file in _files(config)]
@@ -158,11 +160,11 @@ def _verl_run(config: _Config) -> Run:
     return Run(batch * n, total, f"{known} rows x {epochs} epochs x {n}", env_args, str(_model(config)))
 
 
-def _model(config: _Config) -> str:
+def _model(config: Config) -> str:
     return config.get("actor_rollout_ref.model.path") or ""
 
 
-def _files(config: _Config) -> list[str]:
+def _files(config: Config) -> list[str]:
     files = config.get("data.train_files") or []
     return [files] if isinstance(files, str) else list(files)
 
@@ -183,7 +185,7 @@ def _own_run(file: Path, changes: Sequence[str]) -> Run:
 # --- the configuration --------------------------------------------------------------------------------------
 
 
-def _lengths(config: _Config) -> Iterator[Finding]:
+def _lengths(config: Config) -> Iterator[Finding]:
     name = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
     most, prompt = config.whole(name), config.whole("data.max_prompt_length")
     response = config.whole("data.max_response_length")
@@ -198,7 +200,7 @@ def _lengths(config: _Config) -> Iterator[Finding]:
     yield _needed("trainer", v1, "V1" if v1 else "V0 ends if an episode is left out", "trainer.use_v1=True")
 
 
-def _rows(config: _Config) -> Iterator[Finding]:
+def _rows(config: Config) -> Iterator[Finding]:
     files = _files(config)
     missing = [file for file in files if not Path(file).expanduser().is_file()]
     detail = f"not found: {', '.join(missing[:MOST_FILES])}" if missing else ", ".join(files[:MOST_FILES])
