@@ -51,7 +51,7 @@ def test_an_example_passes_once_its_rows_exist(cli, doctor: Doctor, model: str) 
     cli("tasks", "export", "micro_train.parquet", "--to", "verl", "--source", "toy", "--limit", "5")
     report = doctor(config, model)
     assert report["failed"] == {}
-    assert report["found"]["sandboxes"]["detail"].endswith("; 40 in all (5 rows x 2 epochs x 4)")  # n of ags.yaml
+    assert report["found"]["sandboxes"]["detail"].endswith("; 40 in all (5 rows x 2 epochs x 4)")  # n of common.yaml
 
 
 @pytest.mark.parametrize(
