@@ -53,7 +53,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
 
 
 def make_loop(client: Any, tokenizer: Any, *, estimator: str = "rloo", **settings: Any) -> SweGymAgentLoop:
-    """Make the loop as verl's worker makes it."""
+    """Make the loop as verl's worker makes it: in a coroutine."""
     config = OmegaConf.create(
         {
             "actor_rollout_ref": {
@@ -117,8 +117,8 @@ def answer(_prompt: str, turn: int) -> str:
 def test_every_sampled_token_is_trained_on_once(rows: list[dict[str, Any]], estimator: str, count: int) -> None:
     tokenizer = make_tokenizer(FORGETFUL)
     client = StandInClient(tokenizer, answer)
-    loop = make_loop(client, tokenizer, estimator=estimator, env_args={"max_turns": 4})
-    (outputs,) = run(lambda: loop.run({"temperature": 1.0}, **rows[0]))
+    settings = {"estimator": estimator, "env_args": {"max_turns": 4}}
+    (outputs,) = run(lambda: make_loop(client, tokenizer, **settings).run({"temperature": 1.0}, **rows[0]))
     assert len(outputs) == count
     (calls,) = client.calls.values()  # one request id
     trained = [
@@ -162,9 +162,9 @@ def test_cancel_closes_the_sandbox(rows: list[dict[str, Any]]) -> None:
         await asyncio.Event().wait()
 
     tokenizer = make_tokenizer()
-    loop = make_loop(StandInClient(tokenizer, solve, never), tokenizer, env_id="SWE/Watched-v0")
 
     async def cancelled() -> str:
+        loop = make_loop(StandInClient(tokenizer, solve, never), tokenizer, env_id="SWE/Watched-v0")
         task = asyncio.create_task(loop.run({"temperature": 1.0}, **rows[0]))
         await asked.wait()
         sandbox = made[0].sandbox
@@ -179,15 +179,20 @@ def test_cancel_closes_the_sandbox(rows: list[dict[str, Any]]) -> None:
         del gymnasium.registry["SWE/Watched-v0"]
 
 
-def test_a_wrong_setting_is_named() -> None:
-    tokenizer = make_tokenizer()
-    for settings, said in (
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
         ({"agent_args": {"max_token": 5}}, "max_token: Extra inputs"),
         ({"trainer": {"use_v1": False}}, "set trainer.use_v1=True"),
-    ):
-        with pytest.raises(Exception, match=said) as raised:
-            make_loop(StandInClient(tokenizer, solve), tokenizer, **settings)
-        assert isinstance(raised.value.__cause__ or raised.value, UsageError)
+    ],
+)
+def test_a_wrong_setting_is_named(settings: dict[str, Any], said: str) -> None:
+    async def make() -> None:
+        make_loop(None, make_tokenizer(), **settings)
+
+    with pytest.raises(Exception, match=said) as raised:  # Hydra's, caused by ours
+        run(make)
+    assert isinstance(raised.value.__cause__, UsageError)
 
 
 @pytest.mark.parametrize("name", ["ags", "small"])
