@@ -270,7 +270,7 @@ def _ray() -> Finding:
                 found.append(name.parent.name)
         except OSError:
             continue  # it has ended
-    detail = f"processes {', '.join(found[:MOST_FILES])} of an earlier run" if found else "no process of an earlier run"
+    detail = f"processes {', '.join(found)} of an earlier run" if found else "no process of an earlier run"
     return _needed("Ray", not found, detail, "ray stop --force")
 
 

@@ -1,6 +1,8 @@
 """`swe-gym doctor --training`: each mistake of a configuration has a finding with its fix."""
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,8 @@ def doctor(cli, monkeypatch: pytest.MonkeyPatch) -> Doctor:
         found = {finding["what"]: finding for finding in json.loads(outcome.out)}
         failed = {what: finding["fix"] for what, finding in found.items() if not finding["works"]}
         assert outcome.status == (1 if failed else 0)
-        return {"found": found, "failed": failed}
+        ray = failed.pop("Ray", "")  # of another program on this machine
+        return {"found": found, "failed": failed, "ray": ray}
 
     return run
 
@@ -114,6 +117,16 @@ def test_versions(
     monkeypatch.syspath_prepend(tmp_path / "site")
     report = doctor(EXAMPLES / "verl/ags.yaml", model, "--quota", "16")
     assert sorted(set(report["failed"]) - {"rows"}) == failed
+
+
+def test_processes_of_ray_are_found(doctor: Doctor, model: str, tmp_path: Path) -> None:
+    shutil.copy(shutil.which("sleep") or "", tmp_path / "raylet")
+    with subprocess.Popen([tmp_path / "raylet", "60"]) as left:
+        try:
+            report = doctor(EXAMPLES / "verl/ags.yaml", model)
+        finally:
+            left.kill()
+    assert (report["ray"], str(left.pid) in report["found"]["Ray"]["detail"]) == ("ray stop --force", True)
 
 
 def test_the_reference_trainers_own_configuration(doctor: Doctor, tmp_path: Path) -> None:

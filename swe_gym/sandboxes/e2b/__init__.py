@@ -125,8 +125,8 @@ class AGSSandbox(E2BSandbox):
 
     def __init__(self, spec: SandboxSpec) -> None:
         region = os.environ.get("AGS_REGION") or AGS_REGION
-        domain = os.environ.get("E2B_DOMAIN") or f"{region}.{AGS_DOMAIN}"
-        super().__init__(spec.model_copy(update={"options": {"domain": domain, **spec.options}}))
+        default = {} if os.environ.get("E2B_DOMAIN") else {"domain": f"{region}.{AGS_DOMAIN}"}
+        super().__init__(spec.model_copy(update={"options": {**default, **spec.options}}))
 
 
 def public_spec(spec: SandboxSpec, options: E2BOptions) -> SandboxSpec:
