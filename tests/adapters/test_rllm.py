@@ -50,7 +50,7 @@ def play(adapter: Any, engine: Any, *tasks: Any, **env_args: Any) -> list[Any]:
 
     async def together() -> list[Any]:
         workflow = adapter.SweGymWorkflow(rollout_engine=engine, executor=None, agent=agent)
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(500):
             return await asyncio.gather(*(workflow.run(task, f"{task['task_id']}:0") for task in tasks))
 
     return asyncio.run(together())

@@ -1,6 +1,7 @@
 """verl's agent loop on real sandboxes: its data set and configuration, episodes at once, failures, cancel."""
 
 import asyncio
+import json
 import os
 import warnings
 from collections.abc import Callable
@@ -23,7 +24,7 @@ with warnings.catch_warnings():
     from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
     from verl.utils.config import validate_config
     from verl.utils.dataset.rl_dataset import RLHFDataset
-    from verl_parts import FORGETFUL, StandInClient, bash, make_tokenizer, solve
+    from verl_parts import FORGETFUL, RandomClient, StandInClient, bash, make_tokenizer, solve
 
     from swe_gym.adapters.row_agent import RowAgent
     from swe_gym.adapters.verl import SweGymAgentLoop
@@ -32,6 +33,8 @@ from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import UsageError
 from swe_gym.tasks import load_source
 from swe_gym.tasks.exporters import EXPORTERS
+from swe_gym.tasks.file import write_tasks
+from swe_gym.types import Oracle, Task
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # verl and its dependencies emit warnings
 
@@ -80,7 +83,7 @@ def make_loop(client: Any, tokenizer: Any, *, estimator: str = "rloo", **setting
 
 def run(*work: Callable[[], Any]) -> list[Any]:
     async def together() -> list[Any]:
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(500):
             return await asyncio.gather(*(one() for one in work))
 
     return asyncio.run(together())
@@ -136,6 +139,32 @@ def test_every_sampled_token_is_trained_on_once(rows: list[dict[str, Any]], esti
     assert {output.reward_score for output in outputs} == {0.0}
     assert outputs[0].extra_fields["min_global_steps"] == 4
     assert outputs[-1].extra_fields["max_global_steps"] == 7
+
+
+def test_tokens_of_a_thousand_random_episodes(tmp_path: Path) -> None:
+    oracle = Oracle(test_cmd="true", grader="exit_code")
+    write_tasks([Task(task_id="any", problem_statement="Do it.", oracle=oracle)], tmp_path / "tasks.jsonl")
+    row = {"task_id": "any", "source": "file", "source_options": json.dumps({"path": str(tmp_path / "tasks.jsonl")})}
+    tokenizer = make_tokenizer(FORGETFUL)
+    client = RandomClient(tokenizer, seed=0)
+    settings = {"env_args": {"backend": "fake", "max_turns": 3}, "agent_args": {"max_tokens": 60}}
+
+    async def play() -> list[Any]:
+        loop = make_loop(client, tokenizer, estimator="grpo", **settings)
+        some = [
+            await asyncio.gather(*(loop.run({"temperature": 1.0}, extra_info=row) for _ in range(50)))
+            for _ in range(20)
+        ]
+        return [outputs for batch in some for outputs in batch]
+
+    (episodes,) = run(play)
+    sampled = sorted([token for _, ids in calls for token in ids] for calls in client.calls.values())
+    trained = [
+        [token for one in outputs for token, mask in zip(one.response_ids, one.response_mask, strict=True) if mask]
+        for outputs in episodes
+    ]
+    assert sorted(trained) == sampled
+    assert (len(trained), sum(len(outputs) > 1 for outputs in episodes) > 500) == (1000, True)
 
 
 def test_a_full_conversation_ends_the_episode(rows: list[dict[str, Any]]) -> None:

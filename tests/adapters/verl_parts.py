@@ -1,6 +1,7 @@
 """A tokenizer of single bytes, and a stand-in of verl's server client that answers at once."""
 
 import json
+import random
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -65,9 +66,24 @@ class StandInClient:
         calls = self.calls[request_id]
         if self._ready and not calls:
             await self._ready()
-        text = self._answer(self._tokenizer.decode(prompt_ids), len(calls))
-        ids = [*self._tokenizer.encode(text, add_special_tokens=False), self._tokenizer.eos_token_id]
-        ids = ids[: sampling_params["max_tokens"]]
+        ids = self.sample(prompt_ids, len(calls))[: sampling_params["max_tokens"]]
         calls.append((list(prompt_ids), ids))
         steps = {"global_steps": 3 + len(calls)}
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed", extra_fields=steps)
+
+    def sample(self, prompt_ids: list[int], turn: int) -> list[int]:
+        text = self._answer(self._tokenizer.decode(prompt_ids), turn)
+        return [*self._tokenizer.encode(text, add_special_tokens=False), self._tokenizer.eos_token_id]
+
+
+class RandomClient(StandInClient):
+    """Samples random bytes, which are rarely text, with thoughts before them."""
+
+    def __init__(self, tokenizer: Any, seed: int) -> None:
+        super().__init__(tokenizer, lambda *_: "")
+        self._random = random.Random(seed)
+
+    def sample(self, prompt_ids: list[int], turn: int) -> list[int]:  # noqa: ARG002  as random as any
+        drawn = [self._random.randrange(256) for _ in range(self._random.randrange(1, 40))]
+        thought = self._tokenizer.encode("</think>", add_special_tokens=False)
+        return drawn + self._random.choice([[], thought + drawn[::-1]]) + [self._tokenizer.eos_token_id]
