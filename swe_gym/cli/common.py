@@ -48,7 +48,7 @@ SourceOptions = Annotated[
     ),
 ]
 Match = Annotated[str, typer.Option("--match", "-m", help="Only ids that match this glob pattern.")]
-BACKEND_HELP = "Sandbox backend: local, docker, kubernetes or e2b."
+BACKEND_HELP = "Sandbox backend: local, docker, kubernetes, e2b or ags."
 Backend = Annotated[str, typer.Option(help=BACKEND_HELP)]
 SandboxOptions = Annotated[
     list[str] | None,

@@ -58,6 +58,15 @@ class Finding(NamedTuple):
 def doctor(
     cluster: Annotated[bool, typer.Option("--cluster", help="Also check the Kubernetes cluster.")] = False,
     backend_option: BackendOptions = None,
+    training: Annotated[
+        Path | None, typer.Option("--training", metavar="CONFIG", help="Check a training configuration instead.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="With --training: overrides of the configuration.")
+    ] = None,
+    quota: Annotated[
+        int | None, typer.Option(min=1, help="With --training: sandboxes that your account may run at once.")
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="All checks, and what each isolation tier does not isolate.")
     ] = False,
@@ -68,14 +77,18 @@ def doctor(
     The report covers local sandboxes, container images in them and in a Docker engine, of which public datasets need
     one, and the cache. --verbose and --json have all checks.
 
-    Exit status 1: no sandbox can run on this machine or, with --cluster, in the cluster.
+    --training checks a configuration of verl or rLLM (Hydra's YAML) or of `swe-gym train` (TOML) before GPUs are
+    rented: lengths, batch, rows, sandboxes, credentials, versions, leftover Ray processes, and the hub.
+
+    Exit status 1: no sandbox can run on this machine or, with --cluster, in the cluster; or a check of the training
+    configuration failed.
     """
     options = parse_pairs("--backend-option", backend_option)
     if options and not cluster:
         raise UsageError("--backend-option requires --cluster; it selects the namespace or the context")
     console = open_console()
     findings = []
-    checks = itertools.chain(
+    checks = _training(training, changes, quota) or itertools.chain(
         _findings(), _details() if verbose or as_json else (), _cluster(options) if cluster else ()
     )
     for finding in checks:
@@ -84,12 +97,23 @@ def doctor(
             _print_finding(console, finding)
     if as_json:
         print_json([finding._asdict() for finding in findings])
-    elif verbose:
+    elif training is None and verbose:
         _print_isolation(console)
-    else:
+    elif training is None:
         console.print("All checks: swe-gym doctor --verbose", style="dim")
     if any(finding.needed and not finding.works for finding in findings):
         raise typer.Exit(1)
+
+
+def _training(file: Path | None, changes: list[str] | None, quota: int | None) -> Iterator[Finding] | None:
+    """Return the checks of a training configuration; None if there is none."""
+    if file is None:
+        if changes or quota:
+            raise UsageError("overrides and --quota need --training CONFIG")
+        return None
+    from .doctor_training import examine
+
+    return examine(file, changes or (), quota)
 
 
 def _cluster(options: dict[str, Any]) -> Iterator[Finding]:

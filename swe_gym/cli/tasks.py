@@ -11,11 +11,10 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from ..errors import TaskError, UsageError
-from ..tables import write_table
+from ..errors import TaskError, UsageError, unknown_name
 from ..tasks.choice import split_by_repository
+from ..tasks.exporters import EXPORTERS, by_image
 from ..tasks.file import HUB, FileSource, is_place_of_tasks, write_tasks
-from ..tasks.training import training_row
 from ..types import Task
 from .common import (
     MAX_SHOWN,
@@ -144,22 +143,31 @@ def _tests(task: Task) -> str:
 @takes_filter()
 def export(
     output: Annotated[Path, typer.Argument(help="A .jsonl, .json or .parquet file.")],
-    rows: Annotated[
-        bool, typer.Option("--rows", help="Write rows for trainers (verl, rLLM): prompt and task, no oracle.")
-    ] = False,
+    to: Annotated[
+        str, typer.Option("--to", metavar="|".join(sorted(EXPORTERS)), help="Write a trainer's rows, without oracles.")
+    ] = "",
+    rows: Annotated[bool, typer.Option("--rows", hidden=True)] = False,
     source: Source = "toy",
     source_option: SourceOptions = None,
     *,
     only: TaskFilter,
 ) -> None:
-    """Write tasks, including their oracles, to a file that SWE/Tasks-v0 reads. Missing folders are created."""
+    """Write tasks, including their oracles, to a file that SWE/Tasks-v0 reads. Missing folders are created.
+
+    With --to, write the rows that a trainer's data loader reads instead: prompt and task, no oracle. They are in the
+    order of their images unless you shuffle. For rLLM, write ~/.rllm/datasets/NAME/SPLIT.parquet: its registry's place.
+    """
+    if rows:
+        raise UsageError("--rows is now --to verl, or --to rllm")
+    if to and to not in EXPORTERS:
+        raise unknown_name("trainer", to, EXPORTERS)
     tasks = only.tasks(open_source(source, source_option))
     output.parent.mkdir(parents=True, exist_ok=True)
-    if rows:
+    if to:
         name, options = source_of(source, source_option)
         if isinstance(options.get("path"), str):  # a trainer's workers run in other folders
             options["path"] = str(Path(options["path"]).expanduser().absolute())
-        write_table((training_row(task, number, name, options) for number, task in enumerate(tasks)), output)
+        EXPORTERS[to](by_image(tasks) if only.shuffle is None else tasks, output, name, options)
     else:
         write_tasks(tasks, output)
     open_console().print(f"{len(tasks)} tasks in {output}")

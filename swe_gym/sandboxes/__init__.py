@@ -19,8 +19,9 @@ BACKENDS = Registry[Callable[[SandboxSpec], Sandbox]](
         "docker": "swe_gym.sandboxes.docker:DockerSandbox",
         "kubernetes": "swe_gym.sandboxes.kubernetes:KubernetesSandbox",
         "e2b": "swe_gym.sandboxes.e2b:E2BSandbox",
+        "ags": "swe_gym.sandboxes.e2b:AGSSandbox",
     },
-    extras={"docker": "docker", "kubernetes": "kubernetes", "e2b": "e2b"},
+    extras={"docker": "docker", "kubernetes": "kubernetes", "e2b": "e2b", "ags": "ags"},
     group="swe_gym.backends",
 )
 

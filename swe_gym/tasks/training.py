@@ -1,41 +1,53 @@
-"""Rows for trainers: the prompt and which task to open, without the oracle.
-
-The columns are those that the data loaders of verl and rLLM, or NeMo Gym, read.
-"""
+"""Rows for trainers: the prompt and which task to open, without the oracle."""
 
 import json
 from collections.abc import Sequence
 
 from ..types import JsonMapping, JsonObject, Task, ToolSpec
 
+AGENT_NAME = "swe_gym"
+"""Name under which verl finds the agent loop of `swe_gym.adapters.verl`."""
 
-def training_row(task: Task, index: int, source: str, source_options: JsonMapping) -> JsonObject:
-    """Return a task as a row.
 
-    Args:
-        task: The task.
-        index: Position of the row.
-        source: Name of the task source.
-        source_options: Arguments of the task source.
+def task_columns(task: Task, source: str, source_options: JsonMapping) -> JsonObject:
+    """Return the columns that open a task.
+
+    `source_options` is JSON text, so that all sources share one schema.
+    """
+    return {
+        "task_id": task.task_id,
+        "repo": task.repo,
+        "difficulty": task.difficulty,
+        "image": task.image or "",
+        "source": source,
+        "source_options": json.dumps(dict(source_options), sort_keys=True),
+    }
+
+
+def verl_row(task: Task, index: int, source: str, source_options: JsonMapping) -> JsonObject:
+    """Return a task as verl's `RLHFDataset` reads it.
 
     Returns:
-        `data_source`, `prompt` (a list of messages), `ability`, `reward_model` and `extra_info`, which holds the
-        arguments of `SweEnv` for this task. `source_options` is JSON text, so that all sources share one schema.
+        `data_source`, `prompt` (a list of messages), `ability`, `reward_model`, `agent_name` and `extra_info`, which
+        holds the columns that open the task.
     """
     return {
         "data_source": f"swe_gym/{source}",
+        "agent_name": AGENT_NAME,
         "prompt": [{"role": "user", "content": task.problem_statement}],
         "ability": "software engineering",
         "reward_model": {"style": "environment", "ground_truth": ""},
-        "extra_info": {
-            "index": index,
-            "task_id": task.task_id,
-            "repo": task.repo,
-            "difficulty": task.difficulty,
-            "image": task.image or "",
-            "source": source,
-            "source_options": json.dumps(dict(source_options), sort_keys=True),
-        },
+        "extra_info": {"index": index, **task_columns(task, source, source_options)},
+    }
+
+
+def rllm_row(task: Task, index: int, source: str, source_options: JsonMapping) -> JsonObject:
+    """Return a task as a row of rLLM's datasets: `data_source`, `instruction` and the columns that open the task."""
+    return {
+        "data_source": f"swe_gym/{source}",
+        "index": index,
+        "instruction": task.problem_statement,
+        **task_columns(task, source, source_options),
     }
 
 

@@ -1,10 +1,12 @@
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swe_gym.curation.validate import TaskRecord, digest
+from swe_gym.tables import scan_table
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import FileSource
 from swe_gym.types import Task
@@ -193,12 +195,46 @@ def test_a_dataset_is_exported_and_shown(cli, rows: list[object], tmp_path: Path
 
 
 def test_rows_for_trainers_hold_no_oracle(cli, rows: list[object], tmp_path: Path) -> None:
-    assert cli("tasks", "export", "rows.parquet", *rows, "--rows").out == "6 tasks in rows.parquet\n"
-    cli("tasks", "export", "train.jsonl", *rows, "--rows", "--limit", "1")
+    assert cli("tasks", "export", "rows.parquet", *rows, "--to", "verl").out == "6 tasks in rows.parquet\n"
+    cli("tasks", "export", "train.jsonl", *rows, "--to", "verl", "--limit", "1")
     (row,) = map(json.loads, (tmp_path / "train.jsonl").read_text().splitlines())
     assert row["prompt"] == [{"role": "user", "content": "The issue of t0"}]
+    assert row["agent_name"] == "swe_gym"
     assert json.loads(row["extra_info"]["source_options"]) == {"path": str(tmp_path / "rows.jsonl")}
     assert "secret_test" not in json.dumps(row)
+
+
+def test_rllm_finds_a_split_in_its_registry(cli, rows: list[object], tmp_path: Path) -> None:
+    for split, more in (("train", ["--repo", "owner/r0"]), ("test", ["--repo", "owner/r1", "--limit", "1"])):
+        cli("tasks", "export", f"datasets/issues/{split}.parquet", *rows, *more, "--to", "rllm")
+    registry = json.loads((tmp_path / "datasets/registry.json").read_text())
+    splits = registry["datasets"]["issues"]["splits"]
+    assert (registry["version"], list(splits)) == (2, ["train", "test"])
+    found = [(split["path"], split["num_examples"]) for split in splits.values()]
+    assert found == [("issues/train.parquet", 2), ("issues/test.parquet", 1)]
+    rows_of = {name: read_rows(tmp_path / f"datasets/issues/test{name}.parquet") for name in ("", "_verl")}
+    assert rows_of[""][0]["instruction"] == "The issue of t1"
+    assert list(rows_of[""][0]) == splits["test"]["fields"]
+    assert [row["extra_info"] for row in rows_of["_verl"]] == rows_of[""]
+    assert "secret_test" not in json.dumps(rows_of)
+
+
+def read_rows(path: Path) -> list[Any]:
+    return [row for _, row in scan_table(path)]
+
+
+def test_a_wrong_export_writes_nothing(cli, rows: list[object], tmp_path: Path) -> None:
+    assert "--rows is now --to verl" in cli("tasks", "export", "a/x.parquet", *rows, "--rows").err
+    assert (
+        "unknown trainer 'verk'. Did you mean 'verl'?"
+        in cli("tasks", "export", "a/x.parquet", *rows, "--to", "verk").err
+    )
+    assert "datasets/NAME/SPLIT.parquet" in cli("tasks", "export", "a/x.parquet", *rows, "--to", "rllm").err
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets/registry.json").write_text('{"issues": {"train": "old.parquet"}}')
+    refused = cli("tasks", "export", "datasets/issues/train.parquet", *rows, "--to", "rllm")
+    assert "not a dataset registry of version 2" in refused.err
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_a_dataset_is_split_by_repository(cli, rows: list[object], tmp_path: Path) -> None:

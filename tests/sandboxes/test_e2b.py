@@ -17,7 +17,7 @@ from servers.e2b_server import E2BServer
 
 from swe_gym.curation.validate import validate
 from swe_gym.errors import SandboxLost, Unsupported, UsageError
-from swe_gym.sandboxes import SandboxSpec
+from swe_gym.sandboxes import BACKENDS, SandboxSpec
 from swe_gym.sandboxes.e2b import E2BOptions, E2BSandbox
 from swe_gym.sandboxes.e2b.options import resolve_access
 from swe_gym.tasks import load_source
@@ -190,6 +190,25 @@ def test_a_region_is_a_domain(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_access(E2BOptions(api_key="n")).sandbox_url == "https://of.shanghai"
     with pytest.raises(UsageError, match="E2B_SANDBOX_URL"):  # the SDK would send Guangzhou's token there
         resolve_access(E2BOptions(api_key="s", domain="ap-guangzhou.tencentags.com"))
+
+
+def test_the_backend_ags_has_the_domain_of_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = BACKENDS.load("ags")
+
+    def domain(**options: str) -> str:
+        box = kind(SandboxSpec(options=options))
+        assert (box.capabilities.backend, box.capabilities.network) == ("ags", "open")
+        return box._instance.domain
+
+    for name in ("AGS_REGION", "E2B_DOMAIN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("E2B_API_KEY", "key")
+    assert domain() == "ap-guangzhou.tencentags.com"
+    monkeypatch.setenv("AGS_REGION", "ap-shanghai")
+    assert domain() == "ap-shanghai.tencentags.com"
+    assert domain(domain="ap-beijing.tencentags.com") == "ap-beijing.tencentags.com"
+    monkeypatch.setenv("E2B_DOMAIN", "of.me.tencentags.com")
+    assert domain() == "of.me.tencentags.com"
 
 
 def test_two_accounts_in_one_process(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from swe_gym.errors import UsageError
 from swe_gym.tables import write_table
 from swe_gym.tasks import load_source
 from swe_gym.tasks.choice import changed_lines, split_by_repository
-from swe_gym.tasks.training import training_row
+from swe_gym.tasks.training import verl_row
 
 
 def test_lines_of_a_patch_are_counted_without_its_headers() -> None:
@@ -60,7 +60,7 @@ def test_impossible_parts_are_refused() -> None:
 def test_rows_for_trainers_open_the_task_and_hold_no_oracle(tmp_path: Path, suffix: str) -> None:
     source = load_source("toy")
     tasks = [source.get(task_id) for task_id in source.ids()[:2]]
-    rows = [training_row(task, number, "toy", {}) for number, task in enumerate(tasks)]
+    rows = [verl_row(task, number, "toy", {}) for number, task in enumerate(tasks)]
     path = tmp_path / f"rows.{suffix}"
     write_table(rows, path)
     if suffix == "parquet":

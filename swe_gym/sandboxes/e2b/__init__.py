@@ -5,6 +5,7 @@ the relay starts the runner. Commands are frames, as on every backend; see `rela
 short or interrupted calls.
 """
 
+import os
 import threading
 import time
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -16,11 +17,11 @@ from ...types import Capabilities
 from ..base import CLEAN_ENV, SandboxSpec, demand_isolation, parse_options
 from ..channel import LONGEST_WAIT, ByteStream
 from ..container import ContainerSandbox
-from .options import E2BOptions, is_ags
+from .options import AGS_DOMAIN, AGS_REGION, E2BOptions, is_ags
 from .service import Instance
 from .stream import ResumedStream
 
-__all__ = ["E2BOptions", "E2BSandbox"]
+__all__ = ["AGSSandbox", "E2BOptions", "E2BSandbox"]
 
 SEND_SECONDS = 5.0
 """Seconds before a call that sends data is cancelled and repeated."""
@@ -115,6 +116,17 @@ class E2BSandbox(ContainerSandbox):
         """Return the template's environment without the service's variables, which differ between sandboxes."""
         found = super()._read_environment(deadline).items()
         return {key: value for key, value in found if not key.startswith("E2B_") and key not in CLEAN_ENV}
+
+
+class AGSSandbox(E2BSandbox):
+    """A sandbox of AGS. Its domain is the option's, else that of E2B_DOMAIN, else that of the region AGS_REGION."""
+
+    name = "ags"
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        region = os.environ.get("AGS_REGION") or AGS_REGION
+        default = {} if os.environ.get("E2B_DOMAIN") else {"domain": f"{region}.{AGS_DOMAIN}"}
+        super().__init__(spec.model_copy(update={"options": {**default, **spec.options}}))
 
 
 def public_spec(spec: SandboxSpec, options: E2BOptions) -> SandboxSpec:

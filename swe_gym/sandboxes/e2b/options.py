@@ -15,6 +15,7 @@ DEFAULT_TEMPLATE = "base"
 DEFAULT_DOMAIN = "e2b.app"
 
 AGS_DOMAIN = "tencentags.com"
+AGS_REGION = "ap-guangzhou"
 AGS_IMAGE_KEY = "x-custom-config"
 
 

@@ -1,0 +1,158 @@
+"""The adapter for rLLM: a workflow that plays whole episodes, and an environment for rLLM's own workflows.
+
+    AgentTrainer(workflow_class=SweGymWorkflow, workflow_args={"agent": {"env_args": {"backend": "ags"}}}, ...)
+
+The workflow needs an engine that takes and returns token ids, such as rLLM's engine of verl. Tasks are the rows of
+`swe-gym tasks export ~/.rllm/datasets/NAME/SPLIT.parquet --to rllm`.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from ..errors import MissingDependency, SandboxLost, UsageError
+from ..rollout.tokens import Completion
+from ..types import JsonObject
+from .episodes import Episode
+from .row_agent import RowAgent, completion_of
+from .rows import Row
+
+try:
+    from rllm import types
+    from rllm.engine.rollout.rollout_engine import ModelOutput
+    from rllm.environments.base.base_env import BaseEnv
+    from rllm.workflows.workflow import TerminationReason, Workflow
+except ImportError as error:
+    raise MissingDependency(
+        f"this adapter needs rLLM, which is not on the package index: see docs/integrations/rllm.md ({error})"
+    ) from error
+
+REASONS = {
+    "turns": TerminationReason.MAX_TURNS_EXCEEDED,
+    "time": TerminationReason.TIMEOUT,
+    "context": TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED,
+}
+"""Reason why an episode ended -> rLLM's name for it, which `rllm.compact_filtering` may leave out."""
+
+
+class SweGymWorkflow(Workflow):
+    """Plays the task of a row, by token ids.
+
+    Args:
+        agent: Settings of `RowAgent`, such as `{"max_tokens": 2048, "env_args": {"backend": "ags"}}`.
+        **rllm: Arguments of rLLM's `Workflow`.
+
+    Raises:
+        UsageError: A setting is invalid, or the engine does not take token ids.
+    """
+
+    def __init__(self, *, agent: JsonObject | None = None, **rllm: Any) -> None:
+        super().__init__(**rllm)
+        if not self.rollout_engine.supports_token_in_token_out:
+            raise UsageError("SweGymWorkflow needs an engine that takes token ids: use rLLM's backend verl")
+        self._agent = RowAgent.make(agent or {})
+
+    async def run(self, task: JsonObject, uid: str, **_kwargs: Any) -> types.Episode:
+        """Play an episode.
+
+        Returns:
+            An episode with one trajectory. It has none if the infrastructure failed: rLLM then leaves it out of the
+            batch and of its group.
+        """
+        engine = self.rollout_engine
+
+        async def sample(
+            prompt: Sequence[int],
+            *,
+            max_tokens: int,
+            temperature: float,  # noqa: ARG001  the engine's
+            seed: int | None,  # noqa: ARG001  the engine's
+        ) -> Completion:
+            output = await engine.get_token_output_from_token_input(
+                list(prompt), application_id=uid, max_tokens=max_tokens, enforce_max_prompt_length=False
+            )
+            return completion_of(output, max_tokens, engine.tokenizer.eos_token_id, engine.weight_version)
+
+        most = engine.max_prompt_length + engine.max_response_length
+        return make_episode(await self._agent.play(task, sample, engine.tokenizer, max_context=most), task, uid)
+
+
+def make_episode(episode: Episode, task: JsonObject, uid: str) -> types.Episode:
+    """Return a played episode as rLLM's."""
+    record = episode.trajectory
+    steps = [step for row in episode.rows for step in steps_of(row)]
+    lost = episode.reward is None
+    trajectory = types.Trajectory(name="swe_gym", task=task, steps=steps, reward=episode.reward)
+    reason = TerminationReason.UNKNOWN if lost else REASONS.get(record.reason, TerminationReason.ENV_DONE)
+    return types.Episode(
+        id=uid,
+        task=task,
+        trajectories=[] if lost else [trajectory],
+        is_correct=not lost and record.resolved,
+        termination_reason=reason,  # not ERROR: rLLM would play it again, and then stop the training
+        metrics={"infra_failed": float(lost)},
+        metadata={"failure": episode.failure, "reason": record.reason},
+    )
+
+
+def steps_of(row: Row) -> Iterator[types.Step]:
+    """Yield a step for each answer of a row: its prompt, and its tokens. rLLM joins them to one row again."""
+    ids = [*row.prompt_ids, *row.response_ids]
+    edges = [index for index, (one, two) in enumerate(pairwise([0, *row.mask, 0])) if one != two]
+    for start, end in zip(edges[::2], edges[1::2], strict=True):
+        first = len(row.prompt_ids) + start
+        output = ModelOutput(
+            prompt_ids=ids[:first],
+            completion_ids=row.response_ids[start:end],
+            logprobs=row.logprobs[start:end],
+            prompt_length=first,
+            completion_length=end - start,
+            weight_version=row.versions[start],
+        )
+        yield types.Step(model_output=output)
+
+
+class SweGymEnv(BaseEnv):
+    """An environment for rLLM's `MultiTurnWorkflow`, whose engine tokenizes chat messages.
+
+    Set `max_turns` to the workflow's `max_steps`, so that the last step is graded.
+
+    Args:
+        env_id: Registered environment id to make instead of the row's task source.
+        **env_args: Arguments of `SweEnv`.
+    """
+
+    def __init__(self, env_id: str | None = None, **env_args: Any) -> None:
+        self._agent = RowAgent(env_id=env_id, env_args=env_args)
+        self._env: Any = None
+
+    def reset(self, task: JsonObject) -> tuple[str, JsonObject]:
+        """Start the episode of a task. Raises the errors of `SweEnv.reset`."""
+        self.close()
+        self._env = self._agent.make_env(task)
+        observation, info = self._env.reset(options={"task_id": task["task_id"]})
+        return observation, dict(info)
+
+    def step(self, action: str) -> tuple[str, float, bool, JsonObject]:
+        """Play an action.
+
+        Raises:
+            SandboxLost: The infrastructure failed. rLLM plays the episode again.
+        """
+        observation, reward, terminated, truncated, info = self._env.step(action)
+        done = terminated or truncated
+        if done:
+            self.close()
+            if not info["reward_valid"]:
+                raise SandboxLost(f"the episode has no reward: {info['failure']}")
+        return observation, float(reward), done, dict(info)
+
+    def close(self) -> None:
+        """Close the sandbox."""
+        if self._env is not None:
+            self._env.close()
+
+    @staticmethod
+    def from_dict(info: JsonObject) -> "SweGymEnv":
+        """Return an environment with these arguments."""
+        return SweGymEnv(**info)

@@ -1,0 +1,295 @@
+"""`swe-gym doctor --training`: checks the configuration of a training run before its GPUs are rented."""
+
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..envs.checks import check_sandbox
+from ..errors import MissingDependency, SweGymError, UsageError
+from ..tables import scan_table
+from ..types import JsonObject
+from .common import parse_pairs
+from .doctor import Finding
+
+AGS_QUOTA = 10
+"""Sandboxes that a personal account of AGS may run at once."""
+
+DATASETS = (4, 5)
+"""Oldest version of `datasets` that reads the nested fields of R2E-Gym."""
+
+HUB = "https://huggingface.co"
+HUB_SECONDS = 5.0
+MOST_FILES = 3
+REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+
+VERL = {
+    "data.train_batch_size": 1024,
+    "data.max_prompt_length": 512,
+    "data.max_response_length": 512,
+    "actor_rollout_ref.rollout.n": 1,
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 16384,
+    "trainer.n_gpus_per_node": 8,
+    "trainer.nnodes": 1,
+    "trainer.total_epochs": 30,
+    "trainer.use_v1": True,
+}
+"""verl's own values of the fields that the checks read."""
+
+ENV_ARGS = ("env_args", "rllm.workflow.workflow_args.agent.env_args", "rllm.env.env_args")
+"""Sections that may hold the arguments of the environment."""
+
+
+class Run(NamedTuple):
+    """What the checks of machine and backend need to know.
+
+    Attributes:
+        at_once: Sandboxes that run at once.
+        total: Sandboxes of the whole run; None if unknown.
+        total_as: How that number comes about.
+        env_args: Arguments of the environment.
+        model: Path or hub id of the model.
+    """
+
+    at_once: int
+    total: int | None
+    total_as: str
+    env_args: JsonObject
+    model: str
+
+
+def examine(file: Path, changes: Sequence[str], quota: int | None) -> Iterator[Finding]:
+    """Check a configuration: Hydra's in YAML for verl or rLLM, or TOML for `swe-gym train`.
+
+    Args:
+        file: The file.
+        changes: Overrides such as "trainer.n_gpus_per_node=4".
+        quota: Sandboxes that the account may run at once; None if unknown.
+
+    Raises:
+        UsageError: The file is missing or invalid.
+        MissingDependency: Reading YAML needs an extra.
+    """
+    if file.suffix == ".toml":
+        run = _own_run(file, changes)
+    else:
+        config = Config(read_yaml(file), changes)
+        yield from _lengths(config)
+        run = _verl_run(config)
+        yield from _rows(config)
+    yield _sandboxes(run, quota)
+    yield from _backend(run.env_args)
+    yield _numpy()
+    yield _datasets()
+    yield _ray()
+    yield _hub(run.model)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+class Config:
+    """Fields of a configuration by dotted name, references resolved; verl's values if they are missing."""
+
+    def __init__(self, data: JsonObject, changes: Sequence[str]) -> None:
+        self._data = _merged(data, parse_pairs("override", [change.lstrip("+") for change in changes]))
+
+    def get(self, name: str, *, depth: int = 9) -> Any:
+        """Return a field, following at most `depth` references; verl's value or None if it is missing."""
+        value: Any = self._data
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, str) and depth and (found := REFERENCE.fullmatch(value)):
+            value = self.get(found[1], depth=depth - 1)
+        return VERL.get(name) if value is None else value
+
+    def whole(self, name: str) -> int:
+        """Return a field that is a count. Raises UsageError if it is not."""
+        value = self.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UsageError(f"{name}={value!r} must be a whole number, at least 1")
+        return value
+
+
+def read_yaml(file: Path) -> JsonObject:
+    """Read a YAML file, with those of its `defaults` that lie beside it.
+
+    Raises:
+        UsageError: The file is missing or invalid.
+        MissingDependency: PyYAML is not installed.
+    """
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingDependency(f"reading {file} needs PyYAML: pip install 'swe-gym[hf]'") from error
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{file} is not a configuration: expected sections such as `data:` and `trainer:`")
+    found: JsonObject = {}
+    for entry in [*data.pop("defaults", []), "_self_"]:
+        beside = file.with_name(f"{entry}.yaml")
+        if entry == "_self_":
+            found = _merged(found, data)
+        elif isinstance(entry, str) and beside.is_file() and beside != file:
+            found = _merged(found, read_yaml(beside))
+    return found
+
+
+def _merged(one: JsonObject, two: JsonObject) -> JsonObject:
+    both = dict(one)
+    for name, value in two.items():
+        old = both.get(name)
+        both[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return both
+
+
+def _verl_run(config: Config) -> Run:
+    batch, n = config.whole("data.train_batch_size"), config.whole("actor_rollout_ref.rollout.n")
+    epochs = config.whole("trainer.total_epochs")
+    rows = [_count(Path(file)) for file in _files(config)]
+    known = sum(count for count in rows if count) if rows and None not in rows else None
+    total = None if known is None else known * epochs * n
+    env_args = next((found for name in ENV_ARGS if isinstance(found := config.get(name), dict)), {})
+    return Run(batch * n, total, f"{known} rows x {epochs} epochs x {n}", env_args, str(_model(config)))
+
+
+def _model(config: Config) -> str:
+    return config.get("actor_rollout_ref.model.path") or ""
+
+
+def _files(config: Config) -> list[str]:
+    files = config.get("data.train_files") or []
+    return [files] if isinstance(files, str) else list(files)
+
+
+def _count(file: Path) -> int | None:
+    return sum(1 for _ in scan_table(file)) if file.expanduser().is_file() else None
+
+
+def _own_run(file: Path, changes: Sequence[str]) -> Run:
+    from ..train.config import load_config  # without torch
+
+    config = load_config(file, changes)
+    group = config.algorithm.prompts_per_step * config.algorithm.group_size
+    total_as = f"{config.run.updates} updates x {group} episodes"
+    return Run(config.env.workers, config.run.updates * group, total_as, config.env.options, config.model.path)
+
+
+# --- the configuration --------------------------------------------------------------------------------------
+
+
+def _lengths(config: Config) -> Iterator[Finding]:
+    name = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    most, prompt = config.whole(name), config.whole("data.max_prompt_length")
+    response = config.whole("data.max_response_length")
+    fix = f"{name}={(prompt + response) // 4096 * 4096 + 4096}"
+    yield _needed("tokens per GPU", most > prompt + response, f"{most}; prompt + response: {prompt + response}", fix)
+    batch, n = config.whole("data.train_batch_size"), config.whole("actor_rollout_ref.rollout.n")
+    gpus = config.whole("trainer.n_gpus_per_node") * config.whole("trainer.nnodes")
+    better = next(size for size in range(batch, batch + gpus + 1) if size * n % gpus == 0)
+    fix = f"data.train_batch_size={better}, or trainer.n_gpus_per_node={n}"
+    yield _needed("batch", batch * n % gpus == 0, f"{batch} rows x {n} episodes = {batch * n}, on {gpus} GPUs", fix)
+    v1 = bool(config.get("trainer.use_v1"))
+    yield _needed("trainer", v1, "V1" if v1 else "V0 ends if an episode is left out", "trainer.use_v1=True")
+
+
+def _rows(config: Config) -> Iterator[Finding]:
+    files = _files(config)
+    missing = [file for file in files if not Path(file).expanduser().is_file()]
+    detail = f"not found: {', '.join(missing[:MOST_FILES])}" if missing else ", ".join(files[:MOST_FILES])
+    fix = f"swe-gym tasks export {missing[0] if missing else 'train.parquet'} --to verl --source SOURCE"
+    yield _needed("rows", bool(files) and not missing, detail or "data.train_files is empty", fix)
+
+
+def _sandboxes(run: Run, quota: int | None) -> Finding:
+    if quota is None and run.env_args.get("backend") == "ags":
+        quota = AGS_QUOTA
+    total = "" if run.total is None else f"; {run.total} in all ({run.total_as})"
+    limit = "; pass --quota to compare it with your account's" if quota is None else f", of {quota} that are allowed"
+    fix = "fewer rows or episodes in a step (data.train_batch_size, rollout.n), or a higher quota: then pass --quota"
+    return _needed("sandboxes", quota is None or run.at_once <= quota, f"{run.at_once} at once{limit}{total}", fix)
+
+
+# --- the backend and the machine ----------------------------------------------------------------------------
+
+
+def _backend(env_args: JsonObject) -> Iterator[Finding]:
+    backend, options = env_args.get("backend", "local"), env_args.get("sandbox_options") or {}
+    try:
+        check_sandbox(backend, options)
+    except SweGymError as error:
+        what, _, fix = str(error).partition(". ")
+        yield _needed(f"backend {backend}", False, what, fix or "correct env_args")
+        return
+    yield _needed(f"backend {backend}", True, "options are valid and credentials are present")
+
+
+def _numpy() -> Finding:
+    try:
+        rules = [rule for rule in distribution("numba").requires or () if rule.startswith("numpy")]
+    except PackageNotFoundError:
+        return _needed("numpy", True, "numba, which vLLM needs, is not installed here")
+    limit = re.search(r"<([\d.]+)", rules[0]) if rules else None
+    have = version("numpy")
+    works = limit is None or _numbers(have) < _numbers(limit[1])
+    return _needed(
+        "numpy", works, f"{have}; numba {version('numba')} needs {rules[0] if rules else 'any'}", _pip(limit)
+    )
+
+
+def _pip(limit: "re.Match[str] | None") -> str:
+    return f"pip install 'numpy<{limit[1]}'" if limit else ""
+
+
+def _datasets() -> Finding:
+    oldest = ".".join(map(str, DATASETS))
+    try:
+        have = version("datasets")
+    except PackageNotFoundError:
+        return _needed("datasets", True, "not installed here")
+    fix = f"pip install 'datasets>={oldest}'"
+    return _needed("datasets", _numbers(have) >= DATASETS, f"{have}, needs {oldest} or newer", fix)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+
+
+def _ray() -> Finding:
+    found = []
+    for name in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if name.read_text().strip() in ("raylet", "gcs_server"):
+                found.append(name.parent.name)
+        except OSError:
+            continue  # it has ended
+    detail = f"processes {', '.join(found)} of an earlier run" if found else "no process of an earlier run"
+    return _needed("Ray", not found, detail, "ray stop --force")
+
+
+def _hub(model: str) -> Finding:
+    """Check that the hub answers, if the model comes from it."""
+    if Path(model).expanduser().is_dir():
+        return _needed("hub", True, f"not needed: {model} is a folder")
+    address = os.environ.get("HF_ENDPOINT") or HUB
+    fix = f"name a mirror: export HF_ENDPOINT=https://...; or download {model or 'the model'} and name its folder"
+    try:
+        urllib.request.urlopen(f"{address}/api/models/{model}", timeout=HUB_SECONDS).close()
+    except urllib.error.HTTPError as error:
+        return _needed(
+            "hub", False, f"{address} answers {error.code} for {model}", f"set HF_TOKEN if it is private; {fix}"
+        )
+    except (OSError, ValueError) as error:
+        return _needed("hub", False, f"{address} does not answer: {error}", fix)
+    return _needed("hub", True, f"{address} has {model}")
+
+
+def _needed(what: str, works: bool, detail: str, fix: str = "") -> Finding:
+    return Finding(what, works, detail, fix, needed=True, main=True)

@@ -1,0 +1,86 @@
+"""Exporters: how the tasks of a source become the files that a trainer's data loader reads."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+
+from ..atomic import write_text
+from ..errors import UsageError
+from ..tables import write_table
+from ..types import JsonMapping, JsonObject, Task
+from .training import rllm_row, verl_row
+
+REGISTRY_VERSION = 2
+"""Version of rLLM's dataset registry."""
+
+MakeRow = Callable[[Task, int, str, JsonMapping], JsonObject]
+"""Returns the row of a task, given its position, the name of its source and the source's arguments."""
+
+Exporter = Callable[[Sequence[Task], Path, str, JsonMapping], None]
+"""Writes the rows of tasks to a file, given the name of their source and the source's arguments."""
+
+
+def by_image(tasks: Iterable[Task]) -> list[Task]:
+    """Return tasks in the order of their images, so that those with one image are neighbours."""
+    return sorted(tasks, key=lambda task: task.image or "")
+
+
+def write_rows(make_row: MakeRow) -> Exporter:
+    """Return an exporter that writes one table."""
+
+    def write(tasks: Sequence[Task], file: Path, source: str, source_options: JsonMapping) -> None:
+        write_table((make_row(task, number, source, source_options) for number, task in enumerate(tasks)), file)
+
+    return write
+
+
+def write_rllm(tasks: Sequence[Task], file: Path, source: str, source_options: JsonMapping) -> None:
+    """Write a split of a dataset into rLLM's registry, as its `DatasetRegistry.register_dataset` does.
+
+    Args:
+        tasks: The tasks.
+        file: `FOLDER/NAME/SPLIT.parquet`, where FOLDER is `$RLLM_HOME/datasets`, by default `~/.rllm/datasets`.
+        source: Name of the task source.
+        source_options: Arguments of the task source.
+
+    Raises:
+        UsageError: The file has another name, or the registry there has another format.
+    """
+    if file.suffix != ".parquet" or file.absolute().parent.parent.name != "datasets":
+        raise UsageError(
+            f"{file}: rLLM finds a split of a dataset at datasets/NAME/SPLIT.parquet below its home: write, for "
+            f"example, ~/.rllm/datasets/{source}/train.parquet"
+        )
+    folder = file.absolute().parent.parent
+    registry = _read_registry(folder / "registry.json")
+    rows = [rllm_row(task, number, source, source_options) for number, task in enumerate(tasks)]
+    write_table(rows, file)
+    placeholder = {
+        "prompt": [{"role": "user", "content": "placeholder"}],
+        "reward_model": {"style": "rule", "ground_truth": None},
+    }
+    write_table(({**placeholder, "extra_info": row} for row in rows), file.with_name(f"{file.stem}_verl.parquet"))
+    dataset = registry["datasets"].setdefault(file.absolute().parent.name, {"metadata": {}, "splits": {}})
+    dataset["splits"][file.stem] = {
+        "path": str(file.absolute().relative_to(folder)),
+        "num_examples": len(rows),
+        "fields": list(dict.fromkeys(chain.from_iterable(rows))),
+    }
+    write_text(folder / "registry.json", json.dumps(registry, indent=2))
+
+
+def _read_registry(file: Path) -> JsonObject:
+    if not file.exists():
+        return {"version": REGISTRY_VERSION, "datasets": {}}
+    try:
+        registry = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UsageError(f"{file} is not JSON: {error}") from None
+    if not isinstance(registry, dict) or registry.get("version") != REGISTRY_VERSION:
+        raise UsageError(f"{file} is not a dataset registry of version {REGISTRY_VERSION}: let rLLM convert it first")
+    return registry
+
+
+EXPORTERS: dict[str, Exporter] = {"rllm": write_rllm, "verl": write_rows(verl_row)}
+"""Trainer -> its exporter."""
