@@ -16,8 +16,8 @@ the checkout."""
 
 
 def test_what_is_required_can_be_required() -> None:
-    known = {"chromium", "data", "docker", "e2b", "kubernetes", "local", "network", "rllib"}
-    assert set(REQUIRED) <= known | {"nemo_gym", "openenv", "serve"}
+    frameworks = {"nemo_gym", "openenv", "rllib", "serve", "skyrl", "trl", "verifiers", "verl"}
+    assert set(REQUIRED) <= {"chromium", "data", "docker", "e2b", "kubernetes", "local", "network"} | frameworks
 
 
 @pytest.mark.parametrize("tier", TIERS)
