@@ -628,7 +628,7 @@ any_message = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=1000, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(any_action | any_message, st.sampled_from(["auto", *FORMATS]), st.sampled_from(["first", "last", "error"]))
 def test_any_action_gives_a_call_or_an_explanation(action: Any, format: str, several: Any) -> None:
     try:
@@ -640,7 +640,7 @@ def test_any_action_gives_a_call_or_an_explanation(action: Any, format: str, sev
         assert Action.model_validate_json(found.model_dump_json()) == found
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(json_values)
 def test_json_text_and_mapping_give_the_same_call(value: Any) -> None:
     message = {"tool_calls": [{"function": {"name": "anything", "arguments": value}}]}
@@ -653,7 +653,7 @@ def test_json_text_and_mapping_give_the_same_call(value: Any) -> None:
     assert outcomes[0] == outcomes[1]
 
 
-SIZE = 10_000_000
+SIZE = 2_000_000
 
 
 def times(piece: str) -> str:
@@ -695,9 +695,9 @@ LONG: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.timeout(300)  # quadratic time would be days
+@pytest.mark.timeout(300)  # quadratic time would be hours
 @pytest.mark.parametrize("what", LONG)
-def test_ten_megabytes_take_linear_time(what: str) -> None:
+def test_two_megabytes_take_linear_time(what: str) -> None:
     try:
         parse_action(LONG[what](), TOOLS)
     except ActionError as error:
@@ -730,7 +730,7 @@ calls = st.fixed_dictionaries(
 words = st.text(string.ascii_letters + " .,\n", max_size=20)
 
 
-@settings(max_examples=700)
+@settings(max_examples=300)
 @given(calls, st.sampled_from([name for name in FORMATS if name != "bash"]), words, words)
 def test_a_rendered_call_parses_again(call: ToolCall, format: str, before: str, after: str) -> None:
     try:
@@ -749,7 +749,7 @@ def test_a_rendered_call_parses_again(call: ToolCall, format: str, before: str, 
         assert action.thought == "\n".join(part for part in (before.strip(), after.strip()) if part)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(plain_text)
 def test_a_rendered_fence_parses_again(command: str) -> None:
     assume(command.strip() and not any(line.strip() == "```" for line in command.split("\n")))

@@ -42,10 +42,10 @@ def blocks(path: Path, language: str) -> Iterator[str]:
 # --- Python -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=name)
-def test_python_compiles(path: Path) -> None:
-    for block in blocks(path, "python"):
-        compile(block, name(path), "exec")
+def test_python_compiles() -> None:
+    for path in TEXTS:
+        for block in blocks(path, "python"):
+            compile(block, name(path), "exec")
 
 
 @pytest.mark.parametrize(
@@ -128,17 +128,16 @@ def check_command(words: list[str]) -> None:
             assert option in {name for parameter in command.params for name in parameter.opts}
             words = words[1:]
             continue
-        assert words[0] in command.commands
+        assert words[0] in command.commands, words
         at_top = command.name == "swe-gym"
         command, words = load_command(words[0]) if at_top else command.commands[words[0]], words[1:]
     known = {option for parameter in command.params for option in parameter.opts} | {"-h", "--help"}
-    assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known
+    assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known, words
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=name)
-def test_commands_exist(path: Path) -> None:
-    for words in commands(path):
-        check_command(words)
+def test_commands_exist() -> None:
+    for words in {tuple(words) for path in TEXTS for words in commands(path)}:
+        check_command(list(words))
 
 
 def test_commands_are_found_and_checked() -> None:
@@ -158,12 +157,12 @@ def test_the_test_command_of_the_readme_is_marked() -> None:
 # --- links --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=name)
-def test_relative_links_have_targets(path: Path) -> None:
-    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if not re.match(r"[a-z]+:|#", target):
-            assert (path.parent / target.partition("#")[0]).exists(), target
+def test_relative_links_have_targets() -> None:
+    for path in TEXTS:
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if not re.match(r"[a-z]+:|#", target):
+                assert (path.parent / target.partition("#")[0]).exists(), (name(path), target)
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -63,7 +63,7 @@ def sandbox(
         start, close = start_and_close(spec, backend, max(5, rounds // 5))
         found += Measured("open, first command", "ms", start), Measured("close", "ms", close)
         status.update("running commands on 16 threads")
-        found.append(Measured("true on 16 threads", "/s", *throughput(spec, backend)))
+        found.append(Measured("true on 16 threads", "/s", *throughput(spec, backend, rounds)))
         status.update(f"holding {live} open")
         found.append(Measured(f"memory of each of {live}", "MB", memory_each(spec, backend, live)))
     if as_json:
@@ -102,7 +102,7 @@ def start_and_close(spec: SandboxSpec, backend: str, rounds: int) -> tuple[float
     return statistics.median(starts), statistics.median(closes)
 
 
-def throughput(spec: SandboxSpec, backend: str, threads: int = 16, each: int = 150) -> tuple[float, float]:
+def throughput(spec: SandboxSpec, backend: str, each: int = 150, threads: int = 16) -> tuple[float, float]:
     """Return the commands per second of `threads` sandboxes, and of `subprocess.run` in as many threads."""
 
     def rate(works: list[Callable[[], object]]) -> float:

@@ -144,8 +144,7 @@ def _prepare(console: Console, config: RolloutConfig) -> Evaluation:
     check_room(config.folder, "the run folder", "choose another folder: --output")
     for fact in check_sandboxes(plan, chosen):
         console.print(f"{fact.what:8}{fact.said}")
-    limited = plan.budget.cost is not None or config.run.budget.cost is not None
-    if (told := check_model(plan, cost_limit=limited)) is not None:
+    if (told := check_model(plan, config.run.budget)) is not None:
         console.print(f"{told.what:8}{told.said}")
     return Evaluation(config, plan, tasks)
 

@@ -1,4 +1,4 @@
-"""Checks before an evaluation: its tasks on their backend, images, disk, and the model's server. Nothing is started."""
+"""Checks before a run: its tasks on their backend, images, disk, and the model's server. Nothing is started."""
 
 import itertools
 import os
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..cache import cache_folder
 from ..envs.group import task_spec
 from ..errors import TaskError, Unsupported, UsageError
+from ..rollout.budget import Budget
 from ..rollout.plan import Plan
 from ..rollout.policies import make_policies
 from ..sandboxes import BACKENDS
@@ -20,7 +21,7 @@ from ..sandboxes.images import ImageStore
 from ..sandboxes.images.names import ImageName
 from ..sandboxes.local import problem
 from ..tasks import TaskSource
-from ..types import Task
+from ..types import JsonMapping, Task
 
 if TYPE_CHECKING:
     from ..rollout.policies.llm import LLMPolicies
@@ -32,6 +33,7 @@ MOST_TASKS = 5000
 
 ENGINE_SECONDS = 4.0
 REGISTRY_SECONDS = 4.0
+SERVICE_SECONDS = 8.0
 IMAGE_MB = 390
 """Disk space of an image of SWE-bench Verified, on average over all 500, in MiB."""
 
@@ -71,7 +73,7 @@ def check_sandboxes(plan: Plan, tasks: Sequence[Task]) -> Iterator[Fact]:
     """Check that the backend can run every task.
 
     Raises:
-        UsageError: It cannot.
+        UsageError: It cannot, or the cluster or service does not answer.
         SandboxStartError: The Docker engine does not answer, its disk is full, or an image does not exist.
     """
     config = plan.config()["env"]
@@ -88,11 +90,27 @@ def check_sandboxes(plan: Plan, tasks: Sequence[Task]) -> Iterator[Fact]:
         from ..sandboxes.docker import DockerSandbox
 
         yield _check_images([box for box in boxes if isinstance(box, DockerSandbox)])
+    if backend == "kubernetes":
+        yield _check_cluster(options.get("options", {}))
+    if backend == "e2b":
+        from ..sandboxes.e2b.service import check_service
+
+        yield Fact("service", f"{check_service(options.get('options', {}), SERVICE_SECONDS)} answers")
     if backend == "local":
         images = dict.fromkeys(box.spec.image for box in boxes if box.spec.image and box.spec.workspace is None)
         if images:
             yield _check_stored([image for image in images if image])
         check_room(cache_folder(), "the cache", "set SWE_GYM_CACHE to a writable folder with more space")
+
+
+def _check_cluster(options: JsonMapping) -> Fact:
+    from ..sandboxes.kubernetes.doctor import examine
+
+    findings = examine(options)
+    for found in findings:
+        if not found.works:
+            raise UsageError(f"{found.what}: {found.detail}. Fix: {found.fix}")
+    return Fact("cluster", findings[0].detail)
 
 
 def _check_images(boxes: Sequence["DockerSandbox"]) -> Fact:
@@ -161,12 +179,12 @@ def check_room(folder: Path, what: str, fix: str) -> None:
         raise UsageError(f"{what} has no room: {free} MiB are free in {there}, less than {FREE_MB}. Fix: {fix}")
 
 
-def check_model(plan: Plan, *, cost_limit: bool) -> Fact | None:
+def check_model(plan: Plan, budget: Budget) -> Fact | None:
     """Ask the server of the policy `llm` once. Return what it told; None for another policy.
 
     Args:
         plan: The plan.
-        cost_limit: Whether a budget limits the cost.
+        budget: Budget of the whole run.
 
     Raises:
         UsageError: The server, the key, the model or a setting is wrong; or the cost is limited and no price is known.
@@ -179,7 +197,7 @@ def check_model(plan: Plan, *, cost_limit: bool) -> Fact | None:
 
         assert isinstance(made, LLMPolicies)
         told = check_server(made, native=is_native(made.calls, plan.config()["env"]["action_format"]))
-        if cost_limit and made.price is None:
+        if made.price is None and (plan.budget.cost, budget.cost) != (None, None):
             raise UsageError(
                 f"the budget limits the cost, but the price of {made.model!r} at {made.server} is unknown: give "
                 "--price-in and --price-out, in dollars per million tokens"

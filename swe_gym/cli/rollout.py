@@ -33,6 +33,7 @@ from .common import (
     split_slice,
     takes_filter,
 )
+from .preflight import check_model
 from .rollout_display import display, print_report
 
 POLICY_HELP = "Policy: baseline, llm, gold, random, ... or module:Class."
@@ -186,9 +187,9 @@ def rollout(
 ) -> None:
     """Run many episodes; monitor, stop and resume them.
 
-    The same command resumes a stopped run. The first Ctrl-C waits for running episodes, the second cancels them. The
-    exit status is 1 if episodes could not be graded. A configuration file has the same fields as the overrides; the
-    documentation lists them.
+    Before an episode starts, the model's server is asked once. The same command resumes a stopped run. The first
+    Ctrl-C waits for running episodes, the second cancels them. The exit status is 1 if episodes could not be graded. A
+    configuration file has the same fields as the overrides; the documentation lists them.
     """
     options = nested(locals())
     options["policy"]["name"] = policy
@@ -203,6 +204,7 @@ def rollout(
     if check:
         console.print_json(data={**config.model_dump(mode="json", exclude={"env", "policy"}), **plan.config()})
         return
+    check_model(plan, config.run.budget)
     latest, interrupted = play(console, plan, config.folder, config.run)
     if latest is not None:
         print_report(console, latest, config.folder)

@@ -185,8 +185,8 @@ def pack(
 ) -> None:
     """Pack tasks and the code that they start from into a folder that works on any machine.
 
-    Folders, archives and git commits become archives in the bundle, each with its SHA-256. Use the bundle as a task
-    source, or share it with `swe-gym tasks push`.
+    Folders, archives and git commits become archives in the bundle, each with its SHA-256. Files that git ignores are
+    left out. Use the bundle as a task source, or share it with `swe-gym tasks push`.
     """
     from ..curation.bundle import pack as pack_tasks  # slow to import
 
@@ -194,6 +194,8 @@ def pack(
     console = open_console()
     archives = {packed.path for packed in bundle.sources.values()}
     console.print(f"{len(bundle.tasks)} tasks and {len(archives)} archives in {folder}, {decimal(bundle.bytes)}")
+    if ignored := sorted({name for packed in bundle.sources.values() for name in packed.ignored}):
+        console.print(f"left out {len(ignored)} files that git ignores: {', '.join(ignored[:MAX_SHOWN])}")
     if images := {task.image for task in bundle.tasks if task.image}:
         console.print(f"{len(images)} images are not packed: other machines must be able to pull them")
     if missing := bundle.unlicensed():
@@ -206,6 +208,7 @@ def push(
     folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Bundle made by `swe-gym tasks pack`.")],
     dataset: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Dataset on the Hugging Face Hub.")],
     public: Annotated[bool, typer.Option("--public", help="Make a new dataset public.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that the upload may take.")] = 3600.0,
 ) -> None:
     """Upload a bundle to the Hugging Face Hub, with its dataset card. Files of an earlier upload are replaced.
 
@@ -215,7 +218,7 @@ def push(
     from ..tasks.hub import push_files
 
     check(folder)
-    address = push_files(folder, dataset, private=not public)
+    address = push_files(folder, dataset, private=not public, timeout=timeout)
     open_console().print(f"{address}\nUse it: swe-gym tasks list --source {HUB}{dataset}")
 
 

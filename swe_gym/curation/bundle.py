@@ -11,15 +11,17 @@ import os
 import re
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..cache import file_sha256
+from ..commands import run_command
 from ..errors import TaskError, UsageError
 from ..sandboxes.workspaces import DATE, prepare_workspace
 from ..tasks.file import BUNDLE_TASKS, write_tasks
-from ..types import FolderWorkspace, GitWorkspace, TarWorkspace, Task
+from ..types import FolderWorkspace, GitWorkspace, TarWorkspace, Task, Workspace
 
 SUMS = "SHA256SUMS"
 LICENSE_FILES = re.compile(r"(licen[cs]e|copying|unlicense)([.-].*)?", re.IGNORECASE)
@@ -60,11 +62,13 @@ class PackedSource(NamedTuple):
         path: Path of the archive, relative to the bundle.
         sha256: SHA-256 of the archive in hex.
         licenses: Names of the license files at the top of the code.
+        ignored: Files of a folder that its git repository ignores, such as `.env`. The archive lacks them.
     """
 
     path: str
     sha256: str
     licenses: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
 
 
 class Bundle(NamedTuple):
@@ -90,8 +94,9 @@ class Bundle(NamedTuple):
 def pack(tasks: Sequence[Task], folder: Path, *, license: str = "unknown", timeout: float = 600.0) -> Bundle:
     """Write tasks and the code that they start from into a new folder, which can be copied to another machine.
 
-    Folders, archives and git commits become archives of the bundle; equal ones are stored once. Releases stay on the
-    package index and images in their registry.
+    Folders, archives and git commits become archives of the bundle; equal ones are stored once. Files that the git
+    repository of a folder ignores are left out: they may hold secrets. Releases stay on the package index and images
+    in their registry.
 
     Args:
         tasks: Tasks to pack.
@@ -128,7 +133,7 @@ def _write(tasks: Sequence[Task], new: Path, folder: Path, license: str, timeout
     for task in tasks:
         if isinstance(task.workspace, FolderWorkspace | TarWorkspace | GitWorkspace):
             tree = prepare_workspace(task.workspace, timeout=timeout)
-            source = sources[task.task_id] = _archive(tree, new)
+            source = sources[task.task_id] = _archive(tree, new, _ignored(task.workspace, timeout))
             task = task.model_copy(update={"workspace": TarWorkspace(path=source.path, sha256=source.sha256)})
         packed.append(task)
     write_tasks(packed, new / BUNDLE_TASKS)
@@ -139,21 +144,37 @@ def _write(tasks: Sequence[Task], new: Path, folder: Path, license: str, timeout
     return Bundle(folder, tuple(packed), sources, sum(path.stat().st_size for path in files))
 
 
-def _archive(tree: Path, bundle: Path) -> PackedSource:
-    """Archive a tree so that equal trees give equal bytes, and are stored once."""
+def _ignored(workspace: Workspace, timeout: float) -> tuple[str, ...]:
+    """Return the files of a folder that are neither tracked by its git repository nor to be.
+
+    Raises:
+        TaskError: Git cannot list them.
+    """
+    folder = Path(workspace.path).absolute() if isinstance(workspace, FolderWorkspace) else None
+    if folder is None or not any((place / ".git").exists() for place in (folder, *folder.parents)):
+        return ()
+    command = ["git", "ls-files", "-z", "--others", "--ignored", "--exclude-standard"]
+    failure = f"cannot list the files of {folder} that git ignores"
+    found = run_command(command, deadline=time.monotonic() + timeout, cwd=folder, failure=failure)
+    return tuple(filter(None, os.fsdecode(found.stdout).split("\0")))
+
+
+def _archive(tree: Path, bundle: Path, ignored: tuple[str, ...]) -> PackedSource:
+    """Archive a tree without `ignored` files so that equal trees give equal bytes, and are stored once."""
     partial = bundle / "sources" / ".partial"
     with (
         partial.open("wb") as raw,
         gzip.GzipFile("", "wb", mtime=0, fileobj=raw) as zipped,
         tarfile.open(fileobj=zipped, mode="w") as tar,
     ):
-        for path in _files(tree):
-            tar.add(path, f"code/{path.relative_to(tree)}", recursive=False, filter=_anonymous)
+        for name in (str(path.relative_to(tree)) for path in _files(tree)):
+            if name not in ignored:
+                tar.add(tree / name, f"code/{name}", recursive=False, filter=_anonymous)
     sha256 = file_sha256(partial)
     place = f"sources/{sha256[:16]}.tar.gz"
     partial.replace(bundle / place)
     licenses = sorted(path.name for path in tree.iterdir() if LICENSE_FILES.fullmatch(path.name))
-    return PackedSource(place, sha256, tuple(licenses))
+    return PackedSource(place, sha256, tuple(licenses), ignored)
 
 
 def _files(tree: Path) -> Iterator[Path]:

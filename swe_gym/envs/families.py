@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypedDict, Unpack
 
+from .checks import check_known
 from .registration import DATASETS
 from .swe_env import SweEnv
 
@@ -34,6 +35,16 @@ class Settings(TypedDict, total=False):
 def _given(**arguments: Any) -> dict[str, Any]:
     """Return the arguments that are not None. `SweEnv` names the required one that is missing."""
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _own(kind: type[SweEnv], settings: Settings) -> Settings:
+    """Return the settings of a class, which has a task source already.
+
+    Raises:
+        UnknownArgument: They name another one.
+    """
+    check_known(kind, SweEnv, [name for name in ("source", "source_options") if name in settings])
+    return settings
 
 
 class ToyEnv(SweEnv):
@@ -65,7 +76,7 @@ class ToyEnv(SweEnv):
     """
 
     def __init__(self, **settings: Unpack[Settings]) -> None:
-        super().__init__("toy", **settings)
+        super().__init__("toy", **_own(type(self), settings))
 
 
 class TasksEnv(SweEnv):
@@ -100,7 +111,7 @@ class TasksEnv(SweEnv):
     """
 
     def __init__(self, path: str | None = None, **settings: Unpack[Settings]) -> None:
-        super().__init__("file", _given(path=path), **settings)
+        super().__init__("file", _given(path=path), **_own(type(self), settings))
 
 
 class LocalEnv(SweEnv):
@@ -169,7 +180,7 @@ class LocalEnv(SweEnv):
             "env": dict(env or {}),
             "timeout": timeout,
         }
-        super().__init__("local", options, **settings)
+        super().__init__("local", options, **_own(type(self), settings))
 
 
 class MicroEnv(SweEnv):
@@ -221,7 +232,8 @@ class MicroEnv(SweEnv):
         **settings: Unpack[Settings],
     ) -> None:
         rungs = difficulty if isinstance(difficulty, int) else list(difficulty)
-        super().__init__("micro", {"difficulty": rungs, "first": first, "count": count}, **settings)
+        options = {"difficulty": rungs, "first": first, "count": count}
+        super().__init__("micro", options, **_own(type(self), settings))
 
 
 # --- datasets ---------------------------------------------------------------------------------------------
@@ -284,7 +296,7 @@ class DatasetEnv(SweEnv):
     ) -> None:
         options = _given(path=path, dataset=dataset, revision=revision, split=split, image=image)
         settings.setdefault("backend", "docker")
-        super().__init__(self.source_name, {**options, **(source_options or {})}, **settings)
+        super().__init__(self.source_name, {**options, **(source_options or {})}, **_own(type(self), settings))
 
 
 for _name, (_source, _about) in DATASETS.items():

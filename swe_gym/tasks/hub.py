@@ -6,7 +6,9 @@
 
 import fnmatch
 import importlib.util
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -67,23 +69,45 @@ def fetch_files(dataset: str, revision: str | None) -> Path:
     return _snapshot(dataset, revision, ["*"])
 
 
-def push_files(folder: Path, dataset: str, *, private: bool) -> str:
+def push_files(folder: Path, dataset: str, *, private: bool, timeout: float = 3600.0) -> str:
     """Upload a bundle as a dataset, which is made if it does not exist, and return its address.
 
     Earlier archives are removed; files that a bundle does not have stay.
 
+    Args:
+        folder: The bundle.
+        dataset: "owner/name" on the Hub.
+        private: Whether a new dataset is private.
+        timeout: Seconds that the upload may take.
+
     Raises:
         MissingDependency: `huggingface_hub` is not installed.
         UsageError: The name is invalid, or the token is missing, wrong or not allowed to write.
-        TaskError: The Hub cannot be reached or refused the files.
+        TaskError: The Hub cannot be reached, refused the files or did not take them in time.
     """
     hub, errors = _hub()
+
+    def upload() -> None:
+        try:
+            api = hub.HfApi()
+            api.create_repo(dataset, repo_type="dataset", private=private, exist_ok=True)
+            done.set_result(
+                api.upload_folder(repo_id=dataset, repo_type="dataset", folder_path=folder, delete_patterns="sources/*")
+            )
+        except Exception as error:  # noqa: BLE001  raised below
+            done.set_exception(error)
+
+    done: Future[Any] = Future()
+    threading.Thread(target=upload, name="push", daemon=True).start()
     try:
-        api = hub.HfApi()
-        api.create_repo(dataset, repo_type="dataset", private=private, exist_ok=True)
-        commit = api.upload_folder(
-            repo_id=dataset, repo_type="dataset", folder_path=folder, delete_patterns="sources/*"
-        )
+        commit = done.result(timeout)
+    except TimeoutError as error:
+        if done.done():  # the Hub's own
+            raise TaskError(f"cannot upload {folder} to {dataset!r}: {error}") from error
+        raise TaskError(
+            f"the upload of {folder} to {dataset!r} did not end within {timeout:g} s: push again, with more time "
+            "(--timeout). What the Hub has is not sent again"
+        ) from error
     except errors.HFValidationError as error:
         raise UsageError(f"{dataset!r} is not a valid dataset id, such as owner/name: {error}") from error
     except errors.LocalTokenNotFoundError as error:

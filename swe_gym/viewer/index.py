@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import secrets
@@ -18,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError
 
 from ..errors import UsageError
-from ..lines import whole_lines
+from ..lines import json_lines, whole_lines
 from ..trajectories.run_folder import (
     FAILED,
     INDEX,
@@ -48,6 +49,7 @@ SLICE = 1.0
 """Maximum seconds of one refresh."""
 
 MOST_KEPT = 32
+FIRST_LINES = 10
 """Number of finished episodes whose places of turns are kept."""
 
 
@@ -142,6 +144,8 @@ class RunIndex:
             read_run(self.folder)
         if not given.exists():
             raise UsageError(f"{path} is neither a run folder nor a trajectory file")
+        if self.folder is None and not _may_hold_trajectories(given):
+            raise UsageError(f"{path} is not a trajectory file; `swe-gym import` converts files of other systems")
         self._mutex = threading.Lock()
         self.run: RunInfo | None = None
         self._run_changed = 0
@@ -332,6 +336,20 @@ class RunIndex:
     def _find(self, name: str) -> tuple[_Place | None, _Running | None]:
         with self._mutex:
             return self._places.get(name), self._running.get(name.removeprefix("live-"))
+
+
+def _may_hold_trajectories(path: Path) -> bool:
+    """Return whether one of the first lines is a trajectory, or there is none yet."""
+    lines = [line for _, line in itertools.islice(json_lines(path), FIRST_LINES)]
+    return not lines or any(map(_is_trajectory, lines))
+
+
+def _is_trajectory(line: bytes) -> bool:
+    try:
+        Trajectory.from_json(line.decode())
+    except ValueError:  # includes UsageError and UnicodeDecodeError
+        return False
+    return True
 
 
 def _turns_at(place: _Place) -> TurnIndex:

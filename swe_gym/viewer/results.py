@@ -46,6 +46,9 @@ def write_results(folder: str | os.PathLike[str]) -> JsonObject:
         judged = [row for row in rows if row.judged and row.attempt == attempt]
         if export_trajectories(_records(index, judged, unchanged), "swebench", path / name):
             files.append(name)
+    for stale in path.glob("predictions*.jsonl"):  # of attempts that the run no longer has
+        if stale.name not in files:
+            stale.unlink()
     found = {**_facts(run), **summarize(run, index.rows, unchanged), "predictions": files}
     write_text(path / RESULTS, json.dumps(found, indent=1) + "\n")
     return found

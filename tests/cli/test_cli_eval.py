@@ -64,8 +64,10 @@ def test_an_evaluation_ends_with_results_and_resumes(cli, server: OpenAIServer, 
         "larder-overwrite-evicts": True,
     }
     asked = len(server.requests)
+    (folder / "predictions-2.jsonl").touch()  # of a third attempt, when there was one
     again = cli(*asked_for, "-k", 2, "--price-in", 1, "--price-out", 2, "--json")
     assert len(server.requests) == asked + 2  # the list of models and the short request
+    assert not (folder / "predictions-2.jsonl").exists()
     (found,) = json.loads(again.out)["runs"]
     assert found["cost"] == pytest.approx((found["prompt_tokens"] + 2 * found["completion_tokens"]) / 1e6)
     assert json.loads((folder / "results.json").read_text()) == {k: v for k, v in found.items() if k != "folder"}

@@ -57,7 +57,7 @@ def test_filters_choose_tasks(cli, tmp_path: Path) -> None:
         (("run.retry=0",), "Did you mean 'run.retries'"),
         (("--source-option", "x"), "not NAME=VALUE"),
         (("--policy", "gold", "--temperature", 1), "temperature"),
-        (("--base-url", "http://localhost:1/v1"), "needs the option 'model'"),
+        (("--base-url", "http://localhost:1/v1"), "no connection to http://localhost:1/v1"),
         (("env.max_observations=500",), "Did you mean 'max_observation'"),
         (("tasks=larder",), "tasks is a section of fields, not a value: write for example tasks.match=l*"),
         (("tasks.limit=-1",), "tasks.limit: Input should be greater than or equal to 1"),

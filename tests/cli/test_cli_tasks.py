@@ -69,16 +69,17 @@ def test_exported_tasks_can_be_loaded(cli, tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.network
-def test_a_real_task_is_built_validated_and_added(cli, tmp_path: Path, task_file: Path) -> None:
-    issue = tmp_path / "issue.md"
-    issue.write_text("Matching a file fails.\n")
-    command = ["tasks", "new", "--from-pypi", "pathspec", "0.12.0", "0.12.1", "--runs", "1"]
-    result = cli(*command, "-o", task_file, "--statement", issue)
+def test_a_real_task_is_built_validated_and_added(cli, task_file: Path) -> None:
+    """The one test that makes a task of a package on the index."""
+    result = cli("tasks", "new", "--from-pypi", "pathspec", "0.12.0", "0.12.1", "--runs", "1", "-o", task_file)
     assert (result.status, result.err) == (0, "")
     assert "pypi__pathspec-0.12.1 is valid and was added to" in result.out
     tasks = FileSource(str(task_file))
     assert list(tasks.ids()) == ["larder-overwrite-evicts", "useless-gold", "pypi__pathspec-0.12.1"]
-    assert tasks.get("pypi__pathspec-0.12.1").problem_statement == "Matching a file fails.\n"
+    task = tasks.get("pypi__pathspec-0.12.1")
+    assert len(task.oracle.fail_to_pass) == 1
+    assert len(task.oracle.pass_to_pass) > 100
+    assert "match_file() returns None since 0.12.0" in task.problem_statement
 
 
 def test_a_broken_task_file_fails_before_the_build(cli, tmp_path: Path) -> None:
@@ -110,7 +111,8 @@ def test_dropped_tests_are_named_with_their_reason(cli, tmp_path: Path) -> None:
             command = ["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *arguments]
             subprocess.run(command, cwd=folder, check=True, capture_output=True)
     command = ["tasks", "new", "--from-git", folder, "--tests", "python -m unittest discover -s tests -t ."]
-    result = cli(*command, "--runs", "1", "-o", "own.jsonl")
+    (tmp_path / "issue.md").write_text("Sums are wrong.\n")
+    result = cli(*command, "--runs", "1", "-o", "own.jsonl", "--statement", "issue.md")
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith(
         "1 tests were dropped:\n  1 failed with the gold patch\n    tests.test_calc.TestCalc.test_subtracts\n"
@@ -118,6 +120,7 @@ def test_dropped_tests_are_named_with_their_reason(cli, tmp_path: Path) -> None:
     source = FileSource(str(tmp_path / "own.jsonl"))
     (task,) = map(source.get, source.ids())
     assert task.oracle.fail_to_pass == ("tests.test_calc.TestCalc.test_add",)
+    assert task.problem_statement == "Sums are wrong.\n"
     assert set(task.metadata) == {"commit"}  # a policy may know it
 
 

@@ -113,6 +113,14 @@ SERVERS = {
     "a server that hangs": Row(
         HERE, ("no answer from", "within 4 s"), setup=lambda server: server.inject(MODELS, hang=True)
     ),
+    "a chat that hangs": Row(
+        f"{HERE} policy.timeout=0.5",
+        ("no answer from", "Check that the server is ready"),
+        setup=lambda server: server.inject(CHAT, hang=True),
+    ),
+    "a rollout of a wrong model": Row(
+        "rollout toy --model scripted-8b --base-url {url}", ("Did you mean 'scripted'?",)
+    ),
     "a server that fails": Row(
         HERE, ("status 503",), setup=lambda server: server.inject("*", times=None, status=503, message="loading")
     ),
@@ -150,6 +158,15 @@ TASKS = {
         "eval -t {images} policy.name=gold",
         ("no Docker engine answers",),
         {"DOCKER_HOST": "tcp://127.0.0.1:9"},
+    ),
+    "no cluster": Row(
+        "eval -t toy:1 policy.name=gold --backend kubernetes --sandbox-option options.kubeconfig=/nowhere/config",
+        ("no Kubernetes cluster is configured",),
+    ),
+    "no sandbox service": Row(
+        "eval -t toy:1 policy.name=gold --backend e2b --sandbox-option options.api_url=http://127.0.0.1:9",
+        ("the sandboxes of http://127.0.0.1:9 cannot be used",),
+        {"E2B_API_KEY": "e2b_" + "0" * 40},
     ),
     "an image that does not exist": Row(
         "eval -t {images} policy.name=gold",

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
 SAMPLE = (
-    "pypi__xmltodict-1.0.3",
     "django__django-11179",
     "marshmallow-code__marshmallow-1359",
     "sympy__sympy-14396",

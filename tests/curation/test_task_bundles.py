@@ -4,10 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import threading
 from pathlib import Path
 
 import pytest
-from servers.hub import TOKEN, Hub
+from servers.hub import TOKEN, Hub, Reply
 
 from swe_gym.curation.bundle import Bundle, check, pack
 from swe_gym.curation.validate import validate
@@ -82,6 +84,21 @@ def test_changed_files_are_noticed(bundle: Bundle) -> None:
     assert "has SHA-256" in record.reason
 
 
+def test_files_that_git_ignores_are_left_out(tasks: list[Task], tmp_path: Path) -> None:
+    code = tmp_path / "adder"
+    for name, text in {".gitignore": ".env\nbuild/\n", ".env": "KEY=secret", "build/out": "", "new.py": ""}.items():
+        (code / name).parent.mkdir(exist_ok=True)
+        (code / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=code, check=True)
+    made = pack(tasks[:1], tmp_path / "bundle")
+    (source,) = made.sources.values()
+    assert set(source.ignored) == {".env", "build/out"}
+    with tarfile.open(made.folder / source.path) as archive:
+        names = {member.name for member in archive if member.isfile()}
+    assert {"code/.gitignore", "code/new.py", "code/calc.py"} < names
+    assert not names & {"code/.env", "code/build/out"}
+
+
 def test_what_other_machines_lack_is_refused(tasks: list[Task], tmp_path: Path) -> None:
     local = tasks[0].model_copy(update={"python": PythonEnv(requirements=("pytest==8.0", "mine @ file:///home/me"))})
     with pytest.raises(UsageError, match="requires 'mine @ file:///home/me'"):
@@ -105,6 +122,24 @@ def swe_gym(hub: Hub, home: Path, *words: str, token: str = TOKEN) -> subprocess
     return subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, **variables, **quiet}, timeout=120
     )
+
+
+class Silent(Hub):
+    """A Hub that answers no upload."""
+
+    def post(self, path: str, body: bytes) -> Reply:
+        self.end.wait(60)
+        return super().post(path, body)
+
+    end = threading.Event()
+
+
+def test_an_upload_ends_at_its_deadline(bundle: Bundle, tmp_path: Path) -> None:
+    with Silent({}) as hub:
+        pushed = swe_gym(hub, tmp_path, "tasks", "push", str(bundle.folder), "owner/name", "--timeout", "1")
+        hub.end.set()
+    assert pushed.returncode == 2
+    assert "did not end within 1 s: push again, with more time (--timeout)" in " ".join(pushed.stderr.split())
 
 
 def test_a_bundle_is_pushed_and_used_from_the_hub(bundle: Bundle, tmp_path: Path) -> None:

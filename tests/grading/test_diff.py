@@ -26,7 +26,7 @@ def assert_applies(folder: Path, old: bytes, new: bytes) -> None:
 
 
 @given(texts, texts)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_git_makes_the_new_of_the_old(tmp_path: Path, old: bytes, new: bytes) -> None:
     if old != new:
         assert_applies(tmp_path, old, new)

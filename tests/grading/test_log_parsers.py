@@ -529,7 +529,7 @@ ODD = (" ", "  ", "\n", "\r", "\t", "\x1b[31m", "\x1b", " - ", "::", "[", "]", "
 WORDS = st.sampled_from([*ODD, *" ".join((PYTEST, VERBOSE, DJANGO, KARMA, SYMPY, P5JS, DOCTEST)).split()])
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.one_of(st.text(), st.lists(WORDS).map(" ".join), st.lists(WORDS).map("".join)))
 def test_no_text_makes_a_parser_raise(log: str) -> None:
     for name in PARSERS:
@@ -538,39 +538,40 @@ def test_no_text_makes_a_parser_raise(log: str) -> None:
             assert isinstance(status, TestStatus)
 
 
-HOSTILE = {
-    "blanks": " ",
-    "dots": ".",
-    "dotted": "a ... ",
-    "brackets": "[ ",
-    "parens": "a (",
-    "dashes": "FAILED a::b[ - ",
-    "statuses": "x::y PASSED (",
-    "letters": "a",
-    "digits": "1",
-    "colons": "a: . ",
-    "underscores": "_ a.py:b _",
-    "escapes": "\x1b[0;",
-    "titles": "\x1b]",
-    "counts": "Tests run: 1, Failures: 1, Errors: 1, Skipped: 1,",
-    "tags": '<SubCase name="',
-    "browsers": "Chrome 1 () ",
-    "marks": "✓ a 1 (1",
-    "seconds": "a. = 1.",
-    "cases": '<testcase name="',
-    "references": '<testcase name="&#' + "1" * 5000 + ';"/>',
-    "objects": "{",
-    "newlines": "\n",
-    "returns": "\r",
-}
+HOSTILE = [
+    " ",
+    ".",
+    "a ... ",
+    "[ ",
+    "a (",
+    "FAILED a::b[ - ",
+    "x::y PASSED (",
+    "a",
+    "1",
+    "a: . ",
+    "_ a.py:b _",
+    "\x1b[0;",
+    "\x1b]",
+    "Tests run: 1, Failures: 1, Errors: 1, Skipped: 1,",
+    '<SubCase name="',
+    "Chrome 1 () ",
+    "✓ a 1 (1",
+    "a. = 1.",
+    '<testcase name="',
+    '<testcase name="&#' + "1" * 5000 + ';"/>',
+    "{",
+    "\n",
+    "\r",
+]
+"""Pieces of text on which a careless pattern backtracks."""
 
 
-@pytest.mark.timeout(30)  # a quadratic pattern takes minutes, a linear one a few hundredths of a second
-@pytest.mark.parametrize("kind", sorted(HOSTILE))
+@pytest.mark.timeout(60)  # a quadratic pattern takes minutes, a linear one a few hundredths of a second
 @pytest.mark.parametrize("name", PARSERS)
-def test_time_is_linear(name: str, kind: str) -> None:
-    text = HOSTILE[kind] * (200_000 // len(HOSTILE[kind]))
-    load_parser(name)(f"test {text}x\nStarting browser\n{text}\n✔ {text}x")
+def test_time_is_linear(name: str) -> None:
+    for piece in HOSTILE:
+        text = piece * (200_000 // len(piece))
+        load_parser(name)(f"test {text}x\nStarting browser\n{text}\n✔ {text}x")
 
 
 @pytest.mark.timeout(60)  # a quadratic pattern takes many minutes
@@ -593,5 +594,5 @@ def test_name_of_many_digits() -> None:
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_long_log_takes_linear_time(name: str) -> None:
     noise = "2026-11-20 12:00:00 INFO something happened in a module that logs a lot, with details (x=1) [ok]\n"
-    found = load_parser(name)(noise * (2_500_000 // len(noise)) + PYTEST + DJANGO)
+    found = load_parser(name)(noise * (1_000_000 // len(noise)) + PYTEST + DJANGO)
     assert found or name not in ("pytest", "django")

@@ -117,7 +117,7 @@ def git_apply(folder: Path, diff: str) -> None:
     )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(edited_trees())
 def test_git_apply_of_the_diff_gives_the_same_tree(
     tmp_path_factory: pytest.TempPathFactory, trees: tuple[Tree, Tree]
@@ -131,7 +131,7 @@ def test_git_apply_of_the_diff_gives_the_same_tree(
     assert read_tree(folder) == after
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(edited_trees())
 def test_a_patch_survives_json(trees: tuple[Tree, Tree]) -> None:
     patch = patch_between(*trees)

@@ -22,8 +22,8 @@ LENT = {"PATH": f"{PLACE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 MORE_PYTHON = ["shared_memory", "own_loopback", "servers_live_until_close"]
 """Cases that need modules that the lent Python lacks."""
 
-COSTLY = ["thousands_of_files"]
-"""Slow cases that do not depend on the image."""
+COSTLY = ["slow", "threads", "hostile", "thousands_of_files"]
+"""Cases that do not depend on the image."""
 
 
 @sandbox_contract.parametrize(DEVIATIONS)
@@ -53,7 +53,7 @@ def image_without_python(docker_image: str) -> Iterator[str]:
         engine.remove_image(f"{name}:without-python")
 
 
-@sandbox_contract.parametrize(only=["commands", "files", "trees"], exclude=["slow", *MORE_PYTHON, *COSTLY])
+@sandbox_contract.parametrize(only=["commands", "files", "trees"], exclude=[*MORE_PYTHON, *COSTLY])
 def test_an_image_without_python(case: Case, image_without_python: str) -> None:
     def make(**fields: object) -> Sandbox:
         env = {**LENT, **dict(fields.pop("env", {}))}  # type: ignore[call-overload]  # a dictionary in all cases

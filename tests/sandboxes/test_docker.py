@@ -267,7 +267,7 @@ def test_a_closed_sandbox_leaves_nothing_at_once(make: Callable[..., Sandbox], e
 
 def test_killed_clients_leave_nothing(docker_image: str) -> None:
     # Ten seconds: the default of two is too short beside other tests.
-    options = ["--what", "kill", "--times", "10", "--seconds", "10"]
+    options = ["--what", "kill", "--times", "4", "--seconds", "10"]
     command = [sys.executable, str(BENCHMARKS / "on_docker.py"), docker_image, *options]
     end = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert end.returncode == 0, end.stdout + end.stderr

@@ -17,7 +17,7 @@ def options(image: str) -> dict[str, Any]:
     return {"options": {"default_image": image, "pull": "never"}}
 
 
-@pytest.mark.parametrize("task_id", TASKS)
+@pytest.mark.parametrize("task_id", TASKS[::3])
 def test_a_solution_gives_the_same_trajectory_as_locally(task_id: str, docker_image: str) -> None:
     there = record(solution(task_id), task_id, BACKEND, **options(docker_image))
     for here, turn in zip(solved_here(task_id), there, strict=True):
@@ -33,6 +33,6 @@ def test_every_tool_gives_the_same_observation_as_locally(docker_image: str) -> 
 
 def test_the_gold_patch_resolves_and_the_untouched_repository_does_not(docker_image: str) -> None:
     for task in validate(
-        load_source("toy"), TASKS[:3], backend=BACKEND, sandbox_options=options(docker_image), times=1, workers=2
+        load_source("toy"), TASKS[:1], backend=BACKEND, sandbox_options=options(docker_image), times=1, workers=2
     ):
         assert (task.status, task.gold, task.empty) == ("valid", (True,), (False,)), task.reason

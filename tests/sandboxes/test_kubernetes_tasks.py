@@ -19,7 +19,7 @@ def options() -> dict[str, Any]:
     return {"options": {"default_image": os.environ["SWE_GYM_TEST_IMAGE"], "image_pull_policy": "Never"}}
 
 
-@pytest.mark.parametrize("task_id", TASKS)
+@pytest.mark.parametrize("task_id", TASKS[1::5])
 def test_a_solution_gives_the_same_trajectory_as_locally(task_id: str) -> None:
     there = record(solution(task_id), task_id, BACKEND, **options())
     for here, turn in zip(solved_here(task_id), there, strict=True):
@@ -34,5 +34,7 @@ def test_every_tool_gives_the_same_observation_as_locally() -> None:
 
 
 def test_the_gold_patch_resolves_and_the_untouched_repository_does_not() -> None:
-    for task in validate(load_source("toy"), TASKS[:3], backend=BACKEND, sandbox_options=options(), times=1, workers=2):
+    for task in validate(
+        load_source("toy"), TASKS[-1:], backend=BACKEND, sandbox_options=options(), times=1, workers=2
+    ):
         assert (task.status, task.gold, task.empty) == ("valid", (True,), (False,)), task.reason

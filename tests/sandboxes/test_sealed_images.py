@@ -16,6 +16,7 @@ from swe_gym.envs.swe_env import SweEnv
 from swe_gym.sandboxes import Sandbox
 from swe_gym.tasks import load_source
 from swe_gym.testing.cheats import CHEATS, HONEST, Cheat, play_cheat
+from swe_gym.testing.cheats.base import read_cheats
 from swe_gym.types import Task
 
 docker = pytest.importorskip("docker")
@@ -176,9 +177,15 @@ def play(cheats: list[Cheat], task: Task, backend: str, workers: int) -> list[st
 
 
 SLOW = {"many-files", "sparse-file"}
-"""Up to a minute each in an engine; the grading tests play them on the local backend."""
+"""Up to a minute each in an engine."""
 
-IN_CONTAINERS = [cheat for cheat in CHEATS if cheat.name not in SLOW]
+OF_THE_MACHINE = {"plugin-entry-point", "sitecustomize", "library-shadow", "preload", "environment", "system-tools"}
+OF_THE_MACHINE |= {cheat.name for group in ("artefacts", "searches") for cheat in read_cheats(group)}
+"""Cheats outside of the repository and of the process of the tests, where a container differs from a local sandbox."""
+
+ELSEWHERE = [cheat for cheat in CHEATS if cheat.name not in OF_THE_MACHINE]
+IN_CONTAINERS = [cheat for cheat in CHEATS if cheat.name in OF_THE_MACHINE - SLOW] + ELSEWHERE[::4]
+"""The grading tests play all cheats on the local backend."""
 
 
 @pytest.mark.timeout(900)

@@ -12,8 +12,8 @@ from .llm import LLMPolicies
 LIST_SECONDS = 4.0
 """Deadline of the list of models."""
 
-CHAT_SECONDS = 60.0
-"""Deadline of the short request. A large model on a busy server needs some time."""
+CHAT_SECONDS = 10.0
+"""Deadline of the short request."""
 
 PING = {
     "type": "function",
@@ -50,7 +50,8 @@ def check_server(options: LLMPolicies, *, native: bool) -> ServerFacts:
         UsageError: The server cannot be reached, or refuses the key, the model, the settings or the tools. The message
             names the variable to set or the models that are served.
     """
-    client = options.connect(timeout=CHAT_SECONDS, deadline=CHAT_SECONDS, retries=0)
+    seconds = min(CHAT_SECONDS, options.timeout)
+    client = options.connect(timeout=seconds, deadline=seconds, retries=0)
     try:
         rows = _list_models(client, options)
         names = tuple(str(row["id"]) for row in rows)

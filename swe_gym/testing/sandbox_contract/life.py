@@ -216,9 +216,9 @@ def closing_ends_file_calls(make: Opener, sandbox: Sandbox) -> None:
 
 @case("life", "threads", budget=120.0)
 def closing_at_any_moment(make: Opener) -> None:
-    """A busy sandbox that is closed at thirty different moments gives only results and `SandboxClosed`."""
+    """A busy sandbox that is closed at twelve different moments gives only results and `SandboxClosed`."""
     pause = threading.Event()
-    for moment in range(30):
+    for moment in range(12):
         sandbox = make()
 
         def use(box: Sandbox = sandbox) -> None:
@@ -228,7 +228,7 @@ def closing_at_any_moment(make: Opener) -> None:
                 assert box.read_file("f") == b"y"
 
         running: Background[object] = Background(use)
-        pause.wait(moment * 0.002)
+        pause.wait(moment * 0.005)
         close_while(make, sandbox, running, "calls while the sandbox is closed")
 
 
@@ -261,7 +261,7 @@ def nothing_is_left_open(make: Opener) -> None:
 
     use()  # a permanent helper process is not a leak
     before = threading.active_count(), len(os.listdir("/proc/self/fd"))
-    for _ in range(10):
+    for _ in range(4):
         use()
     eventually(
         lambda: (
@@ -269,7 +269,7 @@ def nothing_is_left_open(make: Opener) -> None:
             and len(os.listdir("/proc/self/fd")) <= before[1]
         ),
         2,
-        f"threads and descriptors were {before} and are more after ten sandboxes",
+        f"threads and descriptors were {before} and are more after four sandboxes",
     )
 
 
