@@ -25,20 +25,20 @@ class Experiment:
     system: str = ""
     max_tokens: int = 48
     max_context: int = 256
-    train_tasks: int = 10_000
+    train_tasks: int = 100_000
     held_out_tasks: int = 96
     matmul_precision: str = "highest"
 
 
 def main(experiment: Experiment, args: GRPOConfig) -> None:
-    def make_env(first: int = 0) -> gymnasium.Env[Any, Any]:
+    def make_env(**numbers: int) -> gymnasium.Env[Any, Any]:
         return gymnasium.make(
             "SWE/Micro-v0",
             difficulty=experiment.difficulty,
-            first=first,
             tools=experiment.tools,
             max_turns=experiment.max_turns,
             disable_env_checker=True,
+            **numbers,
         )
 
     torch.set_float32_matmul_precision(experiment.matmul_precision)
@@ -48,8 +48,8 @@ def main(experiment: Experiment, args: GRPOConfig) -> None:
         args=args,
         reward_funcs=swe_reward,
         rollout_func=Rollouts(make_env, system=experiment.system, **limits),
-        train_dataset=task_dataset(make_env, experiment.train_tasks),
-        eval_dataset=task_dataset(lambda: make_env(900_000), experiment.held_out_tasks),
+        train_dataset=task_dataset(lambda: make_env(first=0, count=experiment.train_tasks)),
+        eval_dataset=task_dataset(lambda: make_env(first=900_000, count=experiment.held_out_tasks)),
     )
     trainer.train()
     trainer.save_model()

@@ -130,10 +130,9 @@ class Rollouts:
         lost = all(episode.failure for episode in episodes)
         self._empty_calls = self._empty_calls + 1 if lost else 0
         if self._empty_calls >= ATTEMPTS:
-            first = episodes[0]
             raise SweGymError(
-                f"all episodes of {ATTEMPTS} calls in a row were lost: fix the cause, then resume training. "
-                f"The first of the last: {first.failure}: {first.trajectory.failure}"
+                f"all episodes of {ATTEMPTS} calls in a row were lost, the last by {episodes[-1].failure}: "
+                "fix the cause, which warnings of the logger swe_gym.rollout name, then resume training"
             )
 
 

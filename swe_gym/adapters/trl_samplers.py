@@ -15,14 +15,14 @@ from .episodes import Episode, EpisodeBatch
 LINGER = 0.2
 """Seconds without a new request before a batch is sampled."""
 
-_Sampled = tuple[Sequence[int], Sequence[float | None]]
-"""Token ids and their log-probabilities."""
+SETTINGS = ("repetition_penalty", "top_p", "top_k", "structured_outputs_regex", "generation_kwargs")
+"""Sampling settings of a trainer that each request to its vLLM server repeats."""
 
 
 class _Request(NamedTuple):
     prompt: list[int]
     max_tokens: int
-    sampled: Future[_Sampled]
+    sampled: Future[tuple[Sequence[int], Sequence[float | None]]]
 
 
 class ServerSampler:
@@ -34,8 +34,8 @@ class ServerSampler:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._vllm = trainer, trainer.vllm_generation
-        self._client = getattr(self._vllm, "vllm_client", None)
-        if self._client is None:  # TRL makes one in the main process only
+        self._client = getattr(self._vllm, "vllm_client", None)  # TRL makes one in the main process only
+        if self._client is None:
             url = self._vllm.server_base_url or f"http://{self._vllm.server_host}:{self._vllm.server_port}"
             self._client = VLLMClient(url, connection_timeout=self._vllm.server_timeout)
 
@@ -45,18 +45,8 @@ class ServerSampler:
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002
         """See `Generator`. As in TRL, requests have no seed."""
-        vllm = self._vllm
-        answer = self._client.generate(
-            [list(prompt)],
-            repetition_penalty=vllm.repetition_penalty,
-            temperature=temperature,
-            top_p=vllm.top_p,
-            top_k=vllm.top_k,
-            min_p=vllm.min_p or 0.0,
-            max_tokens=max_tokens,
-            structured_outputs_regex=vllm.structured_outputs_regex,
-            generation_kwargs=vllm.generation_kwargs,
-        )
+        settings = {name: getattr(self._vllm, name) for name in SETTINGS} | {"min_p": self._vllm.min_p or 0.0}
+        answer = self._client.generate([list(prompt)], max_tokens=max_tokens, temperature=temperature, **settings)
         logprobs = [token[0] for token in answer["logprobs"][0]]
         return _completion(self._trainer, answer["completion_ids"][0], logprobs, max_tokens)
 
@@ -97,26 +87,29 @@ class BatchSampler:
     def _batch(self) -> Iterator[_Request]:
         """Yield requests until no more come for a while; none once the episodes have ended."""
         request = self._requests.get()
-        while request is not None:
-            yield request
-            try:
+        with contextlib.suppress(queue.Empty):
+            while request is not None:
+                yield request
                 request = self._requests.get(timeout=LINGER)
-            except queue.Empty:
-                return
-        self._requests.put(None)
+            self._requests.put(None)
 
     def _sample(self, requests: Sequence[_Request]) -> None:
         trainer = self._trainer
-        prompts = [request.prompt for request in requests]
+        limit = "max_completion_length" if trainer.use_vllm else "max_new_tokens"
+        owner = trainer.vllm_generation if trainer.use_vllm else trainer.generation_config
+        before = getattr(owner, limit)
+        setattr(owner, limit, max(request.max_tokens for request in requests))
         try:
-            with _answer_limit(trainer, max(request.max_tokens for request in requests)):
-                completions, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
+            prompts = [request.prompt for request in requests]
+            completions, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
         except BaseException:
             _fail(requests)
             raise
-        for index, request in enumerate(requests):
-            ids = completions[index]
-            request.sampled.set_result((ids, logprobs[index] if logprobs else [0.0] * len(ids)))
+        finally:
+            setattr(owner, limit, before)
+        known = logprobs or [[0.0] * len(ids) for ids in completions]
+        for request, sampled in zip(requests, zip(completions, known, strict=True), strict=True):
+            request.sampled.set_result(sampled)
 
     def _close(self) -> None:
         """Fail the requests that wait, and all to come."""
@@ -143,26 +136,12 @@ def make_sampler(trainer: Any) -> ServerSampler | BatchSampler:
     return BatchSampler(trainer)
 
 
-@contextlib.contextmanager
-def _answer_limit(trainer: Any, tokens: int) -> Iterator[None]:
-    """Set the trainer's limit of one answer."""
-    owner, name = trainer.generation_config, "max_new_tokens"
-    if trainer.use_vllm:
-        owner, name = trainer.vllm_generation, "max_completion_length"
-    before = getattr(owner, name)
-    setattr(owner, name, tokens)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
 def _completion(trainer: Any, ids: Sequence[int], logprobs: Sequence[float | None], max_tokens: int) -> Completion:
     ids, known = list(ids[:max_tokens]), [one for one in logprobs[:max_tokens] if one is not None]
     if not ids or len(known) < len(ids):
         raise PolicyError("the sampler returned no token, or one without a log-probability", reason="bad_reply")
-    finish = "stop" if ids[-1] in trainer.eos_token_ids else "length"
-    return Completion(ids, known, finish, trainer.state.global_step)
+    ended = ids[-1] in trainer.eos_token_ids
+    return Completion(ids, known, "stop" if ended else "length", trainer.state.global_step)
 
 
 def _fail(requests: Iterable[_Request]) -> None:
