@@ -34,7 +34,7 @@ class ServerSampler:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._vllm = trainer, trainer.vllm_generation
-        self._client = getattr(self._vllm, "vllm_client", None)  # TRL makes one in the main process only
+        self._client: Any = getattr(self._vllm, "vllm_client", None)  # TRL makes one in the main process only
         if self._client is None:
             url = self._vllm.server_base_url or f"http://{self._vllm.server_host}:{self._vllm.server_port}"
             self._client = VLLMClient(url, connection_timeout=self._vllm.server_timeout)

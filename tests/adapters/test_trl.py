@@ -134,7 +134,7 @@ def make_lm(texts: dict[str, list[str]], tokenizer: Any) -> Callable[[str], Any]
         )
         model = transformers.LlamaForCausalLM(config)
         optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-        decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 120)
+        decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 160)
         rows = [
             (
                 torch.tensor([[*prompt, *answer, tokenizer.eos_token_id]]),
@@ -142,7 +142,7 @@ def make_lm(texts: dict[str, list[str]], tokenizer: Any) -> Callable[[str], Any]
             )
             for answer in answers
         ]
-        for _ in range(120):
+        for _ in range(160):
             loss = sum(model(input_ids=ids, labels=labels).loss for ids, labels in rows)
             optimizer.zero_grad()
             loss.backward()
