@@ -229,11 +229,10 @@ def test_two_steps_with_rollout_func(make_lm: Any, tokenizer: Any, tmp_path: Pat
         model=make_lm(CHATML),
         processing_class=tokenizer,
         args=config(tmp_path),
-        train_dataset=task_dataset(Envs(first=0, count=2)),
+        train_dataset=task_dataset(Envs(), count=1),
         reward_funcs=swe_reward,
         rollout_func=rollouts,
     )
-    trainer.train_dataset = Dataset.from_dict({"prompt": [TASK] * 2})
     trainer.train()
     lines = logs(trainer)
     assert [line["infra_failed"] for line in lines] == [1.0, 0.0]
