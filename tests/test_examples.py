@@ -23,9 +23,12 @@ def test_every_example_is_tested() -> None:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
 def test_an_example_explains_itself(path: Path) -> None:
-    for package in {"sb3_ppo": ["stable_baselines3"], "cleanrl_ppo": ["torch"], "rllib_ppo": ["ray"]}.get(
-        path.stem, []
-    ):
+    for package in {
+        "sb3_ppo": ["stable_baselines3"],
+        "cleanrl_ppo": ["torch"],
+        "rllib_ppo": ["ray"],
+        "grpo": ["trl"],
+    }.get(path.stem, []):
         pytest.importorskip(package)
     done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
