@@ -357,7 +357,7 @@ def test_a_vllm_server_samples_what_is_trained_on(tokenizer: Any) -> None:
 
 def test_lost_episodes_have_rows_and_persistent_losses_stop_training(tokenizer: Any) -> None:
     tokenizer.chat_template = CHATML
-    rollouts, trainer = Rollouts(Envs(*range(6))), make_server_trainer(tokenizer, "http://127.0.0.1:1")
+    rollouts, trainer = Rollouts(Envs(*range(9))), make_server_trainer(tokenizer, "http://127.0.0.1:1")
     for _ in range(2):
         columns = rollouts([TASK] * 2, trainer)
         assert columns["swe_reward"] == [None, None]
