@@ -231,7 +231,7 @@ class ImageStore:
         return found
 
     def _remove_unused_layers(self) -> bool:
-        """Remove layers that no image and no sandbox has, and cut-off downloads. Return False while images are fetched."""
+        """Remove layers that no image and no sandbox has, and parts of downloads. Return False during a fetch."""
         try:
             with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
                 used = {self._key(diff_id) for image in self.images() + self._in_use() for diff_id in image.layers}
