@@ -392,7 +392,7 @@ def test_pruning_spares_layers_of_an_image_that_is_being_fetched(registry: Regis
     name = ImageName.parse(registry.push("a:1", [layer(("one", b"")), layer(("two", b""))]))
     deadline = time.monotonic() + MINUTE
     with closing(RegistrySource(name, deadline)) as source:
-        image = store.add(name, source, deadline=deadline, on_layer=lambda _: ImageStore().prune(max_bytes=0) and None)
+        image = store.add(name, source, deadline=deadline, on_layer=lambda _: store.prune(max_bytes=0).clear())
     assert store.find(str(name)) == image
 
 

@@ -236,7 +236,8 @@ class ImageStore:
             with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
                 used = {self._key(diff_id) for image in self.images() + self._in_use() for diff_id in image.layers}
                 unused = [entry for entry in self.folder.glob("*/") if entry.name not in used]
-                trash = Path(tempfile.mkdtemp(prefix="removed-", dir=self.folder)) if unused else None
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                trash = Path(tempfile.mkdtemp(prefix="removed-", dir=self.folder))
                 for entry in unused:
                     entry.rename(trash / entry.name)
                 for download in self._downloads.glob("*"):
@@ -244,15 +245,19 @@ class ImageStore:
         except BlockingIOError:
             log.warning("images are being fetched; layers without an image stay until the next prune")
             return False
-        if trash:
-            remove_entry(trash)
+        remove_entry(trash)
         return True
 
     @contextlib.contextmanager
     def _locked(self, how: int) -> Iterator[None]:
         """Hold the store's lock: shared to add and to use images, exclusive, for a moment, to choose what to remove."""
-        self._names.mkdir(parents=True, exist_ok=True)
-        with (self._names / "lock").open("a") as file:
+        try:
+            self._names.mkdir(parents=True, exist_ok=True)
+            file = (self._names / "lock").open("a")
+        except OSError as error:
+            text = f"cannot use the cache: {error}. Set SWE_GYM_CACHE to a writable folder"
+            raise SandboxStartError(text, reason="setup", retryable=True) from error
+        with file:
             fcntl.flock(file, how)
             yield
 
