@@ -63,7 +63,10 @@ def build_once(kind: str, key: str, build: Callable[[Path], None], *, deadline: 
     except TimeoutError as error:
         raise SandboxStartError(f"cannot build {entry.name}: {error}", reason="timeout", retryable=True) from error
     except OSError as error:
-        raise SandboxStartError(f"cannot build {entry.name}: {error}", reason="setup", retryable=True) from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = f". Free space on the disk of {entry.parent}, or set SWE_GYM_CACHE to another disk" if full else ""
+        reason = "capacity" if full else "setup"
+        raise SandboxStartError(f"cannot build {entry.name}: {error}{fix}", reason=reason, retryable=True) from error
     return content
 
 

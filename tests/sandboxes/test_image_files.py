@@ -7,13 +7,18 @@ import os
 import stat
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import IO
 
 import pytest
 
 from swe_gym.sandboxes import SandboxSpec, open_sandbox
+from swe_gym.sandboxes.local import problem
+from swe_gym.sandboxes.local.forkserver import launch
+from swe_gym.sandboxes.local.image import launch_config
 from swe_gym.testing.sandbox_contract.case import ok
 
 ADDED = ("/proc", "/sys", "/dev", "/.dockerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab", "/etc")
@@ -111,6 +116,33 @@ def relevant(found: dict[str, Entry]) -> dict[str, Entry]:
         for path, facts in found.items()
         if path not in ADDED and not path.startswith(("/proc/", "/sys/", "/dev/"))
     }
+
+
+def test_links_of_an_image_never_lead_to_the_host(tmp_path: Path) -> None:
+    """What is added to an image, such as /etc/hosts, is added before its root is ours."""
+    if problem("namespace"):
+        pytest.skip(f"no tier namespace on this machine: {problem('namespace')}")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp is hidden at that time
+        host = Path(name)
+        (host / "file").write_text("text")
+        (host / "folder").mkdir(0o700)
+        layer = tmp_path / "layer"
+        (layer / "etc").mkdir(parents=True)
+        (layer / "etc/hosts").symlink_to(host / "file")
+        other = tmp_path / "other"
+        other.mkdir()
+        os.mkfifo(layer / "etc/hostname")
+        (layer / "etc/resolv.conf").symlink_to("../run/missing/resolv.conf")
+        for place in ("tmp", "dev", "proc", "sys", "work"):
+            (layer / place).symlink_to(host / "folder" / place)
+        spec = SandboxSpec(workdir="/work/inner", network="egress")
+        deadline = time.monotonic() + 60.0
+        stream, supervisor = launch(launch_config(spec, [layer, other, layer]), deadline)  # one layer comes twice
+        stream.close()
+        supervisor.end()
+        assert (host / "file").read_text() == "text"
+        assert os.listdir(host / "folder") == []
+        assert stat.S_IMODE((host / "folder").stat().st_mode) == 0o700
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps owners")

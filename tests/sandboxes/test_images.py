@@ -19,7 +19,7 @@ from servers.registry import Registry, layer
 from swe_gym.errors import SandboxStartError, UsageError
 from swe_gym.sandboxes.images import ImageStore, StoredImage
 from swe_gym.sandboxes.images.names import MIRRORS, ImageName
-from swe_gym.sandboxes.images.sources import ArchiveSource
+from swe_gym.sandboxes.images.sources import ArchiveSource, RegistrySource
 
 pytest.importorskip("docker", reason="fetching needs docker-py")
 
@@ -75,6 +75,18 @@ def test_names_are_completed_as_docker_does(name: str, complete: str) -> None:
     assert str(ImageName.parse(name)) == complete
 
 
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        ("python", "registry-1.docker.io"),
+        ("registry-1.docker.io/library/python", "registry-1.docker.io"),
+        ("cr.mydocker.io/a", "cr.mydocker.io"),
+    ],
+)
+def test_only_docker_hub_has_other_hosts(name: str, host: str) -> None:
+    assert ImageName.parse(name).url.startswith(f"https://{host}/v2/")
+
+
 @pytest.mark.parametrize("name", ["", "UPPER", "a b", "a:", "a@sha256:12", "../a", "a//b", "a:b:c", "http://a/b"])
 def test_other_texts_are_no_names(name: str) -> None:
     with pytest.raises(UsageError, match="not an image name"):
@@ -98,7 +110,7 @@ def test_a_layer_keeps_files_modes_links_and_times(registry: Registry) -> None:
         (member("hard", tarfile.LNKTYPE, linkname="folder/tool"), b""),
         (member("pipe", tarfile.FIFOTYPE, mode=0o600), b""),
         (member("sp\udce4m"), b"not UTF-8"),
-        (member("xattr", pax_headers={"SCHILY.xattr.user.note": "kept"}), b""),
+        (member("xattr", pax_headers={"SCHILY.xattr.user.note": "kept", "SCHILY.xattr.user.overlay.opaque": "y"}), b""),
     )
     root = top(pull(registry.push("a:1", [data])))
     assert stat.S_IMODE((root / "folder").stat().st_mode) == 0o550
@@ -109,6 +121,7 @@ def test_a_layer_keeps_files_modes_links_and_times(registry: Registry) -> None:
     assert os.readlink(root / "folder/link") == "../nowhere"
     assert (root / "pipe").is_fifo()
     assert os.getxattr(root / "xattr", "user.note") == b"kept"
+    assert "user.overlay.opaque" not in os.listxattr(root / "xattr")
     assert b"sp\xe4m" in os.listdir(os.fsencode(root))
 
 
@@ -159,6 +172,8 @@ def test_a_later_member_replaces_an_earlier_one(registry: Registry) -> None:
         ("f", b"file"),
         ("d", b"file"),
         (member("d", tarfile.DIRTYPE, mode=0o700), b""),
+        (member("e/e", tarfile.DIRTYPE), b""),
+        (member("e", tarfile.SYMTYPE, linkname="/nowhere"), b""),
     )
     root = top(pull(registry.push("a:1", [data])))
     assert (root / "a").is_symlink()
@@ -234,6 +249,51 @@ def test_a_silent_registry_ends_by_the_deadline(registry: Registry) -> None:
     with pytest.raises(SandboxStartError) as caught:
         pull(registry.push("a:1", [layer(("x", b""))]), seconds=0.5)
     assert (caught.value.reason, caught.value.retryable) == ("timeout", True)
+
+
+@pytest.mark.parametrize("broken", ["layer", "blob", "no size", "no layers", "Env"])
+def test_invalid_manifests_and_configurations_are_refused(registry: Registry, broken: str, tmp_path: Path) -> None:
+    """The digests in them become names of files, so a wrong one could name any."""
+    victim = tmp_path / "victim"
+    victim.write_text("text")
+    name = registry.push("a:1", [layer(("x", b"text"))], Env=[1] if broken == "Env" else [])
+    kind, data = registry.manifests["a/1"]
+    manifest = json.loads(data)
+    if broken == "layer":
+        config = registry.blobs[manifest["config"]["digest"]]
+        right = json.loads(config)["rootfs"]["diff_ids"][0]
+        manifest["config"]["digest"] = registry.keep(config.replace(right.encode(), b"../victim"))
+    elif broken == "blob":
+        manifest["layers"][0] = {"digest": str(victim), "size": 4}
+    elif broken == "no size":
+        del manifest["layers"][0]["size"]
+    elif broken == "no layers":
+        del manifest["layers"]
+    registry.manifests["a/1"] = kind, json.dumps(manifest).encode()
+    with pytest.raises(SandboxStartError, match=r"the manifest or configuration of image .* is invalid") as caught:
+        pull(name)
+    assert caught.value.reason == "image"
+    assert victim.read_text() == "text"
+
+
+def test_a_blob_longer_than_its_manifest_says_is_cut_off(registry: Registry) -> None:
+    name = registry.push("a:1", [layer(("x", b"text"))])
+    blob = list(registry.blobs)[1]
+    registry.blobs[blob] += b"x" * 100_000
+    with pytest.raises(SandboxStartError, match="sent more than the"):
+        pull(name)
+
+
+def test_a_missing_credential_helper_is_named(registry: Registry, tmp_path: Path) -> None:
+    registry.login = None
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker/config.json").write_text(json.dumps({"credsStore": "nowhere"}))
+    name = registry.push("a:1", [layer(("x", b"text"))])
+    with (
+        pytest.warns(UserWarning, match="nowhere"),
+        pytest.raises(UsageError, match=r"nowhere.* Fix or remove credsStore"),
+    ):
+        pull(name)
 
 
 @pytest.mark.parametrize("broken", ["content", "not gzip", "not tar", "config"])
@@ -326,3 +386,27 @@ def test_pruning_spares_images_in_use_and_shared_layers(registry: Registry, stor
     assert not store.layers(second)[-1].exists()
     assert store.prune(max_bytes=0) == [first.name]
     assert list(store.folder.glob("*/")) == []
+
+
+def test_pruning_spares_layers_of_an_image_that_is_being_fetched(registry: Registry, store: ImageStore) -> None:
+    name = ImageName.parse(registry.push("a:1", [layer(("one", b"")), layer(("two", b""))]))
+    deadline = time.monotonic() + MINUTE
+    with closing(RegistrySource(name, deadline)) as source:
+        image = store.add(name, source, deadline=deadline, on_layer=lambda _: store.prune(max_bytes=0).clear())
+    assert store.find(str(name)) == image
+
+
+def test_pruning_spares_images_in_use_whose_name_has_moved(registry: Registry, store: ImageStore) -> None:
+    first = pull(registry.push("a:1", [layer(("one", b""))]))
+    with store.using(first) as folders:
+        registry.push("a:1", [layer(("two", b""))])
+        name = ImageName.parse(first.name)
+        deadline = time.monotonic() + MINUTE
+        with closing(RegistrySource(name, deadline)) as source:
+            store.add(name, source, deadline=deadline)
+        store.prune(max_bytes=0)
+        assert os.listdir(folders[0]) == ["one"]
+    store.prune([first.name])
+    assert list(store.folder.glob("*/")) == []
+    with pytest.raises(SandboxStartError, match="was removed"), store.using(first):
+        pass

@@ -54,8 +54,8 @@ class Registry(LoopbackServer):
         document = {"config": config, "rootfs": {"type": "layers", "diff_ids": [digest(data) for data in layers]}}
         manifest = {
             "schemaVersion": 2,
-            "config": {"digest": self._keep(json.dumps(document).encode())},
-            "layers": [{"digest": self._keep(blob), "size": len(blob)} for blob in blobs],
+            "config": {"digest": self.keep(json.dumps(document).encode())},
+            "layers": [{"digest": self.keep(blob), "size": len(blob)} for blob in blobs],
         }
         kind, data = MANIFEST, json.dumps(manifest).encode()
         repository, _, tag = name.partition(":")
@@ -66,7 +66,8 @@ class Registry(LoopbackServer):
         self.manifests[f"{repository}/{tag}"] = kind, data
         return f"{self.host}/{name}"
 
-    def _keep(self, data: bytes) -> str:
+    def keep(self, data: bytes) -> str:
+        """Add a blob; return its digest."""
         self.blobs[digest(data)] = data
         return digest(data)
 

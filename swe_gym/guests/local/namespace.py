@@ -112,22 +112,41 @@ class Root:
     def source(self, path: str) -> str:
         return f"/proc/self/fd/{self.sources[path]}" if path in self.sources else path
 
+    def place(self, path: str) -> str:
+        """Return where a path of the new root is now. Links lead within the new root, as they will in the sandbox."""
+        done, names = "", path.split("/")[::-1]
+        for _ in range(1000):  # more than the names of a path and its links
+            if not names:
+                return self.root + done
+            name = names.pop()
+            here = f"{self.root}{done}/{name}"
+            if name == "..":
+                done = done.rpartition("/")[0]
+            elif name in ("", "."):
+                continue
+            elif os.path.islink(here):
+                link = os.readlink(here)
+                done = "" if link.startswith("/") else done
+                names += link.split("/")[::-1]
+            else:
+                done += "/" + name
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
     def folder(self, path: str, mode: int = 0o755) -> str:
-        target = self.root + path
+        target = self.place(path)
         os.makedirs(target, exist_ok=True)
         os.chmod(target, mode)
         return target
 
     def bind(self, path: str, target: "str | None" = None) -> None:
         """Mount a host file or folder, read-only, at `target` (default: the same path)."""
-        source, target = self.source(path), self.root + (target or path)
+        source, place = self.source(path), self.place(target or path)
         if os.path.isdir(source):
-            os.makedirs(target, exist_ok=True)
+            os.makedirs(place, exist_ok=True)
         else:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            open(target, "a").close()
-        mount(source, target, flags=MS_BIND | MS_REC)
-        make_read_only(target)
+            self.write(target or path, "")
+        mount(source, place, flags=MS_BIND | MS_REC)
+        make_read_only(place)
 
     def overlay(self, path: str, target: "str | None" = None) -> None:
         """Mount a held host folder copy-on-write."""
@@ -139,12 +158,17 @@ class Root:
 
     def hide(self, path: str) -> None:
         """Mount an empty folder over one, if it exists in the new root."""
-        if os.path.isdir(self.root + path):
-            mount("tmpfs", self.root + path, "tmpfs", linux.MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=755")
+        place = self.place(path)
+        if os.path.isdir(place):
+            mount("tmpfs", place, "tmpfs", linux.MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=755")
 
     def write(self, path: str, text: str) -> None:
-        self.folder(os.path.dirname(path))
-        with open(self.root + path, "w") as file:
+        """Write a new file, in place of any, which may be a pipe."""
+        place = self.place(path)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(place)
+        with open(place, "x") as file:
             file.write(text)
 
     def enter(self) -> None:
@@ -186,8 +210,7 @@ def build(config: "dict[str, Any]", files: "int | None") -> None:
     else:
         host_folders(root, config)
     devices(root)
-    root.folder("/proc")
-    mount("proc", root.root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount("proc", root.folder("/proc"), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     root.enter()
     limit(config["pids"], config["disk_mb"])
     protect_proc()
@@ -198,8 +221,7 @@ def build(config: "dict[str, Any]", files: "int | None") -> None:
 
 def image_folders(root: Root, config: "dict[str, Any]") -> None:
     """Add to an image's files what a container engine adds: host names, /sys, and an empty /dev."""
-    if not os.path.isdir(root.root + config["workdir"]):
-        root.folder(config["workdir"])
+    os.makedirs(root.place(config["workdir"]), exist_ok=True)
     for path in ("/tmp", "/var/tmp"):
         root.folder(path, 0o1777)
     names(root, config["network"])
@@ -263,10 +285,10 @@ def devices(root: Root) -> None:
     for name in DEVICES:
         root.bind("/dev/" + name)
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
-        os.symlink("/proc/self/" + target, f"{root.root}/dev/{name}")
+        os.symlink("/proc/self/" + target, root.place("/dev/" + name))
     options = "newinstance,ptmxmode=0666,mode=0620,max=64"  # all sandboxes share the kernel's few thousand
     mount("devpts", root.folder("/dev/pts"), "devpts", MS_NOSUID | MS_NOEXEC, options)
-    os.symlink("pts/ptmx", root.root + "/dev/ptmx")
+    os.symlink("pts/ptmx", root.place("/dev/ptmx"))
 
 
 def limit(pids: int, disk_mb: int) -> None:

@@ -63,8 +63,10 @@ class Unpacker:
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
                 self.add(archive, member)
+                archive.members.clear()  # a layer may have millions
         for path, member in sorted(self.folders.items(), reverse=True):
-            self.set_status(path, member)
+            if os.path.isdir(path) and not os.path.islink(path):  # later members may have replaced it
+                self.set_status(path, member)
         while stream.read(1 << 20):
             pass  # padding after the archive's end, which the digest covers
 
@@ -114,7 +116,7 @@ class Unpacker:
         if self.privileged:
             os.chown(path, member.uid, member.gid, follow_symlinks=False)
         for name, value in member.pax_headers.items():
-            if name.startswith(XATTR):
+            if name.startswith(XATTR) and ".overlay." not in name:  # no layer speaks for our file system
                 set_attribute(path, name[len(XATTR) :], value.encode("utf-8", "surrogateescape"))
         if not member.issym():
             os.chmod(path, member.mode & 0o7777)

@@ -7,12 +7,15 @@ from typing import NamedTuple, Self
 from ...errors import UsageError
 
 DOCKER_HUB = "docker.io"
+DOCKER_HOSTS = ("registry-1.docker.io", "index.docker.io")
+"""Host of its API, and its old name."""
 MIRRORS = "SWE_GYM_REGISTRY_MIRRORS"
 """Environment variable of mirrors: "docker.io=mirror.example.com,ghcr.io=http://10.0.0.1:5000"."""
 
 _NAME = re.compile(
     r"(?:(?P<registry>localhost(?::\d+)?|[A-Za-z0-9-]+(?:(?:\.[A-Za-z0-9-]+)+(?::\d+)?|:\d+))/)?(?P<repository>[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)"
-    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
+    re.ASCII,
 )
 
 
@@ -42,7 +45,7 @@ class ImageName(NamedTuple):
         if not found:
             raise UsageError(f"{name!r} is not an image name, such as python:3.11 or ghcr.io/owner/image@sha256:...")
         registry, repository, tag, digest = (found[part] or "" for part in cls._fields)
-        registry = registry.replace("index.docker.io", DOCKER_HUB) or DOCKER_HUB
+        registry = DOCKER_HUB if registry in ("", *DOCKER_HOSTS) else registry
         if registry == DOCKER_HUB and "/" not in repository:
             repository = f"library/{repository}"
         return cls(registry, repository, tag or ("" if digest else "latest"), digest)
@@ -56,7 +59,7 @@ class ImageName(NamedTuple):
         """The address of the repository's API, at a mirror if one is configured."""
         pairs = (pair.partition("=") for pair in os.environ.get(MIRRORS, "").split(",") if pair)
         mirrors = {name.strip(): mirror.strip().rstrip("/") for name, _, mirror in pairs}
-        host = mirrors.get(self.registry) or self.registry.replace(DOCKER_HUB, "registry-1.docker.io")
+        host = mirrors.get(self.registry) or (DOCKER_HOSTS[0] if self.registry == DOCKER_HUB else self.registry)
         if "://" not in host:
             here = host.partition(":")[0] in ("localhost", "127.0.0.1")
             host = f"{'http' if here else 'https'}://{host}"

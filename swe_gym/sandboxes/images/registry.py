@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...errors import MissingDependency, SandboxStartError
+from ...errors import MissingDependency, SandboxStartError, UsageError
 from ...types import JsonObject
 from .names import DOCKER_HUB, ImageName
 
 try:
     import docker.auth
+    import docker.errors
     import requests
 except ImportError as error:
     raise MissingDependency(f"fetching images needs docker-py: pip install 'swe-gym[docker]' ({error})") from error
@@ -90,13 +91,13 @@ class Registry:
             if have >= size:
                 return
             try:
-                self._append(digest, have, path)
+                self._append(digest, size, have, path)
             except (requests.RequestException, ConnectionError) as error:
                 self._wait(pause, f"blob {digest}: {error}")
         if path.stat().st_size < size:
             raise self._error("setup", f"ended blob {digest} too early", retryable=True)
 
-    def _append(self, digest: str, have: int, path: Path) -> None:
+    def _append(self, digest: str, size: int, have: int, path: Path) -> None:
         with self._get(f"blobs/{digest}", {"Range": f"bytes={have}-"} if have else {}) as reply:
             if have and reply.status_code != 206:
                 path.unlink()  # the registry cannot resume
@@ -104,6 +105,8 @@ class Registry:
                 for chunk in reply.iter_content(CHUNK):
                     file.write(chunk)
                     self._check_time()
+                    if file.tell() > size:
+                        raise self._error("image", f"sent more than the {size} bytes of blob {digest}")
 
     @contextlib.contextmanager
     def _get(self, path: str, headers: dict[str, str]) -> Iterator[requests.Response]:
@@ -121,7 +124,7 @@ class Registry:
                 if reply.status_code != 429 and reply.status_code < 500:
                     raise self._refusal(reply)
                 after = reply.headers.get("Retry-After", "")
-                self._wait(float(after) if pause and after.isdigit() else pause, f"status {reply.status_code}")
+                self._wait(float(after) if pause and after.isdecimal() else pause, f"status {reply.status_code}")
 
     def _authorized(self, url: str, headers: dict[str, str]) -> requests.Response:
         reply = self._send(url, {**headers, **self._headers})
@@ -152,7 +155,13 @@ class Registry:
 
     def _credentials(self) -> tuple[str, str] | None:
         config = docker.auth.load_config()
-        found = docker.auth.resolve_authconfig(config, AUTH_KEYS.get(self.name.registry, self.name.registry))
+        try:
+            found = docker.auth.resolve_authconfig(config, AUTH_KEYS.get(self.name.registry, self.name.registry))
+        except docker.errors.DockerException as error:
+            text = (
+                f"the login for {self.name.registry} cannot be read: {error}. Fix or remove credsStore and credHelpers "
+            )
+            raise UsageError(text + "in Docker's config.json (~/.docker, or DOCKER_CONFIG)") from error
         return (found["username"], found["password"]) if found and found.get("username") else None
 
     def _wait(self, pause: float | None, why: str) -> None:

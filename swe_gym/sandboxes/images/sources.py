@@ -10,15 +10,20 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Annotated, Literal
+
+from pydantic import Field, NonNegativeInt
 
 from ...errors import SandboxStartError, UsageError
-from ...types import JsonObject
+from ...types import Frozen, JsonObject
 from ..lent_python import ARCHITECTURES
 from .names import ImageName
 
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+"""A digest. It becomes the name of a file or folder, so no other text may pass for one."""
 
-class Blob(NamedTuple):
+
+class Blob(Frozen):
     """A layer, as its source has it.
 
     Attributes:
@@ -28,9 +33,9 @@ class Blob(NamedTuple):
         place: Path in an archive.
     """
 
-    diff_id: str
-    digest: str
-    size: int
+    diff_id: Digest
+    digest: Digest | Literal[""] = ""
+    size: NonNegativeInt
     place: str = ""
 
 
@@ -65,6 +70,10 @@ class RegistrySource(ImageSource):
         from .registry import Registry  # needs an extra
 
         self._registry = Registry(name, deadline)
+        with reading(str(name)):
+            self._read(name)
+
+    def _read(self, name: ImageName) -> None:
         data, manifest = self._registry.manifest(name.digest or name.tag)
         check_digest(data, name.digest, str(name))
         if "manifests" in manifest:
@@ -109,7 +118,8 @@ class ArchiveSource(ImageSource):
             raise UsageError(f"{path}: not an image archive: {error}") from error
         self._path = path
         try:
-            self._read_image(name)
+            with reading(str(path)):
+                self._read_image(name)
         except BaseException:
             self._archive.close()
             raise
@@ -133,7 +143,8 @@ class ArchiveSource(ImageSource):
         diff_ids = json.loads(self.config)["rootfs"]["diff_ids"]
         places = found[0]["Layers"]
         self.blobs = tuple(
-            Blob(diff_id, "", self._members[place].size, place) for diff_id, place in zip(diff_ids, places, strict=True)
+            Blob(diff_id=diff_id, size=self._members[place].size, place=place)
+            for diff_id, place in zip(diff_ids, places, strict=True)
         )
 
     def _read_layout(self, name: ImageName | None) -> None:
@@ -183,6 +194,18 @@ def engine_source(image: str, folder: Path, base_url: str | None = None) -> Iter
             yield source
 
 
+@contextlib.contextmanager
+def reading(image: str) -> Iterator[None]:
+    """Raise `SandboxStartError` if a manifest or a configuration, which others wrote, is not what it should be."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        text = f"the manifest or configuration of image {image!r} is invalid: {error!r}"
+        raise SandboxStartError(text, reason="image") from error
+
+
 def check_digest(data: bytes, wanted: str, name: str) -> None:
     """Raise `SandboxStartError` unless the data has the digest, if there is one."""
     found = f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -193,7 +216,8 @@ def check_digest(data: bytes, wanted: str, name: str) -> None:
 def _blobs(config: bytes, manifest: JsonObject) -> tuple[Blob, ...]:
     diff_ids = json.loads(config)["rootfs"]["diff_ids"]
     layers: list[JsonObject] = manifest["layers"]
-    return tuple(Blob(diff_id, layer["digest"], layer["size"]) for diff_id, layer in zip(diff_ids, layers, strict=True))
+    pairs = zip(diff_ids, layers, strict=True)
+    return tuple(Blob(diff_id=diff_id, digest=layer["digest"], size=layer["size"]) for diff_id, layer in pairs)
 
 
 def _for_this_machine(manifests: list[JsonObject], name: str) -> str:
@@ -232,5 +256,5 @@ def decompressed(stream: IO[bytes]) -> IO[bytes]:
     except ImportError as error:
         text = "a layer of the image is compressed with Zstandard: pip install zstandard"
         raise SandboxStartError(text, reason="image") from error
-    reader: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(stream)
+    reader: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
     return reader

@@ -13,6 +13,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zlib
@@ -27,7 +28,7 @@ from ...cache import build_once, cache_folder, remove_entry
 from ...errors import SandboxStartError
 from ...types import Frozen, JsonObject
 from .names import ImageName
-from .sources import Blob, ImageSource, RegistrySource, decompressed
+from .sources import Blob, Digest, ImageSource, RegistrySource, decompressed, reading
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class StoredImage(Frozen):
 
     name: str
     digest: str
-    layers: tuple[str, ...]
+    layers: tuple[Digest, ...]
     env: dict[str, str]
     user: str
     workdir: str
@@ -61,6 +62,11 @@ class StoredImage(Frozen):
     @classmethod
     def read(cls, name: ImageName, source: ImageSource) -> Self:
         """Describe an image that a source has."""
+        with reading(str(name)):
+            return cls._read(name, source)
+
+    @classmethod
+    def _read(cls, name: ImageName, source: ImageSource) -> Self:
         document: JsonObject = json.loads(source.config)
         config = document.get("config") or {}
         pairs = (pair.partition("=") for pair in config.get("Env") or ())
@@ -152,20 +158,32 @@ class ImageStore:
             self._fetch(source, blob, deadline)
             on_layer(blob)
 
-        with ThreadPoolExecutor(FETCHES) as threads:
+        with reading(str(name)):
+            text = image.model_dump_json()
+        with self._locked(fcntl.LOCK_SH), ThreadPoolExecutor(FETCHES) as threads:
             for _ in threads.map(fetch, source.blobs):
                 pass
-        self._names.mkdir(parents=True, exist_ok=True)
-        write_text(self._file(name), image.model_dump_json())
+            write_text(self._file(name), text)
         return image
 
     @contextlib.contextmanager
     def using(self, image: StoredImage) -> Iterator[list[Path]]:
-        """Yield the folders of an image's layers, lowest first; meanwhile no process removes the image."""
-        path = self._file(ImageName.parse(image.name))
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
-            os.utime(path)  # `prune` removes what was not used for longest
+        """Yield the folders of an image's layers, lowest first; meanwhile no process removes them.
+
+        Raises:
+            SandboxStartError: The image has just been removed.
+        """
+        with contextlib.ExitStack() as stack:
+            with self._locked(fcntl.LOCK_SH):
+                if not all(map(os.path.isdir, self.layers(image))):
+                    text = f"image {image.name!r} was removed while a sandbox started"
+                    raise SandboxStartError(text, reason="setup", retryable=True)
+                path = self._names / f"{self._key(image.digest)}.use"
+                if not path.exists():
+                    write_text(path, image.model_dump_json())
+                fcntl.flock(stack.enter_context(path.open()), fcntl.LOCK_SH)
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self._file(ImageName.parse(image.name)))  # `prune` removes what was not used for longest
             yield self.layers(image)
 
     def prune(self, names: Sequence[str] = (), *, max_bytes: int | None = None) -> list[str]:
@@ -179,13 +197,11 @@ class ImageStore:
             The names of the removed images.
         """
         removed = [str(name) for name in map(ImageName.parse, names) if self._remove(name)]
-        self._remove_unused_layers()
         files = sorted(self._names.glob("*.json"), key=lambda file: file.stat().st_mtime)
-        while max_bytes is not None and files and self.disk_usage() > max_bytes:
+        while self._remove_unused_layers() and max_bytes is not None and files and self.disk_usage() > max_bytes:
             name = StoredImage.model_validate_json(files.pop(0).read_text()).name
             if self._remove(ImageName.parse(name)):
                 removed.append(name)
-                self._remove_unused_layers()
         return removed
 
     def disk_usage(self) -> int:
@@ -198,19 +214,52 @@ class ImageStore:
     def _remove(self, name: ImageName) -> bool:
         """Remove an image's name, unless a sandbox uses it."""
         path = self._file(name)
-        try:
-            with path.open() as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-        except (FileNotFoundError, BlockingIOError):
+        if not path.exists() or str(name) in [image.name for image in self._in_use()]:
             return False
+        path.unlink()
         return True
 
-    def _remove_unused_layers(self) -> None:
-        used = {self._key(diff_id) for image in self.images() for diff_id in image.layers}
-        for entry in self.folder.glob("*/"):
-            if entry.name not in used:
-                remove_entry(entry)
+    def _in_use(self) -> list[StoredImage]:
+        """Return the images of all sandboxes. Their names may belong to newer images by now."""
+        found = []
+        for path in self._names.glob("*.use"):
+            with path.open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    found.append(StoredImage.model_validate_json(file.read()))
+        return found
+
+    def _remove_unused_layers(self) -> bool:
+        """Remove layers that no image and no sandbox has, and parts of downloads. Return False during a fetch."""
+        try:
+            with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                used = {self._key(diff_id) for image in self.images() + self._in_use() for diff_id in image.layers}
+                unused = [entry for entry in self.folder.glob("*/") if entry.name not in used]
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                trash = Path(tempfile.mkdtemp(prefix="removed-", dir=self.folder))
+                for entry in unused:
+                    entry.rename(trash / entry.name)
+                for download in self._downloads.glob("*"):
+                    download.unlink()
+        except BlockingIOError:
+            log.warning("images are being fetched; layers without an image stay until the next prune")
+            return False
+        remove_entry(trash)
+        return True
+
+    @contextlib.contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        """Hold the store's lock: shared to add and to use images, exclusive, for a moment, to choose what to remove."""
+        try:
+            self._names.mkdir(parents=True, exist_ok=True)
+            file = (self._names / "lock").open("a")
+        except OSError as error:
+            text = f"cannot use the cache: {error}. Set SWE_GYM_CACHE to a writable folder"
+            raise SandboxStartError(text, reason="setup", retryable=True) from error
+        with file:
+            fcntl.flock(file, how)
+            yield
 
     def _fetch(self, source: ImageSource, blob: Blob, deadline: float) -> None:
         def build(folder: Path) -> None:

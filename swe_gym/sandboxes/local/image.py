@@ -128,7 +128,7 @@ def launch_config(spec: SandboxSpec, layers: Sequence[Path], user: str = "") -> 
     return {
         "tier": "namespace",
         "image": True,
-        "layers": [str(folder) for folder in reversed(layers)],
+        "layers": list(dict.fromkeys(map(str, reversed(layers)))),  # an overlay refuses a layer that comes twice
         "user": user,
         "workdir": spec.workdir,
         "workspace": "",
