@@ -183,11 +183,11 @@ def test_a_later_member_replaces_an_earlier_one(registry: Registry) -> None:
 
 def test_layers_are_shared_and_fetched_once(registry: Registry) -> None:
     shared = layer(("base", b"base"))
-    first = pull(registry.push("a:1", [shared, layer(("one", b""))], Env=["A=b=c"], User="me", WorkingDir="/w"))
+    first = pull(registry.push("a:1", [shared, layer(("one", b""))], Env=["A=b=c"], User="me"))
     second = pull(registry.push("b:1", [shared, layer(("two", b""))]))
     blobs = [path for path in registry.paths() if "/blobs/" in path]
     assert len(blobs) == len(set(blobs)) == 5  # three layers, two configurations
-    assert (first.env, first.user, first.workdir) == ({"A": "b=c"}, "me", "/w")
+    assert (first.env, first.user) == ({"A": "b=c"}, "me")
     assert ImageStore().layers(first)[0] == ImageStore().layers(second)[0]
     seen = len(registry.requests)
     assert pull(first.name) == first

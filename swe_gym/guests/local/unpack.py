@@ -63,7 +63,7 @@ class Unpacker:
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
                 self.add(archive, member)
-                archive.members.clear()  # a layer may have millions
+                archive.members.clear()  # type: ignore[attr-defined]  # not in typeshed; a layer may have millions
         for path, member in sorted(self.folders.items(), reverse=True):
             if os.path.isdir(path) and not os.path.islink(path):  # later members may have replaced it
                 self.set_status(path, member)

@@ -47,7 +47,6 @@ class StoredImage(Frozen):
         layers: Digests of its layers' contents, lowest first.
         env: Variables of its commands.
         user: User of its commands; empty is root.
-        workdir: Folder of its commands.
         size: Bytes of its compressed layers.
     """
 
@@ -56,7 +55,6 @@ class StoredImage(Frozen):
     layers: tuple[Digest, ...]
     env: dict[str, str]
     user: str
-    workdir: str
     size: int
 
     @classmethod
@@ -76,7 +74,6 @@ class StoredImage(Frozen):
             layers=tuple(blob.diff_id for blob in source.blobs),
             env={key: value for key, _, value in pairs},
             user=config.get("User") or "",
-            workdir=config.get("WorkingDir") or "/",
             size=sum(blob.size for blob in source.blobs),
         )
 
