@@ -275,6 +275,9 @@ def test_close_in_another_thread_ends_a_step_and_frees_the_sandbox() -> None:
         (["CartPole-v1"], "must be texts"),
         (["SWE/Toy-v0", "--no-token", "--host", "0.0.0.0"], "--no-token needs a loopback address"),
         (["SWE/Toy-v0", "--host", "nowhere.invalid"], "cannot listen"),
+        (["SWE/Toy-v0", "--tls-cert", __file__], "cannot be read"),
+        (["SWE/Toy-v0", "--tls-key", __file__], "needs its certificate"),
+        (["SWE/Toy-v0", "--sandbox-option", "api_key=SECRET", "bogus=1"], "argument 'bogus'"),
     ],
 )
 def test_mistakes_are_told_before_anything_listens(
@@ -282,7 +285,15 @@ def test_mistakes_are_told_before_anything_listens(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["serve", *arguments])
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert message in said.err
+    assert "SECRET" not in said.err
+    assert said.out == ""
+
+
+def test_an_empty_token_is_no_token() -> None:
+    with pytest.raises(UsageError, match="the token is empty"):
+        EnvServer(micro(), port=0, token="")
 
 
 def test_another_library_s_environment_can_be_served() -> None:
