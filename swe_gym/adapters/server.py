@@ -68,8 +68,7 @@ class EnvServer:
         url: Address of the server.
 
     Raises:
-        UsageError: The environment cannot be made, the token is empty, the certificate is invalid, or the port is in
-            use.
+        UsageError: The environment cannot be made, the token or the certificate is invalid, or the port is in use.
     """
 
     def __init__(
@@ -85,8 +84,9 @@ class EnvServer:
         certificate: Path | None = None,
         key: Path | None = None,
     ) -> None:
-        if token == "":
-            raise UsageError("the token is empty: pass None to accept every client")
+        token = token and token.strip()
+        if token is not None and not (token and token.isprintable()):
+            raise UsageError("the token must be one line of text; None accepts every client")
         self._make, self._token = make, token
         self._limit, self._idle = sessions, idle
         self._hosts = {"localhost", *(name.lower() for name in allowed_hosts)}

@@ -291,9 +291,18 @@ def test_mistakes_are_told_before_anything_listens(
     assert said.out == ""
 
 
-def test_an_empty_token_is_no_token() -> None:
-    with pytest.raises(UsageError, match="the token is empty"):
-        EnvServer(micro(), port=0, token="")
+@pytest.mark.parametrize("token", ["", "\n", "two\nlines"])
+def test_a_token_that_is_not_one_line_is_refused(token: str) -> None:
+    with pytest.raises(UsageError, match="one line of text"):
+        EnvServer(micro(), port=0, token=token)
+
+
+def test_a_token_read_from_a_file_may_end_with_a_line_break(server: EnvServer) -> None:
+    with contextlib.closing(RemoteEnv(server.url, token=f"{TOKEN}\n")) as env:
+        env.reset()
+    with pytest.raises(UsageError, match="a line break") as raised:
+        RemoteEnv(server.url, token=f"{TOKEN}\n{TOKEN}")
+    assert TOKEN not in str(raised.value)
 
 
 def test_another_library_s_environment_can_be_served() -> None:
