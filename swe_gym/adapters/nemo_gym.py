@@ -12,17 +12,17 @@ import json
 from typing import Annotated, Any
 
 import typer
-from fastapi import Body, Request
 from gymnasium.error import ResetNeeded
 from pydantic import ConfigDict
 
-from ..errors import MissingDependency
+from ..errors import MissingDependency, SweGymError
 from ..types import JsonObject
 from .aio import in_thread
 from .session import Session, make_env
 
 try:
     import uvicorn
+    from fastapi import Body, Request
     from nemo_gym.base_resources_server import BaseResourcesServerConfig
     from nemo_gym.config_types import BaseServerConfig
     from nemo_gym.openai_utils import NeMoGymResponse
@@ -131,15 +131,26 @@ def _message(text: str, calls: list[Any]) -> str:
     return json.dumps({"role": "assistant", "content": text, "tool_calls": tools})
 
 
+def _value(text: str) -> Any:
+    """Return a value from the command line: JSON, or a plain string."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def main(
     env_id: Annotated[str, typer.Argument(metavar="ID")] = "SWE/Toy-v0",
-    options: Annotated[list[str] | None, typer.Argument(metavar="NAME=JSON")] = None,
+    options: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE")] = None,
     host: str = "127.0.0.1",
     port: int = 8090,
 ) -> None:
     """Serve an environment as a resources server of NeMo Gym, outside of its repository."""
-    arguments = {name: json.loads(value) for name, _, value in (pair.partition("=") for pair in options or [])}
-    make_env(env_id, **arguments).close()
+    arguments = {name: _value(text) for name, _, text in (pair.partition("=") for pair in options or [])}
+    try:
+        make_env(env_id, **arguments).close()
+    except SweGymError as error:
+        raise typer.BadParameter(str(error)) from None
     client = ServerClient(
         head_server_config=BaseServerConfig(host=host, port=port), global_config_dict=OmegaConf.create({})
     )

@@ -10,7 +10,7 @@ import os
 from functools import partial
 from typing import Any
 
-from ..errors import MissingDependency
+from ..errors import MissingDependency, UsageError
 from .session import Reply, Session, make_env
 
 try:
@@ -117,10 +117,15 @@ def app() -> Any:
     MAX_CONCURRENT_ENVS the maximum number of sessions (8).
 
     Raises:
-        UsageError: The id or an argument is invalid.
+        UsageError: The id, an argument or a variable is invalid.
     """
-    given = json.loads(os.environ.get("SWE_GYM_ENV_ARGS", "{}"))
-    sessions = int(os.environ.get("MAX_CONCURRENT_ENVS", "8"))
+    try:
+        given = dict(json.loads(os.environ.get("SWE_GYM_ENV_ARGS", "{}")))
+        sessions = int(os.environ.get("MAX_CONCURRENT_ENVS", "8"))
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"SWE_GYM_ENV_ARGS must be a JSON object, and MAX_CONCURRENT_ENVS a whole number: {error}"
+        ) from None
     return create_app(os.environ.get("SWE_GYM_ENV", "SWE/Toy-v0"), max_concurrent_envs=sessions, **given)
 
 

@@ -64,7 +64,7 @@ class RemoteEnv(ToolEnv):
         render_mode: "ansi", "human" or "rgb_array", rendered here.
 
     Raises:
-        UsageError: The address or the render mode is invalid.
+        UsageError: The address, the token or the render mode is invalid.
     """
 
     metadata = SweEnv.metadata
@@ -84,7 +84,9 @@ class RemoteEnv(ToolEnv):
             raise unknown_name("render mode", str(render_mode), self.metadata["render_modes"])
         self._arguments = (url, token, timeout, connect_timeout, render_mode)
         self._url, self._timeout, self._connect_timeout = url.rstrip("/"), timeout, connect_timeout
-        self._token = token or os.environ.get("SWE_GYM_TOKEN", "")
+        self._token = (token or os.environ.get("SWE_GYM_TOKEN", "")).strip()  # a file's last line ends with "\n"
+        if not self._token.isprintable():
+            raise UsageError("the token has characters that no HTTP header may have, such as a line break")
         self.render_mode = render_mode
         self._connection: ClientConnection | None = None
         self._call_lock = threading.Lock()  # held during a call

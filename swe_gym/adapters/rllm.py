@@ -14,7 +14,7 @@ from ..errors import MissingDependency, SandboxLost, UsageError
 from ..rollout.tokens import Completion
 from ..types import JsonObject
 from .episodes import Episode
-from .row_agent import RowAgent, completion_of
+from .row_agent import RowAgent, completion_of, find_task_id
 from .rows import Row
 
 try:
@@ -130,7 +130,7 @@ class SweGymEnv(BaseEnv):
         """Start the episode of a task. Raises the errors of `SweEnv.reset`."""
         self.close()
         self._env = self._agent.make_env(task)
-        observation, info = self._env.reset(options={"task_id": task["task_id"]})
+        observation, info = self._env.reset(options={"task_id": find_task_id(task)})
         return observation, dict(info)
 
     def step(self, action: str) -> tuple[str, float, bool, JsonObject]:

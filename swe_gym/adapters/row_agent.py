@@ -86,8 +86,20 @@ class RowAgent(Frozen):
                 append_only=append_only if self.append_only is None else self.append_only,
             )
 
-        slot = Slot(row["task_id"])
+        slot = Slot(find_task_id(row))
         return await play(slot, partial(self.make_env, row), make_policy, wall_clock=self.wall_clock)
+
+
+def find_task_id(row: Mapping[str, Any]) -> str:
+    """Return the task of a row: its column `task_id`, or that of `extra_info`.
+
+    Raises:
+        UsageError: It names none.
+    """
+    task_id = row.get("task_id") or (row.get("extra_info") or {}).get("task_id")
+    if not task_id:
+        raise UsageError("the row names no task: it needs a column task_id, or extra_info with one")
+    return str(task_id)
 
 
 def completion_of(output: Any, max_tokens: int, end: int | None, version: int) -> Completion:

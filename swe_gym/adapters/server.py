@@ -68,7 +68,7 @@ class EnvServer:
         url: Address of the server.
 
     Raises:
-        UsageError: The environment cannot be made, or the port is in use.
+        UsageError: The environment cannot be made, the token or the certificate is invalid, or the port is in use.
     """
 
     def __init__(
@@ -84,6 +84,9 @@ class EnvServer:
         certificate: Path | None = None,
         key: Path | None = None,
     ) -> None:
+        token = token and token.strip()
+        if token is not None and not (token and token.isprintable()):
+            raise UsageError("the token must be one line of text; None accepts every client")
         self._make, self._token = make, token
         self._limit, self._idle = sessions, idle
         self._hosts = {"localhost", *(name.lower() for name in allowed_hosts)}
@@ -91,8 +94,8 @@ class EnvServer:
         self._active = 0
         with contextlib.closing(make()) as env:
             self._state = Session(env).state()
-        self._socket = listen(host, port)
         self._server = uvicorn.Server(_config(self._app(), certificate, key))
+        self._socket = listen(host, port)
         self._thread = threading.Thread(target=self.run, name="server", daemon=True)
         name = f"[{host}]" if ":" in host else host
         self.url = f"http{'s' if certificate else ''}://{name}:{self._socket.getsockname()[1]}"
@@ -296,7 +299,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _config(app: Any, certificate: Path | None, key: Path | None) -> Any:
-    return uvicorn.Config(
+    """Return the configuration of the web server, its certificate loaded.
+
+    Raises:
+        UsageError: The certificate or its key is invalid.
+    """
+    if key and not certificate:
+        raise UsageError(f"the key {key} needs its certificate: pass both")
+    config = uvicorn.Config(
         app,
         ws="websockets-sansio",
         ws_max_size=MAX_MESSAGE,
@@ -311,3 +321,10 @@ def _config(app: Any, certificate: Path | None, key: Path | None) -> Any:
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
+    try:
+        config.load()
+    except OSError as error:
+        raise UsageError(
+            f"the certificate {certificate} or its key cannot be read ({error}): pass PEM files that belong together"
+        ) from error
+    return config

@@ -60,7 +60,8 @@ def make_env(env_id: str, **arguments: Any) -> Env:
     try:
         env = gymnasium.make(env_id, disable_env_checker=True, **arguments)
     except (gymnasium.error.Error, TypeError) as error:
-        raise UsageError(f"{env_id!r} cannot be made with these options: {error}") from error
+        reason = str(error).partition(" was raised from")[0]  # Gymnasium appends the arguments, secrets included
+        raise UsageError(f"{env_id!r} cannot be made with these options: {reason}") from None
     if not isinstance(env.observation_space, Text) or not isinstance(env.action_space, Text):
         env.close()
         raise UsageError(f"{env_id!r} cannot be served: its observations and actions must be texts")

@@ -15,13 +15,14 @@ from typing import Any
 
 import gymnasium
 
-from ..errors import UsageError
+from ..errors import PolicyError, UsageError
 from ..rollout.policy import Policy
 from ..rollout.tokens import ChatTemplate, Completion, TokenPolicy
 from .aio import AwaitedGenerator, play
 from .episodes import Episode, Slot
+from .row_agent import find_task_id
 from .rows import Row
-from .skyrl_gym import ENV_ID, FAILED, find_task_id, make_env, metrics
+from .skyrl_gym import ENV_ID, FAILED, make_env, metrics
 
 import skyrl_gym  # isort: skip  # after the module above, whose error names the extra
 
@@ -113,6 +114,8 @@ class SweGenerator(GeneratorInterface):
             asked = {"sampling_params": {**params, "max_tokens": max_tokens}, "session_ids": [session]}
             said = await self._client.generate({**asked, "prompt_token_ids": [list(prompt)]}, model=self._model)
             ids, version = list(said["response_ids"][0]), getattr(self._client, "weight_version", None)
+            if not ids or said["stop_reasons"][0] == "abort":
+                raise PolicyError("the engine aborted the answer", reason="server")
             ended = ids[-1:] == [self._end]
             logprobs = said.get("response_logprobs") or [[0.0] * len(ids)]  # none are needed to evaluate
             return Completion(ids, logprobs[0], "stop" if ended else "length", version or 0)

@@ -7,7 +7,7 @@
     )
     env = skyrl_gym.make("swe_gym", extras={"task_id": "toy-clock"})
 
-A row of a dataset names its task: `task_id`, or `extra_info["task_id"]` as `swe-gym tasks export --rows` writes it.
+A row of a dataset names its task: `task_id`, or `extra_info["task_id"]` as `swe-gym tasks export --to verl` writes it.
 """
 
 import logging
@@ -16,9 +16,10 @@ from typing import Any
 
 import gymnasium
 
-from ..errors import MissingDependency, UsageError
+from ..errors import MissingDependency
 from ..rollout.tokens import short_prompt
 from ..spaces import Info
+from .row_agent import find_task_id
 
 try:
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
@@ -131,18 +132,6 @@ class SweTextEnv(BaseTextEnv):
 def metrics(info: Info) -> dict[str, float]:
     """Return what SkyRL averages over episodes."""
     return {"resolved": float(info["resolved"]), "infra_failed": float(info["outcome"] == "infra_failed")}
-
-
-def find_task_id(extras: Mapping[str, Any]) -> str:
-    """Return the task of a row.
-
-    Raises:
-        UsageError: It names none.
-    """
-    task_id = extras.get("task_id") or (extras.get("extra_info") or {}).get("task_id")
-    if not task_id:
-        raise UsageError("the row names no task: it needs a column task_id, or extra_info with one")
-    return str(task_id)
 
 
 def make_env(env_id: str, options: Mapping[str, Any]) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 
 import gymnasium
 
+from ..envs.swe_env import SweEnv
 from ..errors import MissingDependency, SweGymError, UsageError
 from ..rollout.tokens import ChatTemplate, TokenPolicy
 from .episodes import Episode, EpisodeBatch, MakeEnv, Slot
@@ -41,11 +42,15 @@ def task_dataset(make_env: MakeEnv, count: int | None = None) -> Dataset:
     """Return the first `count` tasks of an environment as a dataset for `Rollouts`: each prompt is a task id.
 
     Raises:
-        UsageError: The tasks cannot be read.
+        UsageError: The tasks cannot be read, or the environment is not a local one.
     """
     with contextlib.closing(make_env()) as env:
-        source: Any = env.unwrapped
-        return Dataset.from_dict({"prompt": list(itertools.islice(source.source.ids(), count))})
+        if not isinstance(env.unwrapped, SweEnv):
+            raise UsageError(
+                f"task_dataset cannot read the tasks of a {type(env.unwrapped).__name__}: use a SweEnv here, or make a "
+                "dataset whose column prompt holds task ids"
+            )
+        return Dataset.from_dict({"prompt": list(itertools.islice(env.unwrapped.source.ids(), count))})
 
 
 def swe_reward(

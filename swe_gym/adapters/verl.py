@@ -77,7 +77,7 @@ class SweGymAgentLoop(AgentLoopBase):
             return completion_of(output, max_tokens, self.tokenizer.eos_token_id, version)
 
         episode = await self._agent.play(
-            row["extra_info"],
+            row.get("extra_info") or {},
             sample,
             self.tokenizer,
             max_context=self.rollout_config.prompt_length + self.rollout_config.response_length,

@@ -1,5 +1,6 @@
 """`swe-gym doctor --training`: checks the configuration of a training run before its GPUs are rented."""
 
+import http.client
 import os
 import re
 import urllib.error
@@ -115,8 +116,8 @@ class Config:
         return value
 
 
-def read_yaml(file: Path) -> JsonObject:
-    """Read a YAML file, with those of its `defaults` that lie beside it.
+def read_yaml(file: Path, above: Sequence[Path] = ()) -> JsonObject:
+    """Read a YAML file, with those of its `defaults` that lie beside it, except for the files `above` that name it.
 
     Raises:
         UsageError: The file is missing or invalid.
@@ -128,17 +129,18 @@ def read_yaml(file: Path) -> JsonObject:
         raise MissingDependency(f"reading {file} needs PyYAML: pip install 'swe-gym[hf]'") from error
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
     if not isinstance(data, dict):
         raise UsageError(f"{file} is not a configuration: expected sections such as `data:` and `trainer:`")
     found: JsonObject = {}
-    for entry in [*data.pop("defaults", []), "_self_"]:
-        beside = file.with_name(f"{entry}.yaml")
+    above = [*above, file]
+    for entry in [*(data.pop("defaults", None) or []), "_self_"]:
+        beside = file.parent / f"{entry}.yaml"
         if entry == "_self_":
             found = _merged(found, data)
-        elif isinstance(entry, str) and beside.is_file() and beside != file:
-            found = _merged(found, read_yaml(beside))
+        elif beside.parent == file.parent and beside.is_file() and beside not in above:
+            found = _merged(found, read_yaml(beside, above))
     return found
 
 
@@ -166,11 +168,11 @@ def _model(config: Config) -> str:
 
 def _files(config: Config) -> list[str]:
     files = config.get("data.train_files") or []
-    return [files] if isinstance(files, str) else list(files)
+    return [str(file) for file in (files if isinstance(files, list) else [files])]
 
 
 def _count(file: Path) -> int | None:
-    return sum(1 for _ in scan_table(file)) if file.expanduser().is_file() else None
+    return sum(1 for _ in scan_table(file.expanduser())) if file.expanduser().is_file() else None
 
 
 def _own_run(file: Path, changes: Sequence[str]) -> Run:
@@ -276,6 +278,8 @@ def _ray() -> Finding:
 
 def _hub(model: str) -> Finding:
     """Check that the hub answers, if the model comes from it."""
+    if not model:
+        return _needed("hub", False, "no model is named", "actor_rollout_ref.model.path=NAME")
     if Path(model).expanduser().is_dir():
         return _needed("hub", True, f"not needed: {model} is a folder")
     address = os.environ.get("HF_ENDPOINT") or HUB
@@ -286,7 +290,7 @@ def _hub(model: str) -> Finding:
         return _needed(
             "hub", False, f"{address} answers {error.code} for {model}", f"set HF_TOKEN if it is private; {fix}"
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return _needed("hub", False, f"{address} does not answer: {error}", fix)
     return _needed("hub", True, f"{address} has {model}")
 

@@ -153,8 +153,14 @@ class Conversation:
 
         Returns:
             Its text, without the end token.
+
+        Raises:
+            PolicyError: The numbers of tokens and log-probabilities differ.
         """
         ids = list(completion.token_ids)
+        if len(completion.logprobs) != len(ids):
+            counts = f"{len(ids)} tokens and {len(completion.logprobs)} log-probabilities"
+            raise PolicyError(f"the sampler returned {counts}", reason="bad_reply")
         self._ids += ids
         self._mask += [1] * len(ids)
         self._logprobs += completion.logprobs

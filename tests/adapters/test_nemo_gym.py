@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+import typer
 
 if "nemo_gym" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
     pytest.importorskip("nemo_gym", reason="NeMo Gym is tested in a separate environment")
@@ -27,7 +28,7 @@ from nemo_gym.server_utils import (
 from omegaconf import OmegaConf
 from responses_api_agents.gymnasium_agent.app import GymnasiumAgentConfig
 
-from swe_gym.adapters.nemo_gym import SweAgent, SweResourcesConfig, SweResourcesServer
+from swe_gym.adapters.nemo_gym import SweAgent, SweResourcesConfig, SweResourcesServer, main
 from swe_gym.adapters.session import make_env
 from swe_gym.rollout.policies.expert import ExpertPolicy
 from swe_gym.tasks import load_source
@@ -219,3 +220,8 @@ def test_invalid_calls_are_answered_by_the_environment(loop: asyncio.AbstractEve
     assert (rollout["reward"], rollout["mask_sample"]) == (0.0, False)
     assert seen[1][-1]["type"] == "function_call_output"
     assert rollout["info"]["info"]["invalid_actions"] == 1
+
+
+def test_a_mistake_on_the_command_line_is_a_sentence() -> None:
+    with pytest.raises(typer.BadParameter, match="unknown preset of tools 'nope'"):
+        main("SWE/Toy-v0", ["tools=nope"])

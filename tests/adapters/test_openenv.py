@@ -33,6 +33,7 @@ with warnings.catch_warnings():
 
 from swe_gym.adapters.remote import RemoteEnv
 from swe_gym.adapters.session import make_env
+from swe_gym.errors import UsageError
 from swe_gym.rollout.policies.expert import ExpertPolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # OpenEnv and its dependencies emit warnings
@@ -120,3 +121,10 @@ def test_the_remote_environment_plays_on_both_servers(url: str) -> None:
         for action in ("what?", '{"name": "bash", "arguments": {"command": "ls -a"}}'):
             assert env.step(action) == local.step(action)
         assert env.end("tokens") == local.get_wrapper_attr("end")("tokens")
+
+
+@pytest.mark.parametrize("variable", ["SWE_GYM_ENV_ARGS", "MAX_CONCURRENT_ENVS"])
+def test_a_wrong_variable_is_named(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "max_turns=20")
+    with pytest.raises(UsageError, match=variable):
+        app()

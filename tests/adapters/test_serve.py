@@ -275,6 +275,9 @@ def test_close_in_another_thread_ends_a_step_and_frees_the_sandbox() -> None:
         (["CartPole-v1"], "must be texts"),
         (["SWE/Toy-v0", "--no-token", "--host", "0.0.0.0"], "--no-token needs a loopback address"),
         (["SWE/Toy-v0", "--host", "nowhere.invalid"], "cannot listen"),
+        (["SWE/Toy-v0", "--tls-cert", __file__], "cannot be read"),
+        (["SWE/Toy-v0", "--tls-key", __file__], "needs its certificate"),
+        (["SWE/Toy-v0", "--sandbox-option", "api_key=SECRET", "bogus=1"], "argument 'bogus'"),
     ],
 )
 def test_mistakes_are_told_before_anything_listens(
@@ -282,7 +285,24 @@ def test_mistakes_are_told_before_anything_listens(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["serve", *arguments])
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert message in said.err
+    assert "SECRET" not in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("token", ["", "\n", "two\nlines"])
+def test_a_token_that_is_not_one_line_is_refused(token: str) -> None:
+    with pytest.raises(UsageError, match="one line of text"):
+        EnvServer(micro(), port=0, token=token)
+
+
+def test_a_token_read_from_a_file_may_end_with_a_line_break(server: EnvServer) -> None:
+    with contextlib.closing(RemoteEnv(server.url, token=f"{TOKEN}\n")) as env:
+        env.reset()
+    with pytest.raises(UsageError, match="a line break") as raised:
+        RemoteEnv(server.url, token=f"{TOKEN}\n{TOKEN}")
+    assert TOKEN not in str(raised.value)
 
 
 def test_another_library_s_environment_can_be_served() -> None:

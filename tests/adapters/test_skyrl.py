@@ -106,12 +106,12 @@ def config(logprobs: int | None = 1) -> Any:
 
 
 class Client:
-    """An inference engine that solves the tasks of difficulty 1; `fails` of its sessions fail."""
+    """An inference engine that solves the tasks of difficulty 1; `fails` of its sessions fail, each as `fault` says."""
 
     weight_version = 5
 
-    def __init__(self, fails: int) -> None:
-        self.fails = fails
+    def __init__(self, fails: int, fault: str = "raises") -> None:
+        self.fails, self.fault = fails, fault
         self.sampled: dict[str, list[tuple[list[int], list[int]]]] = {}
         self.finished: list[str] = []
 
@@ -121,7 +121,10 @@ class Client:
         text = Tokens().decode(prompt, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         calls = self.sampled.setdefault(session, [])
         if session in list(self.sampled)[: self.fails]:
-            raise OSError("the engine is gone")
+            if self.fault == "raises":
+                raise OSError("the engine is gone")
+            ids = Tokens().encode("half an ans", add_special_tokens=False) if self.fault == "aborts" else []
+            return {"response_ids": [ids], "response_logprobs": [[-0.25] * len(ids)], "stop_reasons": ["abort"]}
         said = f"<think>x</think>{SUBMIT if calls else solution(text)}"
         ids = [*Tokens().encode(said, add_special_tokens=False), END]
         assert len(ids) <= batch["sampling_params"]["max_tokens"] <= 150
@@ -157,8 +160,9 @@ def check_contract(output: dict[str, Any], count: int) -> None:
     assert all(output["prompt_token_ids"])
 
 
-def test_rows_are_what_was_sampled() -> None:
-    client = Client(fails=1)
+@pytest.mark.parametrize("fault", ["raises", "aborts", "is silent"])
+def test_rows_are_what_was_sampled(fault: str) -> None:
+    client = Client(fails=1, fault=fault)
     output = generated(client, ["swe_gym"] * 8)
     check_contract(output, 8)
     assert sorted(client.finished) == sorted(client.sampled)

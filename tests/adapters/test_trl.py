@@ -387,3 +387,8 @@ def test_configurations_that_cannot_work_are_refused(tokenizer: Any) -> None:
     trainer.is_fsdp_enabled = True
     with pytest.raises(UsageError, match="vllm_mode='server'"):
         Rollouts(Envs())([TASK], trainer)
+
+
+def test_only_a_local_environment_lists_its_tasks() -> None:
+    with pytest.raises(UsageError, match="cannot read the tasks of a CartPoleEnv"):
+        task_dataset(lambda: gymnasium.make("CartPole-v1"))

@@ -224,6 +224,13 @@ def test_a_wrong_setting_is_named(settings: dict[str, Any], said: str) -> None:
     assert isinstance(raised.value.__cause__, UsageError)
 
 
+@pytest.mark.parametrize("columns", [{}, {"extra_info": None}, {"extra_info": {"index": 0}}])
+def test_rows_of_another_data_set_are_named(columns: dict[str, Any]) -> None:
+    tokenizer = make_tokenizer()
+    with pytest.raises(UsageError, match="the row names no task"):
+        run(lambda: make_loop(StandInClient(tokenizer, solve), tokenizer).run({"temperature": 1.0}, **columns))
+
+
 @pytest.mark.parametrize("name", ["ags", "small"])
 def test_verl_accepts_the_example(name: str) -> None:
     with hydra.initialize_config_dir(str(EXAMPLES), version_base=None):

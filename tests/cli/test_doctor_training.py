@@ -138,16 +138,30 @@ def test_the_reference_trainers_own_configuration(doctor: Doctor, tmp_path: Path
 def test_a_wrong_file_is_named(cli, tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- 1\n")
     (tmp_path / "bad.yaml").write_text("a: [\n")
+    (tmp_path / "rows.yaml").write_bytes(b"PAR1\xff")
     (tmp_path / "batch.yaml").write_text("data: {train_batch_size: four}\n")
     for name, said in (
         ("missing.yaml", "cannot be read"),
         ("list.yaml", "is not a configuration"),
         ("bad.yaml", "cannot be read"),
+        ("rows.yaml", "cannot be read"),
         ("batch.yaml", "data.train_batch_size='four' must be a whole number"),
     ):
         outcome = cli("doctor", "--training", name)
         assert (outcome.status, said in outcome.err) == (2, True), outcome
     assert "need --training CONFIG" in cli("doctor", "trainer.nnodes=2").err
+
+
+def test_what_a_file_leaves_out_is_found(cli, doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cli("tasks", "export", tmp_path / "rows.parquet", "--to", "verl", "--source", "toy", "--limit", "5")
+    (tmp_path / "one.yaml").write_text("defaults: [two, group/two, {override hydra/job_logging: none}, _self_]\n")
+    (tmp_path / "two.yaml").write_text("defaults: [one]\ndata: {train_files: ~/rows.parquet, train_batch_size: 8}\n")
+    report = doctor(tmp_path / "one.yaml")
+    assert report["failed"] == {"hub": "actor_rollout_ref.model.path=NAME"}
+    assert "(5 rows x 30 epochs x 1)" in report["found"]["sandboxes"]["detail"]
+    (tmp_path / "none.yaml").write_text("defaults:\ndata: {train_files: 3}\n")
+    assert set(doctor(tmp_path / "none.yaml")["failed"]) == {"rows", "hub"}
 
 
 def test_defaults_and_references_are_resolved(tmp_path: Path) -> None:
