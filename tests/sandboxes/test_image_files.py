@@ -133,9 +133,9 @@ def test_links_of_an_image_never_lead_to_the_host(tmp_path: Path) -> None:
         other.mkdir()
         os.mkfifo(layer / "etc/hostname")
         (layer / "etc/resolv.conf").symlink_to("../run/missing/resolv.conf")
-        for place in ("tmp", "dev", "proc", "sys", "work"):
+        for place in ("tmp", "dev", "proc", "sys", "code"):
             (layer / place).symlink_to(host / "folder" / place)
-        spec = SandboxSpec(workdir="/work/inner", network="egress")
+        spec = SandboxSpec(workdir="/code/inner", network="egress")
         deadline = time.monotonic() + 60.0
         stream, supervisor = launch(launch_config(spec, [layer, other, layer]), deadline)  # one layer comes twice
         stream.close()

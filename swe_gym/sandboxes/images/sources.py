@@ -108,7 +108,7 @@ class ArchiveSource(ImageSource):
         name: The image in it; None if it holds only one.
 
     Raises:
-        UsageError: The file is no such archive, or the image is not in it.
+        UsageError: The file is not an image archive, or does not hold the image.
     """
 
     def __init__(self, path: Path, name: ImageName | None = None) -> None:
