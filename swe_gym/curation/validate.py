@@ -189,7 +189,8 @@ class _Check(Job[str]):
             if not vouched.pending(self._settings.times):
                 break
             vouched.add(judge_diff(group, group.task.oracle.gold_patch, vouched.options(self._settings.counter))[0])
-        reason = _why_unusable(verdicts["gold"], verdicts["empty"])
+        flaky = tuple(sorted({*_flaky(verdicts["gold"]), *_flaky(verdicts["empty"])}))
+        reason = _why_unusable(verdicts["gold"], verdicts["empty"], flaky)
         return TaskRecord(
             **facts,
             **vouched.facts(self._settings.times),
@@ -200,7 +201,7 @@ class _Check(Job[str]):
             empty=tuple(verdict.resolved for verdict in verdicts["empty"]),
             seconds=tuple(seconds),
             test_seconds=tuple(test_seconds),
-            flaky=tuple(sorted({*_flaky(verdicts["gold"]), *_flaky(verdicts["empty"])})),
+            flaky=flaky,
         )
 
 
@@ -269,7 +270,7 @@ def _wrong(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> dict[str, str]:
 
 
 def _flaky(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """The required tests whose status differs between runs of the same work."""
+    """The required tests that pass in some runs of the same work and not in others."""
     ends: dict[str, set[TestStatus]] = {}
     for verdict in verdicts:
         if verdict.counter_tests.alarms:  # it passed unchanged and changed: by chance, because this is gold
@@ -277,10 +278,10 @@ def _flaky(verdicts: Sequence[Verdict]) -> Iterator[str]:
             continue
         for test, status in (*verdict.fail_to_pass.items(), *verdict.pass_to_pass.items()):
             ends.setdefault(test, set()).add(status)
-    return (test for test, found in ends.items() if len(found) > 1)
+    return (test for test, found in ends.items() if len(found) > 1 and TestStatus.PASSED in found)
 
 
-def _why_unusable(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> str:
+def _why_unusable(gold: Sequence[Verdict], empty: Sequence[Verdict], flaky: Sequence[str]) -> str:
     """The first reason why a task is unusable; empty if it is usable."""
     passed, slipped = sum(verdict.resolved for verdict in gold), sum(verdict.resolved for verdict in empty)
     if passed == 0:
@@ -292,4 +293,6 @@ def _why_unusable(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> str:
         return "empty passes: the hidden tests do not detect the problem"
     if slipped:
         return f"flaky: empty passed {slipped} of {len(empty)} times"
+    if flaky:
+        return f"flaky: {flaky[0]} passed in some runs of the same work and not in others"
     return ""

@@ -26,7 +26,7 @@ class TaskRecord(Frozen):
         empty: Whether each run judged the untouched repository resolved.
         seconds: Wall-clock time of each run, gold and empty in turns.
         test_seconds: Part of it that the tests took.
-        flaky: Required tests whose status differs between runs of gold, or between runs of empty.
+        flaky: Required tests that pass in some runs of gold, or of empty, and not in others. They make a task invalid.
         wrong: Required test with a wrong status -> the status, and the work.
         counter_tests: Test that must start passing -> change of its counter-test, such as "literal". Each counter-test
             failed with the gold patch in every run, as it must.
