@@ -4,14 +4,16 @@ import abc
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxClosed, SandboxLost, SandboxStartError
 from ..guests import bundle
 from ..types import ExecResult, FileEntry, JsonObject
 from .base import Pty, Sandbox, SandboxSpec
-from .channel import ByteStream, Channel
+from .channel import ByteStream, Channel, parsing
+from .forward import Forward, Handler
+from .runner_forward import Forwards
 
 FILE_ERRORS: Mapping[str, type[FileError]] = {
     "ENOENT": MissingFile,
@@ -28,24 +30,19 @@ def runner_source() -> str:
     return "\n".join([bundle("seccomp"), bundle("runner/serve"), "serve_standard_streams(protect=restrict_calls)\n"])
 
 
-@contextlib.contextmanager
-def parsing() -> Iterator[None]:
-    """Parse a reply. An invalid one means that a command got hold of the runner."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise SandboxLost("the runner sent an invalid reply", reason="protocol", detail=repr(error)) from error
-
-
 class RunnerSandbox(Sandbox):
     """A backend that uses the runner. Subclasses implement `_connect`, `_disconnect` and `capabilities`."""
 
     slack: ClassVar[float] = 2.0
     """Seconds that a reply may take beyond its own deadline before the sandbox counts as lost."""
 
+    send_timeout: ClassVar[float] = 30.0
+    """Seconds that the runner may take to receive a frame of a forwarded connection."""
+
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
         self._channel: Channel | None = None
+        self._forwards = Forwards(self)
         self._unprotected = ""
 
     # --- what a backend writes ----------------------------------------------------------------------------
@@ -71,6 +68,7 @@ class RunnerSandbox(Sandbox):
     def _start(self, deadline: float) -> None:
         stream = self._connect(deadline)
         self._channel = Channel(stream)
+        self._channel.on_event = self._forwards.on_event
         if self.closed:  # closed meanwhile, before there was a channel to close
             self._channel.close()
         try:
@@ -110,6 +108,11 @@ class RunnerSandbox(Sandbox):
                 kind = FILE_ERRORS.get(name, FileError)
             raise kind(f"{path}: {message}" if path else str(message))
         return reply, data
+
+    def _tell(self, op: str, payload: bytes = b"", **fields: Any) -> None:
+        """Send a request that has no reply."""
+        assert self._channel is not None
+        self._channel.tell(op, payload, timeout=self.send_timeout, **fields)
 
     # --- the operations ---------------------------------------------------------------------------------------
 
@@ -167,6 +170,9 @@ class RunnerSandbox(Sandbox):
     def _open_pty(self, argv: Sequence[str], *, timeout: float, **how: Any) -> Pty:
         reply, _ = self._request("pty_open", timeout=timeout, argv=argv, **how)
         return RunnerPty(self, reply["id"])
+
+    def _forward(self, port: int, handler: Handler, max_connections: int) -> Forward:
+        return self._forwards.open(port, handler, max_connections)
 
 
 class RunnerPty(Pty):
