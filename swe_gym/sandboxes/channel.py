@@ -128,8 +128,8 @@ class Channel:
     `SandboxLost`, or `SandboxClosed` after `close`.
 
     Attributes:
-        on_event: Function that takes an event of the runner, in the thread that reads. It must not wait. If it raises
-            `ProtocolError`, the channel breaks.
+        on_event: Function that takes an event of a forwarded port, in the thread that reads, so it must not wait. If it
+            raises `ProtocolError`, the channel breaks.
     """
 
     def __init__(self, stream: ByteStream) -> None:
@@ -239,7 +239,7 @@ class Channel:
             if message.get("event") == "expired":
                 self._fail(SandboxLost("the sandbox reached its time to live", reason="expired"))
                 return  # the frames that follow are ends of commands that it killed
-            if "event" in message:
+            if message.get("event") == "forward":
                 self._take_event(message, payload)
             else:
                 self._take_reply(message, payload)

@@ -45,8 +45,10 @@ from ..errors import (
 )
 from ..types import Capabilities, ExecResult, FileEntry, Frozen
 from .base import Pty, Sandbox, SandboxSpec, parse_options
-from .fake_forward import FakeRunner
+from .channel import Channel
+from .fake_forward import start_runner
 from .forward import Forward, Handler
+from .runner_forward import Forwards
 
 Operation = Literal["start", "exec", "read", "write", "close", "pty", "manifest", "tar", "end_processes", "forward"]
 
@@ -217,7 +219,7 @@ class FakeSandbox(Sandbox):
         self._files = {self.resolve(path): _File(data) for path, data in self.script.files.items()}
         self._changed = threading.Condition()
         self._stopping = False
-        self._runner: FakeRunner | None = None
+        self._runner: tuple[Channel, Forwards] | None = None
         self._releases = 0
         self._fault_counts: Counter[int] = Counter()
         self._reply_counts: Counter[int] = Counter()
@@ -246,7 +248,7 @@ class FakeSandbox(Sandbox):
             self._stopping = True
             self._changed.notify_all()
         if self._runner:
-            self._runner.close()
+            self._runner[0].close()
         self._record("close", "", deadline=time.monotonic() + CLOSE_TIMEOUT)
 
     # --- the script -----------------------------------------------------------------------------------
@@ -340,8 +342,8 @@ class FakeSandbox(Sandbox):
         self._record("forward", str(port), deadline=deadline, max_connections=max_connections)
         with self._lock:
             self._check_open()
-            self._runner = self._runner or FakeRunner(self.id)
-        return self._runner.forwards.open(port, handler, max_connections)
+            self._runner = self._runner or start_runner(f"sandbox {self.id}")
+        return self._runner[1].open(port, handler, max_connections)
 
     # --- files ----------------------------------------------------------------------------------------
 

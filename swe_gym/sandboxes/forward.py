@@ -71,4 +71,8 @@ def start_handler(handler: Handler, connection: Connection, name: str) -> None:
         finally:
             connection.close()
 
-    threading.Thread(target=serve, name=name, daemon=True).start()
+    try:
+        threading.Thread(target=serve, name=name, daemon=True).start()
+    except RuntimeError:
+        log.exception("%s: no thread for a connection", name)
+        connection.close()

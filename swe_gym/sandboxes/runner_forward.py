@@ -6,37 +6,33 @@ A thread for each port waits for its end. While no other call waits for a reply,
 import contextlib
 import copy
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
 
-from ..errors import ConnectionEnded, ConnectionTimeout, FileError, SandboxError, SweGymError, Unsupported, UsageError
+from ..errors import ConnectionEnded, ConnectionTimeout, SandboxError, SweGymError, Unsupported, UsageError
 from ..guests.protocol import PIECE, WINDOW, ProtocolError
 from ..types import JsonObject
-from .channel import LONGEST_WAIT, parsing
+from .channel import LONGEST_WAIT, Channel, parsing
 from .forward import Handler, start_handler
 
-OPEN_TIMEOUT = CLOSE_TIMEOUT = 10.0
-
-
-class Link(Protocol):
-    """What forwarded ports need of a sandbox."""
-
-    id: str
-
-    def _request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> tuple[JsonObject, bytes]: ...
-
-    def _tell(self, op: str, payload: bytes = b"", **fields: Any) -> None: ...
-
-    def _call(self) -> contextlib.AbstractContextManager[None]: ...
+FRAME_TIMEOUT = 30.0
+"""Seconds in which a runner must receive a frame and answer it; else the sandbox is lost."""
 
 
 class Forwards:
-    """The forwarded ports of a sandbox."""
+    """The forwarded ports of a sandbox.
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    Args:
+        channel: Channel to its runner.
+        name: Name of the sandbox, for logs.
+    """
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self._channel = channel
+        self._name = name
+        channel.on_event = self._on_event
         self._numbers = itertools.count(1)
         self._ports: dict[int, RunnerForward] = {}
         self._connections: dict[int, RunnerConnection] = {}
@@ -44,17 +40,13 @@ class Forwards:
     def open(self, port: int, handler: Handler, limit: int) -> "RunnerForward":
         """Open a port. Raises as `Sandbox.forward`."""
         number = next(self._numbers)
-        forward = RunnerForward(self._link, number, handler, limit)
+        forward = RunnerForward(self._channel, number, handler, limit)
         self._ports[number] = forward  # before a connection can come
         forward.open(port, lambda: self._ports.pop(number, None))
         return forward
 
-    def on_event(self, message: JsonObject, payload: bytes) -> None:
-        """Take an event of the runner.
-
-        Raises:
-            ProtocolError: The event is invalid or exceeds a limit, so a command got hold of the runner.
-        """
+    def _on_event(self, message: JsonObject, payload: bytes) -> None:
+        """Take an event. An invalid one, or one that exceeds a limit, means that a command got hold of the runner."""
         try:
             number = int(message["connection"])
             if "forward" not in message:
@@ -73,10 +65,12 @@ class Forwards:
             self._connections.pop(number, None)
             forward.connections.discard(connection)
 
-        connection = RunnerConnection(self._link, number, forget)
+        connection = RunnerConnection(self._channel, number, forget)
         self._connections[number] = connection
         forward.connections.add(connection)
-        start_handler(forward.handler, connection, f"sandbox {self._link.id}, port {forward.port}")
+        if forward.end:  # meanwhile
+            connection.fail(forward.end)
+        start_handler(forward.handler, connection, f"{self._name}, port {forward.port}")
 
 
 class RunnerForward:
@@ -85,61 +79,66 @@ class RunnerForward:
     Attributes:
         port: Port in the sandbox.
         connections: The open connections.
+        end: Why the port is closed; None while it is open.
     """
 
-    def __init__(self, link: Link, number: int, handler: Handler, limit: int) -> None:
+    def __init__(self, channel: Channel, number: int, handler: Handler, limit: int) -> None:
         self.handler = handler
         self.limit = limit
         self.port = 0
         self.connections: set[RunnerConnection] = set()
-        self._link = link
+        self.end: SweGymError | None = None
+        self._channel = channel
         self._number = number
+        self._owner = os.getpid()
         self._forget: Callable[[], object] = lambda: None
 
     def open(self, port: int, forget: Callable[[], object]) -> None:
         """Listen, and watch for the end, which calls `forget`."""
         self._forget = forget
-        self.port = port
         try:
-            reply, _ = self._link._request(
-                "forward_open", timeout=OPEN_TIMEOUT, forward=self._number, port=port, limit=self.limit
-            )
-            if "unsupported" in reply:
-                raise Unsupported(
-                    f"no port can be forwarded, because the sandbox allows no sockets ({reply['unsupported']}): "
-                    "use another backend, or tier 'namespace' of the local one"
-                )
-            with parsing():
-                self.port = int(reply["port"])
-        except FileError as error:
-            forget()
-            raise SandboxError(f"port {port} cannot be opened in the sandbox: {error}") from error
+            self.port = self._listen(port)
         except BaseException:
             forget()
             raise
-        threading.Thread(target=self._watch, name=f"sandbox {self._link.id} forward", daemon=True).start()
+        threading.Thread(target=self._watch, name=f"forwarded port {self.port}", daemon=True).start()
+
+    def _listen(self, port: int) -> int:
+        reply, _ = self._channel.request(
+            "forward_open", timeout=FRAME_TIMEOUT, forward=self._number, port=port, limit=self.limit
+        )
+        if "unsupported" in reply:
+            raise Unsupported(
+                f"no port can be forwarded, because the sandbox allows no sockets ({reply['unsupported']}): "
+                "use another backend, or tier 'namespace' of the local one"
+            )
+        with parsing():
+            if "error" not in reply:
+                return int(reply["port"])
+            why = str(reply["error"][1])
+        raise SandboxError(f"port {port} cannot be opened in the sandbox: {why}")
 
     def close(self) -> None:
         """See `Forward.close`."""
-        with contextlib.suppress(SandboxError), self._link._call():
-            self._link._request("forward_close", timeout=CLOSE_TIMEOUT, forward=self._number)
+        if self._owner == os.getpid():  # not a fork, which has the parent's stream
+            with contextlib.suppress(SandboxError):
+                self._channel.request("forward_close", timeout=FRAME_TIMEOUT, forward=self._number)
         self._end(ConnectionEnded("the forwarded port was closed"))
 
     def _watch(self) -> None:
-        """Wait until the port is closed or the sandbox is gone, and then end all connections."""
-        end: SweGymError = ConnectionEnded("the forwarded port was closed")
+        """Wait until the port is closed or the sandbox is gone, and then end all connections.
+
+        A loss is not handled here: the sandbox's next call raises it.
+        """
         try:
-            with self._link._call():
-                try:
-                    self._link._request("forward_wait", timeout=LONGEST_WAIT, forward=self._number)
-                except SandboxError as error:
-                    self._end(error)  # before the sandbox is closed, which takes a while
-                    raise
+            self._channel.request("forward_wait", timeout=LONGEST_WAIT, forward=self._number)
         except SandboxError as error:
-            end = error
-        self._end(end)
+            self._end(error)
+        else:
+            self._end(ConnectionEnded("the forwarded port was closed"))
 
     def _end(self, why: SweGymError) -> None:
+        self.end = self.end or why
         self._forget()
         for connection in list(self.connections):
             connection.fail(why)
@@ -151,8 +150,8 @@ class RunnerConnection:
     It holds at most `WINDOW` bytes that the handler has not received, and the runner as many that the client has not.
     """
 
-    def __init__(self, link: Link, number: int, forget: Callable[[], None]) -> None:
-        self._link = link
+    def __init__(self, channel: Channel, number: int, forget: Callable[[], None]) -> None:
+        self._channel = channel
         self._number = number
         self._forget = forget
         self._change = threading.Condition()
@@ -177,7 +176,7 @@ class RunnerConnection:
             confirm = self._unconfirmed if self._unconfirmed >= WINDOW // 2 else 0
             self._unconfirmed -= confirm
         if confirm:
-            self._link._tell("forward_taken", connection=self._number, size=confirm)
+            self._tell("forward_taken", size=confirm)
         return data
 
     def send(self, data: bytes, *, timeout: float) -> None:
@@ -191,7 +190,7 @@ class RunnerConnection:
                     raise ConnectionEnded("the client of the connection is gone")
                 piece = bytes(view[: min(self._credit, PIECE)])
                 self._credit -= len(piece)
-            self._link._tell("forward_data", piece, connection=self._number)
+            self._tell("forward_data", piece)
             view = view[len(piece) :]
 
     def _wait(self, condition: Callable[[], object], timeout: float, what: str) -> None:
@@ -207,7 +206,7 @@ class RunnerConnection:
         """See `Connection.close`."""
         if self.fail(ConnectionEnded("the connection is closed")):
             with contextlib.suppress(SandboxError):
-                self._link._tell("forward_end", connection=self._number)
+                self._tell("forward_end")
 
     def fail(self, why: SweGymError) -> bool:
         """Raise `why` in all waiting and later calls; return whether the connection was open."""
@@ -219,6 +218,9 @@ class RunnerConnection:
             self._change.notify_all()
         self._forget()
         return True
+
+    def _tell(self, op: str, payload: bytes = b"", **fields: int) -> None:
+        self._channel.tell(op, payload, timeout=FRAME_TIMEOUT, connection=self._number, **fields)
 
     def take(self, message: JsonObject, payload: bytes) -> None:
         """Take an event of the runner. Raises ProtocolError if it exceeds the windows."""

@@ -36,13 +36,10 @@ class RunnerSandbox(Sandbox):
     slack: ClassVar[float] = 2.0
     """Seconds that a reply may take beyond its own deadline before the sandbox counts as lost."""
 
-    send_timeout: ClassVar[float] = 30.0
-    """Seconds that the runner may take to receive a frame of a forwarded connection."""
-
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
         self._channel: Channel | None = None
-        self._forwards = Forwards(self)
+        self._forwards: Forwards | None = None
         self._unprotected = ""
 
     # --- what a backend writes ----------------------------------------------------------------------------
@@ -68,7 +65,7 @@ class RunnerSandbox(Sandbox):
     def _start(self, deadline: float) -> None:
         stream = self._connect(deadline)
         self._channel = Channel(stream)
-        self._channel.on_event = self._forwards.on_event
+        self._forwards = Forwards(self._channel, f"sandbox {self.id}")
         if self.closed:  # closed meanwhile, before there was a channel to close
             self._channel.close()
         try:
@@ -108,11 +105,6 @@ class RunnerSandbox(Sandbox):
                 kind = FILE_ERRORS.get(name, FileError)
             raise kind(f"{path}: {message}" if path else str(message))
         return reply, data
-
-    def _tell(self, op: str, payload: bytes = b"", **fields: Any) -> None:
-        """Send a request that has no reply."""
-        assert self._channel is not None
-        self._channel.tell(op, payload, timeout=self.send_timeout, **fields)
 
     # --- the operations ---------------------------------------------------------------------------------------
 
@@ -172,6 +164,7 @@ class RunnerSandbox(Sandbox):
         return RunnerPty(self, reply["id"])
 
     def _forward(self, port: int, handler: Handler, max_connections: int) -> Forward:
+        assert self._forwards is not None
         return self._forwards.open(port, handler, max_connections)
 
 
