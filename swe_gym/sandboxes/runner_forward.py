@@ -115,7 +115,7 @@ class RunnerForward:
         with parsing():
             if "error" not in reply:
                 return int(reply["port"])
-            why = str(reply["error"][1])
+            _, why = reply["error"]
         raise SandboxError(f"port {port} cannot be opened in the sandbox: {why}")
 
     def close(self) -> None:

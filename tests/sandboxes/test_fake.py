@@ -1,5 +1,8 @@
 import io
 import json
+import os
+import resource
+import socket
 import tarfile
 import threading
 import time
@@ -22,7 +25,9 @@ from swe_gym.errors import (
     Unsupported,
     UsageError,
 )
-from swe_gym.sandboxes import SandboxSpec, make_spec, open_sandbox
+from swe_gym.guests.runner.forwards import PAUSE, Forwards
+from swe_gym.guests.runner.loop import Loop
+from swe_gym.sandboxes import Connection, SandboxSpec, make_spec, open_sandbox
 from swe_gym.sandboxes.fake import FakeSandbox, Fault, Reply
 
 
@@ -321,6 +326,61 @@ def test_faults_reach_into_a_pty() -> None:
         with pytest.raises(SandboxLost):
             pty.write(b"hang")
         assert box.closed
+
+
+# --- forwarded ports ----------------------------------------------------------------------------------
+
+
+def echo(connection: Connection) -> None:
+    while data := connection.recv(100, timeout=10):
+        connection.send(data, timeout=10)
+
+
+def test_a_forwarded_port_serves_clients_of_the_test_until_the_sandbox_is_closed() -> None:
+    with opened() as box:
+        forward = box.forward(0, echo)
+        with socket.create_connection(("127.0.0.1", forward.port), 10) as client:
+            client.sendall(b"hello")
+            assert client.recv(100) == b"hello"
+            box.close()
+            assert client.recv(100) == b""
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", forward.port), 10)
+        forward.close()
+
+
+def test_a_fault_can_refuse_a_port_and_a_handlers_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with opened(faults=[Fault(at="forward", error="SandboxLost")]) as box, pytest.raises(SandboxLost):
+        box.forward(0, echo)
+    with opened() as box:
+        forward = box.forward(0, lambda connection: connection.recv(0, timeout=10))
+        with socket.create_connection(("127.0.0.1", forward.port), 10) as client:
+            assert client.recv(100) == b""
+    assert "size must be positive: 0" in caplog.text
+
+
+def test_without_descriptors_a_port_accepts_later() -> None:
+    ours, theirs = socket.socketpair()
+    loop = Loop(theirs.fileno(), os.dup(theirs.fileno()))
+    ports = Forwards(loop)
+    port = ports.forward_open({"forward": 1, "port": 0, "limit": 1}, b"")[0]["port"]
+    listener = ports.listeners[1]
+    with ours, theirs, socket.create_connection(("127.0.0.1", port), 10):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            ports.on_client(listener)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert ports.deadlines() == [listener.resume]
+        assert listener.sock.fileno() not in loop.handlers, "it would be polled in vain"
+        ports.check(time.monotonic() + PAUSE)
+        assert listener.sock.fileno() in loop.handlers
+        ports.on_client(listener)
+        assert len(ports.tunnels) == 1
+        ports.forward_close({"forward": 1}, b"")
+        assert ports.tunnels == {}
+    os.close(loop.sink)
 
 
 # --- the script itself --------------------------------------------------------------------------------
