@@ -17,7 +17,7 @@ from ..types import JsonObject
 from .channel import LONGEST_WAIT, Channel, parsing
 from .forward import Handler, start_handler
 
-FRAME_TIMEOUT = 30.0
+FRAME_TIMEOUT = 60.0
 """Seconds in which a runner must receive a frame and answer it; else the sandbox is lost."""
 
 

@@ -1,7 +1,5 @@
 import io
 import json
-import os
-import resource
 import socket
 import tarfile
 import threading
@@ -25,8 +23,6 @@ from swe_gym.errors import (
     Unsupported,
     UsageError,
 )
-from swe_gym.guests.runner.forwards import PAUSE, Forwards
-from swe_gym.guests.runner.loop import Loop
 from swe_gym.sandboxes import Connection, SandboxSpec, make_spec, open_sandbox
 from swe_gym.sandboxes.fake import FakeSandbox, Fault, Reply
 
@@ -357,30 +353,6 @@ def test_a_fault_can_refuse_a_port_and_a_handlers_error_is_logged(caplog: pytest
         with socket.create_connection(("127.0.0.1", forward.port), 10) as client:
             assert client.recv(100) == b""
     assert "size must be positive: 0" in caplog.text
-
-
-def test_without_descriptors_a_port_accepts_later() -> None:
-    ours, theirs = socket.socketpair()
-    loop = Loop(theirs.fileno(), os.dup(theirs.fileno()))
-    ports = Forwards(loop)
-    port = ports.forward_open({"forward": 1, "port": 0, "limit": 1}, b"")[0]["port"]
-    listener = ports.listeners[1]
-    with ours, theirs, socket.create_connection(("127.0.0.1", port), 10):
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-        try:
-            ports.on_client(listener)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert ports.deadlines() == [listener.resume]
-        assert listener.sock.fileno() not in loop.handlers, "it would be polled in vain"
-        ports.check(time.monotonic() + PAUSE)
-        assert listener.sock.fileno() in loop.handlers
-        ports.on_client(listener)
-        assert len(ports.tunnels) == 1
-        ports.forward_close({"forward": 1}, b"")
-        assert ports.tunnels == {}
-    os.close(loop.sink)
 
 
 # --- the script itself --------------------------------------------------------------------------------
