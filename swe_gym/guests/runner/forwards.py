@@ -215,7 +215,7 @@ class Forwards:
         reads = tunnel.events & select.POLLIN
         if tunnel.pending:
             self.write(tunnel)
-        if reads and not tunnel.gone:
+        if reads and not tunnel.gone and len(self.loop.outgoing) < CROWDED:
             self.read(tunnel)
         self.watch(tunnel)
 
