@@ -38,6 +38,9 @@ WAIT = 10.0
 POLL = 0.5
 """Seconds after which a waiting call is checked for an agent that hung up."""
 
+CLOSE = 5.0
+"""Seconds that connections have to end."""
+
 OFTEN = 1000
 """Refused requests after which the door stays shut: the agent is not going to stop."""
 
@@ -95,6 +98,7 @@ class Session:
         self._sampler, self._limits, self._seed = sampler, limits or Limits(), seed
         self._history, self._record = History(), Record(on_turn)
         self._lock = threading.RLock()  # guards everything below and the two above
+        self._idle = threading.Condition(self._lock)
         self._flights: dict[bytes, _Flight] = {}
         self._connections: set[Connection] = set()
         self._usage = Usage()
@@ -138,12 +142,15 @@ class Session:
         with self._lock:
             self._closed = True
             connections = list(self._connections)
-            for flight in self._flights.values():
-                if flight.node is not None and not flight.delivered and not flight.waiting:
-                    self._history.drop(flight.node)
-            self._record.close()
         for connection in connections:
             connection.close()
+        with self._lock:
+            self._idle.wait_for(lambda: not self._connections, CLOSE)
+            for flight in self._flights.values():
+                if flight.node is not None and not flight.delivered:
+                    self._history.drop(flight.node)
+            self._flights.clear()
+            self._record.close()
 
     # --- connections ----------------------------------------------------------------------------------------
 
@@ -161,6 +168,7 @@ class Session:
         finally:
             with self._lock:
                 self._connections.discard(connection)
+                self._idle.notify_all()
 
     def _respond(self, request: Request) -> Response:
         path = _path(request.path)
@@ -219,7 +227,7 @@ class Session:
     def _flight(self, request: Request, call: Call) -> _Flight:
         """Return the sampling of a call, perhaps of an earlier request that this one repeats."""
         digests = digests_of(call)
-        key = digest([digests.paths[-1].hex(), call.model, call.max_tokens, call.settings])
+        key = digest([digests.paths[-1].hex(), digests.tools.hex(), call.model, call.max_tokens, call.settings])
         again = request.headers.get("x-stainless-retry-count", "0") != "0"  # sent by the SDKs of OpenAI and Anthropic
         known = self._flights.get(key)
         if known is not None and not known.delivered and not again:
@@ -365,13 +373,13 @@ class _Flight:
             Refusal: The call failed.
             ConnectionError: The agent hung up.
         """
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
+        deadline, answer = time.monotonic() + seconds, None
+        while answer is None and (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
-                return self.result.result(min(left, POLL))
+                answer = self.result.result(min(left, POLL))
             if not request.alive():
                 raise ConnectionError("the agent hung up")
-        return None
+        return answer
 
 
 def _events(dialect: Dialect, call: Call, flight: _Flight, request: Request) -> Iterator[bytes]:

@@ -102,7 +102,7 @@ class TokenSampler:
         """
         rendered = self._render([*_shown(place.before), *_new(place)], call.tools)
         before = place.before
-        if before is not None and before.answer.tokens is not None:
+        if before is not None and before.answer.tokens is not None and before.place.tools == place.tools:
             base, end = ids_after(before), self._template.decode(_end(before.answer.tokens.completion))
             messages, tools = self._with_tools(_shown(before)[:-1], call.tools)
             new = self._template.encode(self._template.between(end, *_new(place), before=messages, tools=tools))
