@@ -58,6 +58,7 @@ class Node:
         ended: Time of the answer (`time.monotonic`).
         used: Whether the agent took the answer, as far as is known.
         children: Number of calls that continue it.
+        depth: Number of answers up to this one, through compactions and edits.
     """
 
     number: int
@@ -69,6 +70,11 @@ class Node:
     ended: float
     used: bool = True
     children: int = 0
+    depth: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        goes_on = self.place.continues or self.reason in ("compaction", "edited_history")
+        self.depth = 1 + (self.parent.depth if self.parent and goes_on else 0)
 
     @property
     def parent(self) -> Node | None:

@@ -129,7 +129,7 @@ class Session:
             nodes = list(self._history.nodes)
             usage = self._usage
         used = [node for node in nodes if node.used]
-        main = max(reversed(used), key=_depth, default=None)
+        main = max(reversed(used), key=lambda node: node.depth, default=None)
         return PolicyReport(
             policy=self._sampler.info,
             usage=usage,
@@ -426,14 +426,3 @@ def _json(body: bytes) -> JsonObject:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-def _depth(node: Node) -> int:
-    """Return the number of answers up to this one, through compactions."""
-    depth, one = 0, node
-    while True:
-        depth += 1
-        before = one.parent if one.place.continues or one.reason in ("compaction", "edited_history") else None
-        if before is None:
-            return depth
-        one = before

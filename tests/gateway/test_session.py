@@ -11,11 +11,12 @@ from gateway_parts import TOOLS, ByteTokenizer, Scripted, SocketConnection, aske
 
 from swe_gym.errors import PolicyError
 from swe_gym.gateway.passthrough import ServerSampler
+from swe_gym.gateway.served_generator import ServedGenerator
 from swe_gym.gateway.session import Limits, Session
 from swe_gym.gateway.token_sampler import TokenSampler
 from swe_gym.rollout.policies.llm import LLMPolicies
 from swe_gym.rollout.tokens import ChatTemplate, Completion
-from swe_gym.testing.openai_server import CHAT, OpenAIServer
+from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
 from swe_gym.trajectories.trajectory import Prices
 
 HI = [{"role": "user", "content": "hi"}]
@@ -172,3 +173,20 @@ def test_an_answer_that_nobody_took_is_recorded_as_unused(held: tuple[Session, H
     assert sorted(turn.info.get("used", True) for turn in session.turns) == [False, True]
     assert len(session.report().segments) == 1
     other.close()
+
+
+def test_a_server_samples_by_token_ids() -> None:
+    said, question = Reply("So.", token_ids=[*b"So.", ByteTokenizer.end]), {"role": "user", "content": "?"}
+    with OpenAIServer(lambda _: said, model="m") as server:
+        generator = ServedGenerator(LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key), version=3)
+        session = Session(TokenSampler(generator, ChatTemplate(ByteTokenizer())))
+        _, answer = asked(session, CHAT, {"messages": [question]})
+        asked(session, CHAT, {"messages": [question, answer["choices"][0]["message"], question]})
+        server.inject("/v1/completions", status=200, body={"choices": [{"finish_reason": "stop", "text": "no ids"}]})
+        assert asked(session, CHAT, {"messages": [question]})[0] == 500
+        generator.close()
+    (segment,) = session.report().segments
+    assert sum(segment.loss_mask) == 8
+    assert set(segment.versions) == {3, -1}
+    assert session.failure is not None
+    assert "no token ids" in str(session.failure)
