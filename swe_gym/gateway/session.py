@@ -41,8 +41,14 @@ POLL = 0.5
 CLOSE = 5.0
 """Seconds that connections have to end."""
 
-OFTEN = 1000
+REFUSED = 1000
 """Refused requests after which the door stays shut: the agent is not going to stop."""
+
+REQUESTS = 50_000
+"""Requests of any kind after which the door stays shut."""
+
+RECEIVED = 4 << 30
+"""Bytes of requests after which the door stays shut."""
 
 NO_RETRY = (("x-should-retry", "false"),)
 """Tells the SDKs of OpenAI and Anthropic that another try is pointless."""
@@ -103,7 +109,8 @@ class Session:
         self._connections: set[Connection] = set()
         self._usage = Usage()
         self._started = time.monotonic()
-        self._asked = self._running = self._bytes = self._refused = 0
+        self._asked = self._running = self._bytes = 0
+        self._requests = self._received = self._refused = 0
         self._closed = False
 
     # --- results --------------------------------------------------------------------------------------------
@@ -157,7 +164,7 @@ class Session:
     def handle(self, connection: Connection) -> None:
         """Serve a connection until its end. Never raises for what the agent does."""
         with self._lock:
-            shut = self._closed or self._refused > OFTEN or len(self._connections) >= self._limits.connections
+            shut = self._closed or self._shut or len(self._connections) >= self._limits.connections
             if not shut:
                 self._connections.add(connection)
         if shut:
@@ -170,7 +177,15 @@ class Session:
                 self._connections.discard(connection)
                 self._idle.notify_all()
 
+    @property
+    def _shut(self) -> bool:
+        """Whether the agent has sent so much that it is not going to stop."""
+        return self._refused > REFUSED or self._requests > REQUESTS or self._received > RECEIVED
+
     def _respond(self, request: Request) -> Response:
+        with self._lock:
+            self._requests += 1
+            self._received += len(request.body)
         path = _path(request.path)
         dialect = _dialect(path, request)
         try:
@@ -189,11 +204,13 @@ class Session:
     def _refusal(self, refusal: Refusal, dialect: Dialect) -> Response:
         with self._lock:
             self._refused += 1
-            shut = self._refused > OFTEN
+            shut = self._shut
         headers = () if refusal.status == 429 else NO_RETRY
         return Response(refusal.status, dialect.error(refusal), (*headers, *([("Connection", "close")] * shut)))
 
     def _route(self, request: Request, path: str, dialect: Dialect) -> Response:
+        if self._shut:
+            raise Refusal(403, "too many requests")
         if request.method in ("GET", "HEAD"):
             return self._look_up(path, dialect)
         if request.method != "POST" or path not in (*DIALECTS, COUNT):

@@ -11,7 +11,7 @@ import pytest
 from gateway_parts import TOOLS, Feed, SocketConnection, asked, post, tokens
 
 from swe_gym.gateway.http import HttpLimits, Request, Response, serve
-from swe_gym.gateway.session import OFTEN, Limits, Session
+from swe_gym.gateway.session import REFUSED, Limits, Session
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 HI = [{"role": "user", "content": "hi"}]
@@ -152,7 +152,7 @@ def test_broken_bodies_are_refused_within_bounds() -> None:
 
 
 def test_the_door_shuts_on_a_flood(session: Session) -> None:
-    for _ in range(OFTEN + 1):
+    for _ in range(REFUSED + 1):
         asked(session, CHAT, b"{")
     feed = Feed(post(CHAT, {"messages": HI}))
     session.handle(feed)
