@@ -32,9 +32,6 @@ from .sampler import Sampler
 
 logger = logging.getLogger(__name__)
 
-WAIT = 10.0
-"""Seconds between signs of life in a stream that waits for the model."""
-
 POLL = 0.5
 """Seconds after which a waiting call is checked for an agent that hung up."""
 
@@ -234,11 +231,14 @@ class Session:
     def _answer(self, request: Request, dialect: Dialect, call: Call) -> Response:
         flight = self._flight(request, call)
         try:
-            answer = flight.wait(request, WAIT if call.stream else math.inf)
+            answer = flight.wait(request, self._limits.http.wait if call.stream else math.inf)
         except BaseException:
             self._left(flight, False)
             raise
-        body = dialect.write(call, answer) if answer and not call.stream else _events(dialect, call, flight, request)
+        if answer is not None and not call.stream:
+            body: Any = dialect.write(call, answer)
+        else:
+            body = _events(dialect, call, flight, request, self._limits.http.wait)
         return Response(200, body, sent=functools.partial(self._left, flight))
 
     def _flight(self, request: Request, call: Call) -> _Flight:
@@ -399,10 +399,10 @@ class _Flight:
         return answer
 
 
-def _events(dialect: Dialect, call: Call, flight: _Flight, request: Request) -> Iterator[bytes]:
+def _events(dialect: Dialect, call: Call, flight: _Flight, request: Request, wait: float) -> Iterator[bytes]:
     """Yield the events of an answer, and signs of life until it is there."""
     try:
-        while (answer := flight.wait(request, WAIT)) is None:
+        while (answer := flight.wait(request, wait)) is None:
             yield dialect.PING
     except Refusal as refusal:
         yield dialect.error_event(refusal)

@@ -10,6 +10,7 @@ import pytest
 from gateway_parts import TOOLS, ByteTokenizer, Scripted, SocketConnection, asked, post, served
 
 from swe_gym.errors import PolicyError
+from swe_gym.gateway.http import HttpLimits
 from swe_gym.gateway.passthrough import ServerSampler
 from swe_gym.gateway.served_generator import ServedGenerator
 from swe_gym.gateway.session import Limits, Session
@@ -173,6 +174,33 @@ def test_an_answer_that_nobody_took_is_recorded_as_unused(held: tuple[Session, H
     assert sorted(turn.info.get("used", True) for turn in session.turns) == [False, True]
     assert len(session.report().segments) == 1
     other.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "sign", "end"),
+    [
+        (CHAT, b": waiting", b"data: [DONE]\n\n"),
+        ("/v1/responses", b": waiting", b"response.completed"),
+        ("/v1/messages", b"event: ping", b"event: message_stop"),
+    ],
+)
+def test_a_stream_shows_signs_of_life_until_the_answer(path: str, sign: bytes, end: bytes) -> None:
+    generator = Held()
+    sampler = TokenSampler(generator, ChatTemplate(ByteTokenizer()))
+    session = Session(sampler, limits=Limits(http=HttpLimits(wait=0.01)))
+    client = client_of(session, post(path, {"messages": HI, "input": HI, "max_tokens": 99, "stream": True}))
+    client.settimeout(60)
+    received = b""
+    while sign not in received:
+        received += client.recv(65536)
+    generator.go.set()
+    while not received.endswith(b"0\r\n\r\n"):
+        received += client.recv(65536)
+    assert b"answer 0" in received
+    assert end in received
+    client.close()
+    session.close()
+    assert [turn.action for turn in session.turns] == ["answer 0"]
 
 
 def test_a_server_samples_by_token_ids() -> None:
