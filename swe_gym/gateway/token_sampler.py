@@ -119,9 +119,10 @@ class TokenSampler:
         self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]
     ) -> tuple[list[JsonObject], Sequence[JsonObject]]:
         """Return messages and tools for the template. Without a place for tools there, the first message holds them."""
+        specs = specs_of(tools)
         if not tools or self._shows_tools:
-            return list(messages), tools
-        text = describe_tools(specs_of(tools), STYLES[self._style])
+            return list(messages), [spec.openai() for spec in specs]  # templates expect every field
+        text = describe_tools(specs, STYLES[self._style])
         if messages and messages[0]["role"] == "system":
             return [{**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]], ()
         return [{"role": "system", "content": text}, *messages], ()
