@@ -4,6 +4,7 @@ The folder holds the interpreter, the standard library as far as the runner need
 their loader, so the image may have another C library or none. It works at one path only, where `python3` starts it.
 """
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -66,10 +67,8 @@ def load_extensions(folder: str) -> None:
     for where, _, names in os.walk(folder):
         for name in names:
             if name.endswith(".so") and not name.startswith(("_tkinter", "_test")):
-                try:
+                with contextlib.suppress(OSError):  # it lacks a library here too
                     ctypes.CDLL(os.path.join(where, name))
-                except OSError:  # it lacks a library here too
-                    pass
 
 
 def stdlib_files(library: str) -> "list[str]":
