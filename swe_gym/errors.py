@@ -12,6 +12,8 @@ SweGymError
 │   ├── SandboxLost                       the sandbox is gone or unusable
 │   ├── SandboxClosed                     closed, perhaps during a call
 │   └── FileError (OSError)               a file operation failed inside the sandbox
+├── ConnectionEnded (ConnectionError)     a connection of a forwarded port was closed by either side
+├── ConnectionTimeout (TimeoutError)      a connection of a forwarded port missed a deadline
 ├── PolicyError                           the policy's model returned no action: no reward, not reward 0
 ├── GradingError                          the grader failed: no reward, not reward 0
 └── TaskError                             the task is broken
@@ -120,6 +122,14 @@ class NotAFile(FileError, IsADirectoryError):
 
 class NoPermission(FileError, PermissionError):
     """The sandbox's user lacks the permission."""
+
+
+class ConnectionEnded(SweGymError, ConnectionError):
+    """A connection of a forwarded port is closed, or its client is gone."""
+
+
+class ConnectionTimeout(SweGymError, TimeoutError):
+    """A connection of a forwarded port neither received nor took data in time. It is still open."""
 
 
 class PolicyError(SweGymError):

@@ -2,7 +2,8 @@
 
 A frame is `SWE1`, the length of a JSON object, the length of a payload (both 32 bits, big-endian), the object in
 UTF-8, the payload. A request carries "id" and "op"; its reply carries the same "id". A reply with "error" is a
-failure: "error" holds [errno name or "BadRequest", message]. The runner may send frames without "id": events.
+failure: "error" holds [errno name or "BadRequest", message]. The runner may send frames without "id": events. The host
+may send requests without a reply, on forwarded connections.
 """
 
 import json
@@ -19,6 +20,12 @@ MAGIC = b"SWE1"
 HEADER = struct.Struct(">4sII")
 MAX_OBJECT = 64 << 20
 MAX_PAYLOAD = 1 << 30
+
+WINDOW = 1 << 18
+"""Bytes of a forwarded connection that either end may send before the other end has passed them on."""
+
+PIECE = 1 << 16
+"""Bytes of a forwarded connection in a frame, at most."""
 
 
 class ProtocolError(Exception):

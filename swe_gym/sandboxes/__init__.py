@@ -8,8 +8,9 @@ from ..errors import UsageError, unknown_name, wrong_fields
 from ..registry import Registry
 from ..types import JsonObject
 from .base import Pty, Sandbox, SandboxSpec
+from .forward import Connection, Forward
 
-__all__ = ["BACKENDS", "Pty", "Sandbox", "SandboxSpec", "make_spec", "open_sandbox"]
+__all__ = ["BACKENDS", "Connection", "Forward", "Pty", "Sandbox", "SandboxSpec", "make_spec", "open_sandbox"]
 
 BACKENDS = Registry[Callable[[SandboxSpec], Sandbox]](
     "backend",

@@ -23,6 +23,7 @@ from ..errors import (
     wrong_fields,
 )
 from ..types import Capabilities, ExecResult, FileEntry, Frozen, JsonMapping, JsonObject, PythonEnv, Workspace
+from .forward import Forward, Handler
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
 """Values of `SandboxSpec.min_isolation`, weakest first."""
@@ -409,6 +410,31 @@ class Sandbox(abc.ABC):
                 timeout=timeout,
             )
 
+    def forward(self, port: int, handler: Handler, *, max_connections: int = 64) -> Forward:
+        """Listen on a port of 127.0.0.1 in the sandbox, and serve its connections in this process, without any network.
+
+        Every process in the sandbox can connect. Where a sandbox shares its loopback interface with this machine (tier
+        "process", or the local backend with network="egress"), every process of the machine can.
+
+        Args:
+            port: TCP port in the sandbox; 0 is any free one.
+            handler: Function that serves a `Connection`, in a thread of its own. When it returns or raises, the
+                connection is closed; an error is logged.
+            max_connections: Open connections at most. Further ones wait to be accepted.
+
+        Returns:
+            The open port. It is closed with `Forward.close` or with the sandbox.
+
+        Raises:
+            UsageError: An argument is invalid.
+            Unsupported: This sandbox has no sockets, or its backend has no forwarded ports.
+            SandboxError: The port cannot be opened, for example because a process in the sandbox has it.
+        """
+        if not 0 <= port <= 65535 or max_connections < 1:
+            raise UsageError(f"port must be 0 to 65535, and max_connections positive: {port=}, {max_connections=}")
+        with self._call():
+            return self._forward(port, handler, max_connections)
+
     # --- what callers and backends share ----------------------------------------------------------------
 
     @property
@@ -540,3 +566,6 @@ class Sandbox(abc.ABC):
         columns: int,
         timeout: float,
     ) -> Pty: ...
+
+    def _forward(self, port: int, handler: Handler, max_connections: int) -> Forward:  # noqa: ARG002  optional
+        raise Unsupported(f"backend {self.name!r} cannot forward ports")

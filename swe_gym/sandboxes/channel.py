@@ -11,7 +11,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import SandboxClosed, SandboxLost, UsageError
@@ -112,14 +112,28 @@ class SocketStream:
                 self._free_if_done()
 
 
+@contextlib.contextmanager
+def parsing() -> Iterator[None]:
+    """Parse a reply. An invalid one means that a command got hold of the runner."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise SandboxLost("the runner sent an invalid reply", reason="protocol", detail=repr(error)) from error
+
+
 class Channel:
     """Sends requests and waits for their replies, each with its own deadline.
 
     A failure of the stream or a late reply breaks the channel for good: every waiting and every later request raises
     `SandboxLost`, or `SandboxClosed` after `close`.
+
+    Attributes:
+        on_event: Function that takes an event of a forwarded port, in the thread that reads, so it must not wait. If it
+            raises `ProtocolError`, the channel breaks.
     """
 
     def __init__(self, stream: ByteStream) -> None:
+        self.on_event: Callable[[JsonObject, bytes], None] | None = None
         self._stream = stream
         self._decoder = Decoder()
         self._ids = itertools.count(1)
@@ -154,6 +168,12 @@ class Channel:
             with self._turn:
                 self._waiting.discard(number)
                 self._replies.pop(number, None)
+
+    def tell(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> None:
+        """Send a request that has no reply. Raises as `request`."""
+        with self._turn:
+            self._raise_failure()
+        self._send(encode({"id": next(self._ids), "op": op, **fields}, payload), time.monotonic() + timeout)
 
     def close(self) -> None:
         """Close the stream; waiting requests raise `SandboxClosed`."""
@@ -215,14 +235,27 @@ class Channel:
             return
         if not data:
             self._fail(SandboxLost("the sandbox is gone: its runner ended", reason="killed"))
+        for message, payload in frames:
+            if message.get("event") == "expired":
+                self._fail(SandboxLost("the sandbox reached its time to live", reason="expired"))
+                return  # the frames that follow are ends of commands that it killed
+            if message.get("event") == "forward":
+                self._take_event(message, payload)
+            else:
+                self._take_reply(message, payload)
+
+    def _take_reply(self, message: JsonObject, payload: bytes) -> None:
+        number = message.get("id")
         with self._turn:
-            for message, payload in frames:
-                if message.get("event") == "expired":
-                    self._fail(SandboxLost("the sandbox reached its time to live", reason="expired"))
-                    return  # the frames that follow are ends of commands that it killed
-                number = message.get("id")
-                if isinstance(number, int) and number in self._waiting:  # else nobody waits for it any more
-                    self._replies[number] = message, payload
+            if isinstance(number, int) and number in self._waiting:  # else nobody waits for it any more
+                self._replies[number] = message, payload
+
+    def _take_event(self, message: JsonObject, payload: bytes) -> None:
+        try:
+            if self.on_event:
+                self.on_event(message, payload)
+        except ProtocolError as error:
+            self._fail(SandboxLost("the sandbox sent an invalid event", reason="protocol", detail=str(error)))
 
     def _fail(self, failure: SandboxLost | SandboxClosed) -> None:
         with self._turn:

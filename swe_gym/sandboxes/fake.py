@@ -45,8 +45,12 @@ from ..errors import (
 )
 from ..types import Capabilities, ExecResult, FileEntry, Frozen
 from .base import Pty, Sandbox, SandboxSpec, parse_options
+from .channel import Channel
+from .fake_forward import start_runner
+from .forward import Forward, Handler
+from .runner_forward import Forwards
 
-Operation = Literal["start", "exec", "read", "write", "close", "pty", "manifest", "tar", "end_processes"]
+Operation = Literal["start", "exec", "read", "write", "close", "pty", "manifest", "tar", "end_processes", "forward"]
 
 Content = Annotated[
     bytes,
@@ -97,7 +101,8 @@ class Fault(Frozen):
     """A scripted failure: exactly one of `error`, `stall` and `truncate`.
 
     Attributes:
-        at: Kind of call. "tar" is both directions; "pty" is opening one and every use of it.
+        at: Kind of call. "tar" is both directions; "pty" is opening one and every use of it; "forward" is opening a
+            port.
         nth: Number of the call, from 1, or "every".
         match: Regular expression; only calls whose command or path matches are counted.
         error: Name of the error class in `swe_gym.errors` to raise. `SandboxLost` closes the sandbox.
@@ -189,6 +194,8 @@ class _File:
 class FakeSandbox(Sandbox):
     """A sandbox that answers from a script and keeps files in memory. It ignores `workspace`, `python` and `image`.
 
+    A forwarded port is one of this machine's loopback interface, for clients in the test's own process. Use port 0.
+
     Args:
         spec: Description of the sandbox; its options are those of `FakeOptions`.
         **options: Options given directly; they override the spec's.
@@ -212,6 +219,7 @@ class FakeSandbox(Sandbox):
         self._files = {self.resolve(path): _File(data) for path, data in self.script.files.items()}
         self._changed = threading.Condition()
         self._stopping = False
+        self._runner: tuple[Channel, Forwards] | None = None
         self._releases = 0
         self._fault_counts: Counter[int] = Counter()
         self._reply_counts: Counter[int] = Counter()
@@ -239,6 +247,8 @@ class FakeSandbox(Sandbox):
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+        if self._runner:
+            self._runner[0].close()
         self._record("close", "", deadline=time.monotonic() + CLOSE_TIMEOUT)
 
     # --- the script -----------------------------------------------------------------------------------
@@ -326,6 +336,14 @@ class FakeSandbox(Sandbox):
     def _open_pty(self, argv: Sequence[str], *, timeout: float, **given: Any) -> Pty:
         self._record("pty", _command_text(argv), deadline=time.monotonic() + timeout, **given)
         return _FakePty(self, self._reply(_command_text(argv)))
+
+    def _forward(self, port: int, handler: Handler, max_connections: int) -> Forward:
+        deadline = time.monotonic() + CLOSE_TIMEOUT
+        self._record("forward", str(port), deadline=deadline, max_connections=max_connections)
+        with self._lock:
+            self._check_open()
+            self._runner = self._runner or start_runner(f"sandbox {self.id}")
+        return self._runner[1].open(port, handler, max_connections)
 
     # --- files ----------------------------------------------------------------------------------------
 

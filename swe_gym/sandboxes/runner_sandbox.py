@@ -4,14 +4,16 @@ import abc
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxClosed, SandboxLost, SandboxStartError
 from ..guests import bundle
 from ..types import ExecResult, FileEntry, JsonObject
 from .base import Pty, Sandbox, SandboxSpec
-from .channel import ByteStream, Channel
+from .channel import ByteStream, Channel, parsing
+from .forward import Forward, Handler
+from .runner_forward import Forwards
 
 FILE_ERRORS: Mapping[str, type[FileError]] = {
     "ENOENT": MissingFile,
@@ -28,15 +30,6 @@ def runner_source() -> str:
     return "\n".join([bundle("seccomp"), bundle("runner/serve"), "serve_standard_streams(protect=restrict_calls)\n"])
 
 
-@contextlib.contextmanager
-def parsing() -> Iterator[None]:
-    """Parse a reply. An invalid one means that a command got hold of the runner."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise SandboxLost("the runner sent an invalid reply", reason="protocol", detail=repr(error)) from error
-
-
 class RunnerSandbox(Sandbox):
     """A backend that uses the runner. Subclasses implement `_connect`, `_disconnect` and `capabilities`."""
 
@@ -46,6 +39,7 @@ class RunnerSandbox(Sandbox):
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
         self._channel: Channel | None = None
+        self._forwards: Forwards | None = None
         self._unprotected = ""
 
     # --- what a backend writes ----------------------------------------------------------------------------
@@ -71,6 +65,7 @@ class RunnerSandbox(Sandbox):
     def _start(self, deadline: float) -> None:
         stream = self._connect(deadline)
         self._channel = Channel(stream)
+        self._forwards = Forwards(self._channel, f"sandbox {self.id}")
         if self.closed:  # closed meanwhile, before there was a channel to close
             self._channel.close()
         try:
@@ -167,6 +162,10 @@ class RunnerSandbox(Sandbox):
     def _open_pty(self, argv: Sequence[str], *, timeout: float, **how: Any) -> Pty:
         reply, _ = self._request("pty_open", timeout=timeout, argv=argv, **how)
         return RunnerPty(self, reply["id"])
+
+    def _forward(self, port: int, handler: Handler, max_connections: int) -> Forward:
+        assert self._forwards is not None
+        return self._forwards.open(port, handler, max_connections)
 
 
 class RunnerPty(Pty):

@@ -11,6 +11,7 @@ import time
 
 from .commands import Commands
 from .files import get_tar, put_tar, read_file, write_file
+from .forwards import Forwards
 from .listing import list_files
 from .loop import Loop
 from .processes import below_us, processes
@@ -34,6 +35,7 @@ class Runner:
         self.reaper = Reaper(self.loop)
         Commands(self.loop, self.reaper)
         Terminals(self.loop, self.reaper, forkpty)
+        Forwards(self.loop)
         self.loop.operations.update(
             hello=self.hello,
             environ=self.environ,

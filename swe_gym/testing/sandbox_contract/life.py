@@ -50,6 +50,7 @@ def every_call(sandbox: Sandbox) -> dict[str, Callable[[], object]]:
         "get_tar": lambda: sandbox.get_tar(""),
         "manifest": lambda: sandbox.manifest(),
         "open_pty": lambda: sandbox.open_pty("true"),
+        "forward": lambda: sandbox.forward(0, lambda _: None),
     }
 
 
