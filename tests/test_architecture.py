@@ -19,18 +19,19 @@ LAYERS = {
     "swe_gym.vector": 4,
     "swe_gym.wrappers": 5,
     "swe_gym.rollout": 6,
-    "swe_gym.curation": 7,
-    "swe_gym.adapters": 7,
-    "swe_gym.testing": 7,
-    "swe_gym.train": 7,
-    "swe_gym.viewer": 7,
-    "swe_gym.cli": 8,
-    "swe_gym.__main__": 9,
+    "swe_gym.gateway": 7,
+    "swe_gym.curation": 8,
+    "swe_gym.adapters": 8,
+    "swe_gym.testing": 8,
+    "swe_gym.train": 8,
+    "swe_gym.viewer": 8,
+    "swe_gym.cli": 9,
+    "swe_gym.__main__": 10,
 }
 """The longest prefix counts; everything else directly below the package is layer 0."""
 
 
-HEAVY = {"docker", "kubernetes", "e2b", "torch", "datasets", "openai", "pyarrow", "PIL", "typer", "rich", "requests"}
+HEAVY = {"docker", "kubernetes", "e2b", "torch", "datasets", "openai", "pyarrow", "PIL", "typer", "rich", "requests", "h11"}
 
 
 GUESTS = sorted((PACKAGE / "guests").rglob("*.py"))

@@ -165,6 +165,8 @@ class Turn(Frozen):
         info: As `step` returned it.
         seconds: Wall-clock time of the step, without the policy.
         policy_seconds: Wall-clock time of the policy.
+        parent: Number of the turn, from 0, whose conversation this one continues or starts from; -1 if it starts a
+            conversation of its own. None: the turn before it.
         usage: Usage of the policy for this action.
     """
 
@@ -179,6 +181,7 @@ class Turn(Frozen):
     info: JsonObject = {}
     seconds: float = 0.0
     policy_seconds: float = 0.0
+    parent: int | None = None
     usage: Usage = Usage()
 
     def text_bytes(self) -> int:

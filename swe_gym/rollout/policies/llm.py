@@ -193,7 +193,7 @@ class LLMPolicy:
         answer = self._ask()
         self._history.answered(answer.message)
         self._turn += 1
-        return _action(answer.message)
+        return action_of(answer.message)
 
     def report(self) -> PolicyReport:
         """See `ReportingPolicy`."""
@@ -280,7 +280,7 @@ def _fixed(env: ToolEnv, options: LLMPolicies, *, native: bool) -> JsonObject:
     return {"model": options.model, **options.sampling, **tools, **options.request}
 
 
-def _action(message: JsonObject) -> str:
+def action_of(message: JsonObject) -> str:
     """Return the model's message as an action."""
     if message.get("tool_calls"):
         return json.dumps(message, ensure_ascii=False)

@@ -1,0 +1,251 @@
+"""The answered calls of an episode as a tree: which call continues which, and why one does not.
+
+A call continues an answer if its messages begin with those of the answer's call, followed by the answer. Messages are
+compared by what a model reads of them: role, text, and names and arguments of tool calls. So markers of a cache, ids
+and the order of keys do not matter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from ..types import JsonMapping, JsonObject
+from .calls import Answer, Call, arguments_of
+
+Reason = Literal[
+    "", "retry", "branch", "compaction", "subagent", "edited_history", "new_conversation", "template_rewrites_history"
+]
+"""Why a call does not continue the last answer of a segment; empty if it does.
+
+- "retry": the same call was answered before, and another answer is sampled.
+- "branch": it continues an earlier answer, which another call has continued.
+- "compaction": it starts over with an answer quoted in its messages, as after a summary.
+- "subagent": it starts with a prompt that stands in a tool call of an earlier answer.
+- "edited_history": it holds earlier answers, but what stands before them was changed or left out.
+- "new_conversation": it holds no earlier answer.
+- "template_rewrites_history": it continues, but the chat template renders the earlier messages in another way.
+"""
+
+QUOTE = 80
+"""Characters from which a quoted text identifies its origin."""
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Node:
+    """An answered call.
+
+    Attributes:
+        number: Number in the order of the answers, from 0.
+        place: What it continues.
+        key: Digest of the call.
+        answer: The answer.
+        reason: Why it starts a segment; empty if it does not.
+        seconds: Seconds of sampling.
+        ended: Time of the answer (`time.monotonic`).
+        used: Whether the agent took the answer, as far as is known.
+        children: Number of calls that continue it.
+    """
+
+    number: int
+    place: Place
+    key: bytes
+    answer: Answer
+    reason: Reason
+    seconds: float
+    ended: float
+    used: bool = True
+    children: int = 0
+
+    @property
+    def parent(self) -> Node | None:
+        """The answer that it continues or starts from."""
+        return self.place.parent
+
+    @property
+    def line(self) -> list[Node]:
+        """The answers of its conversation, from the first one to this one."""
+        found: list[Node] = []
+        node: Node | None = self
+        while node is not None:
+            found.append(node)
+            node = node.place.before
+        return found[::-1]
+
+    @property
+    def messages(self) -> list[JsonObject]:
+        """The conversation, this answer included."""
+        return [message for node in self.line for message in (*node.place.new, node.answer.message)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call belongs.
+
+    Attributes:
+        parent: The answer that it continues; if it does not, the answer that it comes from, if that is known.
+        continues: Whether it continues `parent`.
+        new: Its messages after those of `parent`; all of them if it does not continue it.
+        reason: Why it starts a segment; empty if it does not.
+        path: Digest of all its messages.
+        known: Index of a message in `new` -> the answer that it repeats.
+    """
+
+    parent: Node | None
+    continues: bool
+    new: tuple[JsonObject, ...]
+    reason: Reason
+    path: bytes
+    known: Mapping[int, Node] = dataclasses.field(default_factory=dict)
+
+    @property
+    def before(self) -> Node | None:
+        """The answer that it continues, if it continues one."""
+        return self.parent if self.continues else None
+
+
+class History:
+    """The answered calls of an episode. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._by_path: dict[bytes, Node] = {}
+        self._by_mark: dict[bytes, Node] = {}
+
+    def place(self, call: Call, digests: Digests, key: bytes) -> Place:
+        """Find what a call continues. `add` or `fail` must follow.
+
+        Args:
+            call: The call.
+            digests: Digests of its messages.
+            key: Digest that only equal calls share.
+        """
+        marks, paths = digests
+        answers = [index for index, message in enumerate(call.messages) if message["role"] == "assistant"]
+        for index in reversed(answers):
+            if parent := self._by_path.get(paths[index]):
+                reason = self._branching(parent, key)
+                parent.children += 1
+                return Place(parent, True, tuple(call.messages[index + 1 :]), reason, paths[-1])
+        known = {index: self._by_mark[marks[index]] for index in answers if marks[index] in self._by_mark}
+        origin, reason = self._origin(call, key, known)
+        return Place(origin, False, tuple(call.messages), reason, paths[-1], known)
+
+    def _branching(self, parent: Node, key: bytes) -> Reason:
+        if not parent.children:
+            return ""
+        return "retry" if self._asked(key) else "branch"
+
+    def _asked(self, key: bytes) -> Node | None:
+        return next((node for node in self.nodes if node.key == key and node.used), None)
+
+    def _origin(self, call: Call, key: bytes, known: dict[int, Node]) -> tuple[Node | None, Reason]:
+        """Return the answer that a new conversation comes from, and the reason that it starts."""
+        if not any(node.used for node in self.nodes):
+            return None, ""
+        if again := self._asked(key):
+            return again.parent, "retry"
+        if source := self._quoted(call):
+            return source, "compaction"
+        if known:
+            return known[max(known)], "edited_history"
+        prompt = text_of(call.messages[-1])
+        if source := next((node for node in reversed(self.nodes) if _asks(node, prompt)), None):
+            return source, "subagent"
+        return None, "new_conversation"
+
+    def _quoted(self, call: Call) -> Node | None:
+        """Return the answer that the messages quote."""
+        texts = [text_of(message) for message in call.messages if message["role"] in ("system", "user")]
+        for node in reversed(self.nodes):
+            quote = node.answer.content.strip()
+            if not node.children and len(quote) >= QUOTE and any(quote in text for text in texts):
+                return node
+        return None
+
+    def add(self, node: Node) -> None:
+        """Add an answered call."""
+        self.nodes.append(node)
+        if node.place.before is not None:
+            node.place.before.used = True
+        self._by_path[path_after(node.place.path, node.answer.message)] = node
+        self._by_mark[mark(node.answer.message)] = node
+
+    def fail(self, place: Place) -> None:
+        """Note that a call was not answered."""
+        if place.before is not None:
+            place.before.children -= 1
+
+    def drop(self, node: Node) -> None:
+        """Note that the agent did not take an answer, unless another call continues it."""
+        if node.used and not node.children:
+            node.used = False
+            self.fail(node.place)
+
+    def take(self, node: Node) -> None:
+        """Note that the agent took an answer after all."""
+        if not node.used:
+            node.used = True
+            if node.place.before is not None:
+                node.place.before.children += 1
+
+
+def _asks(node: Node, prompt: str) -> bool:
+    """Return whether a tool call holds most of a prompt: agents add reminders around it."""
+    for call in node.answer.tool_calls:
+        for value in arguments_of(call).values():
+            if isinstance(value, str) and len(value) >= QUOTE // 4 and value.strip() in prompt:
+                return True
+    return False
+
+
+# --- comparing messages ------------------------------------------------------------------------------------
+
+
+def digest(value: object) -> bytes:
+    """Return the digest of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
+
+
+def mark(message: JsonMapping) -> bytes:
+    """Return the digest of what a model reads of a message. Reasoning does not count: agents often drop it."""
+    calls = [[call["function"]["name"], arguments_of(call)] for call in message.get("tool_calls") or ()]
+    content = message.get("content") or ""
+    return digest([message["role"], content.strip() if isinstance(content, str) else content, calls])
+
+
+def path_after(path: bytes, message: JsonMapping) -> bytes:
+    """Return the digest of a conversation after another message."""
+    return hashlib.sha256(path + mark(message)).digest()
+
+
+class Digests(NamedTuple):
+    """The digests of a conversation.
+
+    Attributes:
+        marks: Digest of each message.
+        paths: Digest of the conversation up to each message.
+    """
+
+    marks: list[bytes]
+    paths: list[bytes]
+
+
+def digests_of(call: Call) -> Digests:
+    """Return the digests of a call's messages."""
+    marks = [mark(message) for message in call.messages]
+    start = digest(list(call.tools))
+    paths = itertools.accumulate(marks, lambda path, one: hashlib.sha256(path + one).digest(), initial=start)
+    return Digests(marks, list(paths)[1:])
+
+
+def text_of(message: JsonMapping) -> str:
+    """Return the text of a message."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.get("text") or "" for part in content)

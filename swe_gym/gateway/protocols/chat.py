@@ -1,0 +1,156 @@
+"""OpenAI's chat completions."""
+
+from collections.abc import Iterator, Sequence
+
+from ...trajectories.trajectory import Usage
+from ...types import JsonObject
+from ..calls import Answer, Call, Refusal, event, field, joined, objects, token_limit
+
+PING = b": waiting for the model\n\n"
+"""Comment that keeps a stream alive."""
+
+READ = ("model", "messages", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens")
+"""Fields that a `Call` holds."""
+
+IGNORED = ("n", "logprobs", "top_logprobs", "store", "metadata", "user", "service_tier", "prompt_cache_key")
+"""Fields that are accepted without effect."""
+
+
+def read(body: JsonObject) -> Call:
+    """Read a request.
+
+    Raises:
+        Refusal: It is invalid, or asks for something that is not supported.
+    """
+    if field(body, "n", int, 1) != 1:
+        raise Refusal(400, "n: only 1 is supported")
+    if "functions" in body or "function_call" in body:
+        raise Refusal(400, "functions: not supported; use tools")
+    settings = {name: value for name, value in body.items() if name not in READ + IGNORED and value is not None}
+    return Call(
+        model=field(body, "model", str, ""),
+        messages=read_messages(objects(body, "messages")),
+        tools=read_tools(objects(body, "tools")),
+        max_tokens=token_limit(body, "max_completion_tokens", "max_tokens"),
+        stream=field(body, "stream", bool, False),
+        settings=settings,
+        flags={"usage": bool(field(body, "stream_options", dict, {}).get("include_usage"))},
+    )
+
+
+def read_messages(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """Check messages, and join contents of text parts.
+
+    Raises:
+        Refusal: There is none, or one is invalid.
+    """
+    if not messages:
+        raise Refusal(400, "messages: expected at least one message")
+    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def _message(message: JsonObject, where: str) -> JsonObject:
+    role = message.get("role")
+    if role not in ("system", "developer", "user", "assistant", "tool"):
+        raise Refusal(400, f"{where}.role: unknown role {str(role)[:60]!r}")
+    content = field(message, "content", (str, list))
+    if isinstance(content, list):
+        content = joined(objects(message, "content"))
+    kept = {name: value for name, value in message.items() if name in _KEPT and value is not None}
+    if role == "assistant" and "tool_calls" in kept:
+        kept["tool_calls"] = [_tool_call(call, where) for call in objects(message, "tool_calls")]
+    return {**kept, "role": "system" if role == "developer" else role, "content": content}
+
+
+_KEPT = ("name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
+
+
+def _tool_call(call: JsonObject, where: str) -> JsonObject:
+    function = field(call, "function", dict, {})
+    if not isinstance(function.get("name"), str) or not isinstance(function.get("arguments", ""), str):
+        raise Refusal(400, f"{where}.tool_calls: expected functions with a name and arguments, both strings")
+    function = {"name": function["name"], "arguments": function.get("arguments") or "{}"}
+    return {"id": str(call.get("id") or ""), "type": "function", "function": function}
+
+
+def read_tools(tools: Sequence[JsonObject]) -> list[JsonObject]:
+    """Check tools.
+
+    Raises:
+        Refusal: One is not a function with a name.
+    """
+    for index, tool in enumerate(tools):
+        if not isinstance(field(tool, "function", dict, {}).get("name"), str):
+            raise Refusal(400, f"tools[{index}]: expected a function with a name")
+    return list(tools)
+
+
+# --- answers -------------------------------------------------------------------------------------------------
+
+
+def write(call: Call, answer: Answer) -> JsonObject:
+    """Return the answer as the body of a response."""
+    message = {"role": "assistant", "content": answer.content or None, "refusal": None, **_extras(answer)}
+    if answer.tool_calls:
+        message["tool_calls"] = answer.tool_calls
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.finish}
+    return {**_head(call, answer, "chat.completion"), "choices": [choice], "usage": _usage(answer.usage)}
+
+
+def events(call: Call, answer: Answer) -> Iterator[bytes]:
+    """Yield the answer as events."""
+    head = _head(call, answer, "chat.completion.chunk")
+    deltas: list[JsonObject] = [{"role": "assistant", "content": ""}]
+    if answer.reasoning:
+        deltas.append(_extras(answer))
+    if answer.content:
+        deltas.append({"content": answer.content})
+    deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(answer.tool_calls)]
+    for delta in deltas:
+        yield event({**head, "choices": [_choice(delta, None)]})
+    yield event({**head, "choices": [_choice({}, answer.finish)]})
+    if call.flags.get("usage"):
+        yield event({**head, "choices": [], "usage": _usage(answer.usage)})
+    yield b"data: [DONE]\n\n"
+
+
+def _extras(answer: Answer) -> JsonObject:
+    return {"reasoning_content": answer.reasoning} if answer.reasoning else {}
+
+
+def _choice(delta: JsonObject, finish: str | None) -> JsonObject:
+    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+
+def _head(call: Call, answer: Answer, kind: str) -> JsonObject:
+    return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": 0, "model": call.model}
+
+
+def _usage(usage: Usage) -> JsonObject:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def error(refusal: Refusal) -> JsonObject:
+    """Return the body of an error."""
+    kind = "invalid_request_error" if 400 <= refusal.status < 500 else "server_error"
+    return {"error": {"message": refusal.message, "type": kind, "param": None, "code": refusal.code or None}}
+
+
+def error_event(refusal: Refusal) -> bytes:
+    """Return an error inside a stream."""
+    return event(error(refusal))
+
+
+def models(names: Sequence[str]) -> JsonObject:
+    """Return the list of models."""
+    return {"object": "list", "data": [model(name) for name in names]}
+
+
+def model(name: str) -> JsonObject:
+    """Return one model."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "swe-gym"}

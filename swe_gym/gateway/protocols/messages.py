@@ -1,0 +1,227 @@
+"""Anthropic's Messages."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ...types import JsonObject
+from ..calls import Answer, Call, Refusal, arguments_of, event, field, joined, merged, objects, token_limit, tool_call
+
+PING = event({"type": "ping"}, "ping")
+"""Event that keeps a stream alive."""
+
+BILLING = "x-anthropic-billing-header:"
+"""Start of a system block of Claude Code that differs in every request and says nothing to the model."""
+
+STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+def read(body: JsonObject) -> Call:
+    """Read a request.
+
+    Raises:
+        Refusal: It is invalid, or asks for something that is not supported.
+    """
+    given = objects(body, "messages")
+    if not given:
+        raise Refusal(400, "messages: at least one message is required")
+    messages = [one for index, message in enumerate(given) for one in _messages(message, f"messages.{index}")]
+    return Call(
+        model=field(body, "model", str, ""),
+        messages=merged([*_system(body), *messages]),
+        tools=[_tool(tool, f"tools.{index}") for index, tool in enumerate(objects(body, "tools"))],
+        max_tokens=token_limit(body, "max_tokens"),
+        stream=field(body, "stream", bool, False),
+        settings=_settings(body),
+        flags={"thinking": field(body, "thinking", dict, {}).get("type") in ("enabled", "adaptive")},
+    )
+
+
+def _settings(body: JsonObject) -> JsonObject:
+    found: JsonObject = {name: body[name] for name in ("temperature", "top_p", "top_k") if body.get(name) is not None}
+    if stop := field(body, "stop_sequences", list):
+        found["stop"] = stop
+    choice = field(body, "tool_choice", dict, {})
+    kind = choice.get("type")
+    if kind == "tool":
+        found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
+    elif kind in ("any", "none"):
+        found["tool_choice"] = "required" if kind == "any" else "none"
+    return found
+
+
+def _system(body: JsonObject) -> list[JsonObject]:
+    system = field(body, "system", (str, list), "")
+    if isinstance(system, list):
+        blocks = [block for block in objects(body, "system") if not str(block.get("text")).startswith(BILLING)]
+        system = joined([_block(block, "system") for block in blocks])
+    return [{"role": "system", "content": system}] if system else []
+
+
+def _tool(tool: JsonObject, where: str) -> JsonObject:
+    if not isinstance(tool.get("name"), str):
+        raise Refusal(400, f"{where}.name: Field required")
+    if tool.get("type", "custom") != "custom":
+        raise Refusal(400, f"{where}.type: the tool {str(tool['type'])[:60]!r} runs on Anthropic's servers only")
+    schema = field(tool, "input_schema", dict, {"type": "object", "properties": {}})
+    function = {"name": tool["name"], "description": field(tool, "description", str, ""), "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+def _messages(message: JsonObject, where: str) -> list[JsonObject]:
+    """Return a message as messages of OpenAI's chat API: results of tools become messages of their own, first."""
+    role = message.get("role")
+    if role not in ("user", "assistant", "system"):
+        raise Refusal(400, f"{where}.role: unknown role {str(role)[:60]!r}")
+    content = field(message, "content", (str, list), "")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    blocks = objects(message, "content")
+    if role == "assistant":
+        return [_assistant(blocks, where)]
+    found = [_result(block, where) for block in blocks if block.get("type") == "tool_result"]
+    rest = [_block(block, where) for block in blocks if block.get("type") != "tool_result"]
+    return [*found, {"role": role, "content": joined(rest)}] if rest or not found else found
+
+
+def _assistant(blocks: Sequence[JsonObject], where: str) -> JsonObject:
+    texts, thoughts, calls = [], [], []
+    for block in blocks:
+        kind = block.get("type")
+        if kind == "text":
+            texts.append(field(block, "text", str, ""))
+        elif kind == "thinking":
+            thoughts.append(field(block, "thinking", str, ""))
+        elif kind == "tool_use":
+            arguments = json.dumps(field(block, "input", dict, {}), ensure_ascii=False)
+            calls.append(tool_call(field(block, "id", str, ""), field(block, "name", str, ""), arguments))
+        elif kind != "redacted_thinking":
+            raise Refusal(400, f"{where}: content of type {str(kind)[:60]!r} is not supported")
+    message: JsonObject = {"role": "assistant", "content": "\n".join(texts) or None}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def _result(block: JsonObject, where: str) -> JsonObject:
+    content = field(block, "content", (str, list), "")
+    if isinstance(content, list):
+        content = joined([_block(part, where) for part in objects(block, "content")])
+    return {"role": "tool", "tool_call_id": field(block, "tool_use_id", str, ""), "content": content}
+
+
+def _block(block: JsonObject, where: str) -> JsonObject:
+    """Return a block as a part of OpenAI's chat API."""
+    read_block = _BLOCKS.get(str(block.get("type")))
+    if read_block is None:
+        raise Refusal(400, f"{where}: content of type {str(block.get('type'))[:60]!r} is not supported")
+    return read_block(block)
+
+
+def _text(block: JsonObject) -> JsonObject:
+    return {"type": "text", "text": field(block, "text", str, "")}
+
+
+def _image(block: JsonObject) -> JsonObject:
+    source = field(block, "source", dict, {})
+    url = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data')}"
+    return {"type": "image_url", "image_url": {"url": str(url)}}
+
+
+def _reference(block: JsonObject) -> JsonObject:
+    return {"type": "text", "text": f"[tool {block.get('tool_name')} is now available]"}
+
+
+_BLOCKS: dict[str, Callable[[JsonObject], JsonObject]] = {"text": _text, "image": _image, "tool_reference": _reference}
+
+
+# --- answers -------------------------------------------------------------------------------------------------
+
+
+def write(call: Call, answer: Answer) -> JsonObject:
+    """Return the answer as the body of a response."""
+    usage = {**_input(answer), "output_tokens": answer.usage.completion_tokens}
+    return {**_head(call, answer), "content": _content(call, answer), **_stop(answer), "usage": usage}
+
+
+def _head(call: Call, answer: Answer) -> JsonObject:
+    return {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": call.model}
+
+
+def _stop(answer: Answer) -> JsonObject:
+    return {"stop_reason": STOPS[answer.finish], "stop_sequence": None}
+
+
+def _input(answer: Answer) -> JsonObject:
+    usage = answer.usage
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+    }
+
+
+def _content(call: Call, answer: Answer) -> list[JsonObject]:
+    blocks: list[JsonObject] = []
+    if answer.reasoning and call.flags.get("thinking"):
+        blocks.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
+    if answer.content or not answer.tool_calls:
+        blocks.append({"type": "text", "text": answer.content})
+    for one in answer.tool_calls:
+        name = one["function"]["name"]
+        blocks.append({"type": "tool_use", "id": one["id"], "name": name, "input": arguments_of(one)})
+    return blocks
+
+
+def events(call: Call, answer: Answer) -> Iterator[bytes]:
+    """Yield the answer as events."""
+    start = {**_head(call, answer), "content": [], "stop_reason": None, "stop_sequence": None}
+    yield _event("message_start", message={**start, "usage": {**_input(answer), "output_tokens": 1}})
+    for index, block in enumerate(_content(call, answer)):
+        empty, deltas = _deltas(block)
+        yield _event("content_block_start", index=index, content_block=empty)
+        for delta in deltas:
+            yield _event("content_block_delta", index=index, delta=delta)
+        yield _event("content_block_stop", index=index)
+    yield _event("message_delta", delta=_stop(answer), usage={"output_tokens": answer.usage.completion_tokens})
+    yield _event("message_stop")
+
+
+def _deltas(block: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
+    """Return the empty block and what fills it."""
+    if block["type"] == "tool_use":
+        return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+    if block["type"] == "thinking":
+        said = {"type": "thinking_delta", "thinking": block["thinking"]}
+        return {**block, "thinking": ""}, [said, {"type": "signature_delta", "signature": ""}]
+    return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+
+
+def _event(name: str, **data: Any) -> bytes:
+    return event({"type": name, **data}, name)
+
+
+def counted(tokens: int) -> JsonObject:
+    """Return the body of a response that counts tokens."""
+    return {"input_tokens": tokens}
+
+
+def error(refusal: Refusal) -> JsonObject:
+    """Return the body of an error."""
+    return {"type": "error", "error": {"type": refusal.kind, "message": refusal.message}}
+
+
+def error_event(refusal: Refusal) -> bytes:
+    """Return an error inside a stream."""
+    return event(error(refusal), "error")
+
+
+def models(names: Sequence[str]) -> JsonObject:
+    """Return the list of models."""
+    ends = {"first_id": names[0], "last_id": names[-1]} if names else {"first_id": None, "last_id": None}
+    return {"data": [model(name) for name in names], "has_more": False, **ends}
+
+
+def model(name: str) -> JsonObject:
+    """Return one model."""
+    return {"type": "model", "id": name, "display_name": name, "created_at": "2025-01-01T00:00:00Z"}

@@ -1,0 +1,98 @@
+"""The turns of an agent's episode."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from ..trajectories.trajectory import Turn
+from ..types import JsonObject
+from .calls import arguments_of
+from .history import Node, Place, text_of
+
+OnTurn = Callable[[Turn], None]
+
+
+class Record:
+    """Turns answers into turns. Not thread-safe.
+
+    A turn is complete once its observation is known: what the agent adds to the conversation with the next call. The
+    turn of an answer without tool calls is complete too once another conversation goes on.
+
+    Args:
+        on_turn: Called with each complete turn.
+    """
+
+    def __init__(self, on_turn: OnTurn | None) -> None:
+        self._on_turn = on_turn
+        self._open: dict[Node, None] = {}
+        self._turns: dict[int, Turn] = {}
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The complete turns, in the order of the answers."""
+        return tuple(turn for _, turn in sorted(self._turns.items()))
+
+    def called(self, place: Place) -> None:
+        """Note a call: it tells what the agent observed after the answer that it continues."""
+        before = place.before
+        if before is not None and before in self._open:
+            self._complete(before, observation(place.new))
+        for node in [one for one in self._open if not one.answer.tool_calls]:
+            self._complete(node, "")
+
+    def answered(self, node: Node) -> None:
+        """Note an answer."""
+        self._open[node] = None
+
+    def close(self) -> None:
+        """Complete all turns."""
+        for node in list(self._open):
+            self._complete(node, "")
+
+    def _complete(self, node: Node, observed: str) -> None:
+        del self._open[node]
+        turn = turn_of(node, observed, time.monotonic() - node.ended if observed else 0.0)
+        self._turns[node.number] = turn
+        if self._on_turn is not None:
+            self._on_turn(turn)
+
+
+def turn_of(node: Node, observed: str, seconds: float) -> Turn:
+    """Return the turn of an answer.
+
+    Args:
+        node: The answer.
+        observed: What the agent observed after it.
+        seconds: Seconds until the next call.
+    """
+    answer = node.answer
+    call = answer.tool_calls[0] if answer.tool_calls else None
+    info: JsonObject = {"call": node.number, "calls": len(answer.tool_calls), "finish": answer.finish}
+    if node.reason:
+        info["segment"] = node.reason
+    if not node.used:
+        info["used"] = False
+    return Turn(
+        action=answer.text,
+        thought="\n".join(filter(None, [answer.reasoning, answer.content])) if call else "",
+        tool=call["function"]["name"] if call else "",
+        arguments=arguments_of(call) if call else {},
+        observation=observed,
+        info=info,
+        seconds=seconds,
+        policy_seconds=node.seconds,
+        parent=_parent(node),
+        usage=answer.usage,
+    )
+
+
+def _parent(node: Node) -> int | None:
+    if not node.reason and node.number == (node.parent.number + 1 if node.parent else 0):
+        return None
+    return node.parent.number if node.parent else -1
+
+
+def observation(messages: Sequence[JsonObject]) -> str:
+    """Return the text of the messages that followed an answer."""
+    return "\n\n".join(text_of(message) for message in messages)

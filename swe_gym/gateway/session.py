@@ -1,0 +1,428 @@
+"""`Session`: the door through which the agent of one episode reaches its model."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import json
+import logging
+import math
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from ..errors import PolicyError
+from ..rollout.budget import Budget
+from ..rollout.policy import PolicyReport
+from ..trajectories.trajectory import Turn, Usage
+from ..types import JsonObject
+from .anchors import segments_of
+from .calls import Answer, Call, Refusal
+from .history import History, Node, Place, digest, digests_of
+from .http import Connection, HttpLimits, Request, Response, serve
+from .protocols import DIALECTS, Dialect
+from .record import OnTurn, Record
+from .sampler import Sampler
+
+logger = logging.getLogger(__name__)
+
+WAIT = 10.0
+"""Seconds between signs of life in a stream that waits for the model."""
+
+POLL = 0.5
+"""Seconds after which a waiting call is checked for an agent that hung up."""
+
+OFTEN = 1000
+"""Refused requests after which the door stays shut: the agent is not going to stop."""
+
+NO_RETRY = (("x-should-retry", "false"),)
+"""Tells the SDKs of OpenAI and Anthropic that another try is pointless."""
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class Limits(Budget):
+    """Limits of one episode's agent. None means no limit.
+
+    Once one is reached, every call gets the status 403, which no agent retries, and the work is graded as it is.
+
+    Attributes:
+        calls: Answered calls.
+        history: Bytes of messages to remember.
+        connections: Connections at once; further ones are closed.
+        http: Limits on each connection.
+    """
+
+    calls: int | None = Field(default=1000, ge=1)
+    history: int = Field(default=256 << 20, ge=1)
+    connections: int = Field(default=64, ge=1)
+    http: HttpLimits = HttpLimits()
+
+
+class Session:
+    """One episode's door to a model. Give `handle` to `Sandbox.forward`. Thread-safe.
+
+    It answers the calls of OpenAI's chat completions and Responses and of Anthropic's Messages, whatever the name of
+    the model that the agent asks for.
+
+    Args:
+        sampler: Answers calls. It may be shared by many sessions.
+        limits: Limits of the episode.
+        on_turn: Called with each complete turn, in one thread at a time. It must not raise.
+        seed: Sampling seed; the number of the call is added.
+
+    Attributes:
+        limit: Limit that was reached: "calls", "tokens", "cost", "time" or "history"; empty if none was.
+        failure: Error of the sampler. The episode then has no reward.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        *,
+        limits: Limits | None = None,
+        on_turn: OnTurn | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.limit = ""
+        self.failure: PolicyError | None = None
+        self._sampler, self._limits, self._seed = sampler, limits or Limits(), seed
+        self._history, self._record = History(), Record(on_turn)
+        self._lock = threading.RLock()  # guards everything below and the two above
+        self._flights: dict[bytes, _Flight] = {}
+        self._connections: set[Connection] = set()
+        self._usage = Usage()
+        self._started = time.monotonic()
+        self._asked = self._running = self._bytes = self._refused = 0
+        self._closed = False
+
+    # --- results --------------------------------------------------------------------------------------------
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The complete turns. After `close`, a turn for each answer."""
+        with self._lock:
+            return self._record.turns
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """Number of answers by the reason for which they start a segment. The first one has no reason."""
+        with self._lock:
+            return Counter(node.reason for node in self._history.nodes if node.used and node.reason)
+
+    def report(self) -> PolicyReport:
+        """Return the usage of all calls, the main conversation, and all tokens so far.
+
+        The main conversation is the one with most answers, compactions included; the last of equal ones.
+        """
+        with self._lock:
+            nodes = list(self._history.nodes)
+            usage = self._usage
+        used = [node for node in nodes if node.used]
+        main = max(reversed(used), key=_depth, default=None)
+        return PolicyReport(
+            policy=self._sampler.info,
+            usage=usage,
+            messages=tuple(main.messages) if main else (),
+            segments=segments_of(used),
+        )
+
+    def close(self) -> None:
+        """End all connections and complete all turns. Answers that are still sampled are not used. Idempotent."""
+        with self._lock:
+            self._closed = True
+            connections = list(self._connections)
+            for flight in self._flights.values():
+                if flight.node is not None and not flight.delivered and not flight.waiting:
+                    self._history.drop(flight.node)
+            self._record.close()
+        for connection in connections:
+            connection.close()
+
+    # --- connections ----------------------------------------------------------------------------------------
+
+    def handle(self, connection: Connection) -> None:
+        """Serve a connection until its end. Never raises for what the agent does."""
+        with self._lock:
+            shut = self._closed or self._refused > OFTEN or len(self._connections) >= self._limits.connections
+            if not shut:
+                self._connections.add(connection)
+        if shut:
+            connection.close()
+            return
+        try:
+            serve(connection, self._respond, self._limits.http)
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+
+    def _respond(self, request: Request) -> Response:
+        path = _path(request.path)
+        dialect = _dialect(path, request)
+        try:
+            return self._route(request, path, dialect)
+        except Refusal as refusal:
+            return self._refusal(refusal, dialect)
+        except ConnectionError:
+            raise
+        except RecursionError:
+            return self._refusal(Refusal(400, "the request is nested too deeply"), dialect)
+        except Exception as error:
+            logger.exception("the gateway failed")
+            self._fail(PolicyError(f"the gateway failed: {error!r}"))
+            return self._refusal(Refusal(500, "the gateway failed"), dialect)
+
+    def _refusal(self, refusal: Refusal, dialect: Dialect) -> Response:
+        with self._lock:
+            self._refused += 1
+            shut = self._refused > OFTEN
+        headers = () if refusal.status == 429 else NO_RETRY
+        return Response(refusal.status, dialect.error(refusal), (*headers, *([("Connection", "close")] * shut)))
+
+    def _route(self, request: Request, path: str, dialect: Dialect) -> Response:
+        if request.method in ("GET", "HEAD"):
+            return self._look_up(path, dialect)
+        if request.method != "POST" or path not in (*DIALECTS, COUNT):
+            raise Refusal(404, f"unknown call: {request.method} {request.path[:200]}")
+        body = _json(request.body)
+        if path == COUNT:
+            return Response(200, {"input_tokens": self._sampler.count(dialect.read({"max_tokens": 1, **body}))})
+        return self._answer(request, dialect, dialect.read(body))
+
+    def _look_up(self, path: str, dialect: Dialect) -> Response:
+        if path in ("", "/"):
+            return Response(200, {})
+        if path == "/models":
+            return Response(200, dialect.models([self._sampler.model]))
+        if path.startswith("/models/"):
+            return Response(200, dialect.model(path.removeprefix("/models/")))
+        raise Refusal(404, f"unknown path: {path[:200]}")
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    def _answer(self, request: Request, dialect: Dialect, call: Call) -> Response:
+        flight = self._flight(request, call)
+        try:
+            answer = flight.wait(request, WAIT if call.stream else math.inf)
+        except BaseException:
+            self._left(flight, False)
+            raise
+        body = dialect.write(call, answer) if answer and not call.stream else _events(dialect, call, flight, request)
+        return Response(200, body, sent=functools.partial(self._left, flight))
+
+    def _flight(self, request: Request, call: Call) -> _Flight:
+        """Return the sampling of a call, perhaps of an earlier request that this one repeats."""
+        digests = digests_of(call)
+        key = digest([digests.paths[-1].hex(), call.model, call.max_tokens, call.settings])
+        again = request.headers.get("x-stainless-retry-count", "0") != "0"  # sent by the SDKs of OpenAI and Anthropic
+        known = self._flights.get(key)
+        if known is not None and not known.delivered and not again:
+            known.abandoned.wait(3 * POLL)  # the agent may have hung up just now
+        with self._lock:
+            known = self._flights.get(key)
+            if known is not None and known.serves(again=again):
+                known.join()
+                return known
+            self._check_limits(len(request.body))
+            flight = self._flights[key] = _Flight(key, self._asked)
+            self._asked += 1
+            self._running += 1
+            place = self._history.place(call, digests, key)
+            self._bytes += len(json.dumps(place.new)) if place.continues else len(request.body)
+            self._record.called(place)
+        threading.Thread(target=self._sample, args=(flight, call, place), name="agent call", daemon=True).start()
+        return flight
+
+    def _check_limits(self, size: int) -> None:
+        """Raise Refusal if the episode is over for the agent, or too much runs at once."""
+        limits = self._limits
+        if self.failure is not None:
+            raise Refusal(403, "the model has failed, so the episode is over")
+        if not self.limit:
+            calls = "calls" if limits.calls is not None and self._asked >= limits.calls else ""
+            memory = "history" if self._bytes + size > limits.history else ""
+            self.limit = calls or memory or limits.used_up(self._usage, time.monotonic() - self._started)
+        if self.limit:
+            raise Refusal(403, f"the episode is over: its limit on {self.limit} is reached")
+        if self._closed:
+            raise Refusal(403, "the episode is over")
+        if self._running >= limits.connections:
+            raise Refusal(429, f"{self._running} calls are waiting for the model")
+
+    def _sample(self, flight: _Flight, call: Call, place: Place) -> None:
+        started = time.monotonic()
+        seed = None if self._seed is None else self._seed + flight.number
+        try:
+            answer = self._sampler.sample(call, place, seed=seed)
+        except Exception as error:  # noqa: BLE001  becomes the answer of the waiting requests
+            with self._lock:
+                self._running -= 1
+                self._history.fail(place)
+                flight.failed = True
+                flight.result.set_exception(self._understand(error))
+            return
+        with self._lock:
+            self._running -= 1
+            flight.node = self._add(flight, place, answer, started)
+            if not flight.waiting:
+                self._history.drop(flight.node)
+            flight.result.set_result(answer)
+
+    def _add(self, flight: _Flight, place: Place, answer: Answer, started: float) -> Node:
+        rewritten = place.continues and not place.reason and answer.tokens is not None and not answer.tokens.extends
+        ended = time.monotonic()
+        node = Node(
+            number=len(self._history.nodes),
+            place=place,
+            key=flight.key,
+            answer=answer,
+            reason="template_rewrites_history" if rewritten else place.reason,
+            seconds=ended - started,
+            ended=ended,
+        )
+        self._history.add(node)
+        self._usage += answer.usage
+        if not self._closed:
+            self._record.answered(node)
+        return node
+
+    def _understand(self, error: Exception) -> Refusal:
+        """Return what the agent is told of a failed call."""
+        if isinstance(error, Refusal):
+            return error
+        if isinstance(error, PolicyError) and error.reason == "context":
+            # Claude Code and litellm recognize these words.
+            text = f"prompt is too long: maximum context length exceeded ({error})"
+            return Refusal(400, text, code="context_length_exceeded")
+        status = getattr(error.__cause__, "status_code", None)
+        if isinstance(error, PolicyError) and error.reason == "refused" and status in (400, 413, 422):
+            return Refusal(400, str(error))
+        if not isinstance(error, PolicyError):
+            logger.error("the sampler failed", exc_info=error)
+        self._fail(error if isinstance(error, PolicyError) else PolicyError(f"the sampler failed: {error!r}"))
+        return Refusal(500, "the model failed")
+
+    def _fail(self, error: PolicyError) -> None:
+        with self._lock:
+            self.failure = self.failure or error
+
+    def _left(self, flight: _Flight, delivered: bool) -> None:
+        """Note that a request is over, and whether the agent took the answer."""
+        with self._lock:
+            flight.leave(delivered=delivered)
+            if flight.node is None:
+                return
+            if flight.delivered:
+                self._history.take(flight.node)
+            elif not flight.waiting:
+                self._history.drop(flight.node)
+
+
+COUNT = "/messages/count_tokens"
+"""Path of Anthropic's call that counts tokens."""
+
+
+class _Flight:
+    """The sampling of a call, for one request or several equal ones. Guarded by the session's lock."""
+
+    def __init__(self, key: bytes, number: int) -> None:
+        self.key, self.number = key, number
+        self.result: concurrent.futures.Future[Answer] = concurrent.futures.Future()
+        self.node: Node | None = None
+        self.failed = self.delivered = False
+        self.waiting = 1
+        self.abandoned = threading.Event()
+
+    def serves(self, *, again: bool) -> bool:
+        """Return whether its answer is the one to an equal request: a retry, or the first one was cut off."""
+        return not self.failed and (again or (not self.delivered and not self.waiting))
+
+    def join(self) -> None:
+        """Add a request."""
+        self.waiting += 1
+        self.abandoned.clear()
+
+    def leave(self, *, delivered: bool) -> None:
+        """Remove a request."""
+        self.waiting -= 1
+        self.delivered = self.delivered or delivered
+        if not self.waiting:
+            self.abandoned.set()
+
+    def wait(self, request: Request, seconds: float) -> Answer | None:
+        """Return the answer; None if there is none yet.
+
+        Raises:
+            Refusal: The call failed.
+            ConnectionError: The agent hung up.
+        """
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                return self.result.result(min(left, POLL))
+            if not request.alive():
+                raise ConnectionError("the agent hung up")
+        return None
+
+
+def _events(dialect: Dialect, call: Call, flight: _Flight, request: Request) -> Iterator[bytes]:
+    """Yield the events of an answer, and signs of life until it is there."""
+    try:
+        while (answer := flight.wait(request, WAIT)) is None:
+            yield dialect.PING
+    except Refusal as refusal:
+        yield dialect.error_event(refusal)
+    else:
+        yield b"".join(dialect.events(call, answer))
+
+
+def _path(path: str) -> str:
+    """Return a path without a slash at its end and `/v1`, which agents add to an address that has it already."""
+    path = path.rstrip("/")
+    while path.startswith("/v1/"):
+        path = path.removeprefix("/v1")
+    return "" if path == "/v1" else path
+
+
+def _dialect(path: str, request: Request) -> Dialect:
+    """Return the protocol of a request, also of one that no protocol has."""
+    anthropic = path.startswith("/messages") or "anthropic-version" in request.headers
+    return DIALECTS.get(path) or DIALECTS["/messages" if anthropic else "/chat/completions"]
+
+
+def _json(body: bytes) -> JsonObject:
+    """Parse a body.
+
+    Raises:
+        Refusal: It is not a JSON object.
+    """
+    try:
+        value: Any = json.loads(body, parse_constant=_no_constant)
+        if _SURROGATE.search(body):  # halves of surrogate pairs are valid JSON, but no text
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    except ValueError as error:
+        raise Refusal(400, f"the body is not JSON: {str(error)[:200]}") from error
+    if not isinstance(value, dict):
+        raise Refusal(400, "the body is not a JSON object")
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _depth(node: Node) -> int:
+    """Return the number of answers up to this one, through compactions."""
+    depth, one = 0, node
+    while True:
+        depth += 1
+        before = one.parent if one.place.continues or one.reason in ("compaction", "edited_history") else None
+        if before is None:
+            return depth
+        one = before
