@@ -65,7 +65,7 @@ class Call:
     flags: JsonObject = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Tokens:
     """The tokens of an answer.
 

@@ -88,7 +88,8 @@ def turn_of(node: Node, observed: str, seconds: float) -> Turn:
 
 
 def _parent(node: Node) -> int | None:
-    if not node.reason and node.number == (node.parent.number + 1 if node.parent else 0):
+    before = node.place.before
+    if node.number == (before.number + 1 if before else 0):
         return None
     return node.parent.number if node.parent else -1
 

@@ -305,7 +305,10 @@ class Session:
             return Refusal(400, str(error))
         if not isinstance(error, PolicyError):
             logger.error("the sampler failed", exc_info=error)
-        self._fail(error if isinstance(error, PolicyError) else PolicyError(f"the sampler failed: {error!r}"))
+            failure = PolicyError(f"the sampler failed: {error!r}")
+            failure.__cause__ = error
+            error = failure
+        self._fail(error)
         return Refusal(500, "the model failed")
 
     def _fail(self, error: PolicyError) -> None:

@@ -6,6 +6,7 @@ example drops earlier thoughts, a new segment starts with the rendered text as i
 stay in their own segment. An append-only conversation does not follow such templates: it is always one segment.
 """
 
+import uuid
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -17,9 +18,6 @@ from ..spaces import Info
 from ..trajectories.trajectory import PolicyInfo, Segment, Usage
 from ..types import JsonObject, ToolSpec
 from .policy import PolicyReport
-
-_SENTINEL = "\u2402answer\u2403"
-"""Placeholder for an answer, used to find what a template puts after one."""
 
 
 class Completion(NamedTuple):
@@ -70,23 +68,45 @@ class ChatTemplate:
         if not tokenizer.chat_template:
             raise UsageError("the tokenizer has no chat template: use an instruct model, or set one")
         self._tokenizer = tokenizer
-        if _SENTINEL not in self.render([_user("?"), _assistant(_SENTINEL), _user("!")]):
+        self._sentinel = f"\u2402{uuid.uuid4().hex}\u2403"  # stands for an answer; in no message
+        if self._sentinel not in self.render([_user("?"), _assistant(self._sentinel), _user("!")]):
             raise UsageError("the chat template omits the assistant's messages")
 
-    def render(self, messages: Sequence[JsonObject]) -> str:
-        """Return the conversation as text, with the prompt for the next answer."""
-        text: str = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    @property
+    def source(self) -> str:
+        """The template itself, as Jinja."""
+        return str(self._tokenizer.chat_template)
+
+    def render(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> str:
+        """Return the conversation as text, with the prompt for the next answer.
+
+        Args:
+            messages: The messages.
+            tools: Tools, as in OpenAI's chat API.
+        """
+        named = {"tools": list(tools)} if tools else {}
+        text: str = self._tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, **named
+        )
         return text
 
-    def between(self, answer: str, message: JsonObject) -> str:
+    def between(
+        self,
+        answer: str,
+        *messages: JsonObject,
+        before: Sequence[JsonObject] = ({"role": "user", "content": "?"},),
+        tools: Sequence[JsonObject] = (),
+    ) -> str:
         """Return the text between the end of an answer and the start of the next one.
 
         Args:
             answer: Text of the end token of the answer, which is not repeated; empty if there was none.
-            message: The message between the two answers.
+            messages: The messages between the two answers.
+            before: The messages before the first answer.
+            tools: Tools, as in OpenAI's chat API.
         """
-        text = self.render([_user("?"), _assistant(_SENTINEL), message])
-        return text[text.index(_SENTINEL) + len(_SENTINEL) :].removeprefix(answer)
+        text = self.render([*before, _assistant(self._sentinel), *messages], tools)
+        return text[text.index(self._sentinel) + len(self._sentinel) :].removeprefix(answer)
 
     def encode(self, text: str) -> list[int]:
         """Return token ids. Special tokens are recognized by name; none is added."""
@@ -178,7 +198,7 @@ class Conversation:
         self._messages.append(message)
         if not self._append_only:
             rendered = self._template.render(self._messages)
-            if not _same(rendered, self._template.decode(self._ids + delta)):
+            if not same_text(rendered, self._template.decode(self._ids + delta)):
                 self._done = list(self.segments)
                 self._begin(self._template.encode(rendered))
                 return
@@ -188,7 +208,7 @@ class Conversation:
         self._versions += [-1] * len(delta)
 
 
-def _same(rendered: str, grown: str) -> bool:
+def same_text(rendered: str, grown: str) -> bool:
     """Return whether two texts are equal up to white space, which many templates trim."""
     return "".join(rendered.split()) == "".join(grown.split())
 

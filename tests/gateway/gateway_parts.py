@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from swe_gym.gateway.session import Session
+from swe_gym.rollout.tokens import Completion
 
 
 class SocketConnection:
@@ -54,3 +56,67 @@ def served(session: Session) -> Iterator[str]:
         listener.close()
         thread.join(10)
         session.close()
+
+
+class ByteTokenizer:
+    """A tokenizer of bytes and ChatML's special tokens, with a template in Python.
+
+    Args:
+        forgets: Whether the template drops the thoughts of all answers but the last, as some do.
+    """
+
+    chat_template = "<tool_call>"
+    special = ("<|im_end|>", "<|im_start|>")
+    end = 256
+
+    def __init__(self, *, forgets: bool = False) -> None:
+        self.forgets = forgets
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        tokenize: bool,
+        add_generation_prompt: bool,
+        tools: Sequence[dict[str, Any]] = (),
+    ) -> str:
+        assert not tokenize
+        parts = [f"<|im_start|>tools\n{json.dumps(list(tools))}<|im_end|>\n"] if tools else []
+        for index, message in enumerate(messages):
+            content = message["content"]
+            if self.forgets and index < len(messages) - 1 and message["role"] == "assistant":
+                content = content.split("</think>")[-1].lstrip("\n")
+            calls = "".join(json.dumps(call["function"]) for call in message.get("tool_calls") or ())
+            parts.append(f"<|im_start|>{message['role']}\n{content}{calls}<|im_end|>\n")
+        return "".join([*parts, "<|im_start|>assistant\n" if add_generation_prompt else ""])
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        assert not add_special_tokens
+        ids: list[int] = []
+        for part in re.split(f"({'|'.join(map(re.escape, self.special))})", text):
+            ids += [256 + self.special.index(part)] if part in self.special else part.encode()
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
+        assert not skip_special_tokens
+        assert not clean_up_tokenization_spaces
+        names = [one.encode() for one in self.special]
+        return b"".join(names[one - 256] if one > 255 else bytes([one]) for one in ids).decode("utf-8", "replace")
+
+
+class Scripted:
+    """A generator whose answers come from a function of the number of the call, in tokens of `ByteTokenizer`."""
+
+    def __init__(self, say: Callable[[int], str]) -> None:
+        self.say = say
+        self.sampled: list[tuple[list[int], Completion]] = []
+        self.lock = threading.Lock()
+
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002
+        with self.lock:
+            number = len(self.sampled)
+            ids = [*ByteTokenizer().encode(self.say(number), add_special_tokens=False), ByteTokenizer.end][:max_tokens]
+            logprobs = [-(number * 1000 + index + 1) / 1e6 for index in range(len(ids))]
+            made = Completion(ids, logprobs, "stop" if ids[-1] == ByteTokenizer.end else "length", number)
+            self.sampled.append((list(prompt), made))
+        return made

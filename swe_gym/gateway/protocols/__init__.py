@@ -5,7 +5,7 @@ from typing import Protocol
 
 from ...types import JsonObject
 from ..calls import Answer, Call, Refusal
-from . import chat, messages
+from . import chat, messages, responses
 
 
 class Dialect(Protocol):
@@ -42,5 +42,5 @@ class Dialect(Protocol):
         ...
 
 
-DIALECTS: dict[str, Dialect] = {"/chat/completions": chat, "/messages": messages}
+DIALECTS: dict[str, Dialect] = {"/chat/completions": chat, "/responses": responses, "/messages": messages}
 """Path, without `/v1` -> protocol of its calls."""

@@ -80,7 +80,10 @@ def read_tools(tools: Sequence[JsonObject]) -> list[JsonObject]:
         Refusal: One is not a function with a name.
     """
     for index, tool in enumerate(tools):
-        if not isinstance(field(tool, "function", dict, {}).get("name"), str):
+        function = field(tool, "function", dict, {})
+        field(function, "description", str)
+        field(function, "parameters", dict)
+        if not field(function, "name", str):
             raise Refusal(400, f"tools[{index}]: expected a function with a name")
     return list(tools)
 
