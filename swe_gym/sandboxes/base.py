@@ -178,6 +178,8 @@ class Sandbox(abc.ABC):
     * **stdin** is empty unless given. The environment is `CLEAN_ENV`, the spec's and the call's. Pagers and colours
       are off, the locale is UTF-8, and nothing of the host's environment is inherited.
     * **Control** never travels in a command's output: no text that a command prints can end, fake or shift a reply.
+    * **Forwarded ports** carry bytes between processes in the sandbox and this one, without a network. An end that does
+      not read delays nothing else.
     * **Threads.** Any thread may call, several at once. `close` is idempotent, bounded, and callable from any thread
       in any state. Running calls raise `SandboxClosed` within a second.
 

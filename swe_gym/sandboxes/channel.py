@@ -1,7 +1,8 @@
 """The host's end of a runner: blocking requests over one byte stream, from any number of threads.
 
 There is no reader thread. One of the waiting callers reads for all, and passes the reading on once it has its own
-reply. So an open sandbox costs no thread, and a reply no switch between threads.
+reply. So an open sandbox costs no thread, and a reply no switch between threads. A forwarded port has a waiting caller
+of its own, so its events are read at any time.
 """
 
 import contextlib

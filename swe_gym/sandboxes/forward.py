@@ -36,7 +36,7 @@ class Connection(Protocol):
     def close(self) -> None:
         """Close the connection. Idempotent, from any thread.
 
-        The client still receives what was sent, if it reads within 2 s. What it sends is discarded.
+        What was sent still reaches the client, unless it does not read for 60 s. What it sends is discarded.
         """
         ...
 

@@ -17,7 +17,7 @@ from ..types import JsonObject
 from .channel import LONGEST_WAIT, Channel, parsing
 from .forward import Handler, start_handler
 
-FRAME_TIMEOUT = 30.0
+FRAME_TIMEOUT = 60.0
 """Seconds in which a runner must receive a frame and answer it; else the sandbox is lost."""
 
 
@@ -115,7 +115,7 @@ class RunnerForward:
         with parsing():
             if "error" not in reply:
                 return int(reply["port"])
-            why = str(reply["error"][1])
+            _, why = reply["error"]
         raise SandboxError(f"port {port} cannot be opened in the sandbox: {why}")
 
     def close(self) -> None:

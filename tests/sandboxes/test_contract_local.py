@@ -23,6 +23,7 @@ LANDLOCK = NO_PROCESSES_OF_ITS_OWN | {
     "own_loopback": "no socket can be made, for loopback neither",
     "sandboxes_share_no_ports": "no socket can be made, so there is no server to reach",
     "disk_limit_of_many_files": "without a file system of its own only the size of each file is limited",
+    **{case.name: "no socket can be made, so no port" for case in sandbox_contract.cases(only=["forward"])},
 }
 
 NOT_ISOLATED = "tier process isolates nothing"

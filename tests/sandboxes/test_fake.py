@@ -1,5 +1,6 @@
 import io
 import json
+import socket
 import tarfile
 import threading
 import time
@@ -22,7 +23,7 @@ from swe_gym.errors import (
     Unsupported,
     UsageError,
 )
-from swe_gym.sandboxes import SandboxSpec, make_spec, open_sandbox
+from swe_gym.sandboxes import Connection, SandboxSpec, make_spec, open_sandbox
 from swe_gym.sandboxes.fake import FakeSandbox, Fault, Reply
 
 
@@ -321,6 +322,37 @@ def test_faults_reach_into_a_pty() -> None:
         with pytest.raises(SandboxLost):
             pty.write(b"hang")
         assert box.closed
+
+
+# --- forwarded ports ----------------------------------------------------------------------------------
+
+
+def echo(connection: Connection) -> None:
+    while data := connection.recv(100, timeout=10):
+        connection.send(data, timeout=10)
+
+
+def test_a_forwarded_port_serves_clients_of_the_test_until_the_sandbox_is_closed() -> None:
+    with opened() as box:
+        forward = box.forward(0, echo)
+        with socket.create_connection(("127.0.0.1", forward.port), 10) as client:
+            client.sendall(b"hello")
+            assert client.recv(100) == b"hello"
+            box.close()
+            assert client.recv(100) == b""
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", forward.port), 10)
+        forward.close()
+
+
+def test_a_fault_can_refuse_a_port_and_a_handlers_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with opened(faults=[Fault(at="forward", error="SandboxLost")]) as box, pytest.raises(SandboxLost):
+        box.forward(0, echo)
+    with opened() as box:
+        forward = box.forward(0, lambda connection: connection.recv(0, timeout=10))
+        with socket.create_connection(("127.0.0.1", forward.port), 10) as client:
+            assert client.recv(100) == b""
+    assert "size must be positive: 0" in caplog.text
 
 
 # --- the script itself --------------------------------------------------------------------------------

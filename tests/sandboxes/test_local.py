@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import swe_gym
-from swe_gym.errors import FileError, SandboxClosed, SandboxError, SandboxStartError, UsageError
+from swe_gym.errors import FileError, SandboxClosed, SandboxError, SandboxLost, SandboxStartError, UsageError
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.sandboxes.local import LocalSandbox, problem
 from swe_gym.testing.sandbox_contract.case import Background, eventually, new_marker, ok, processes_here, python
@@ -666,3 +666,24 @@ def test_an_invalid_python_prefix_is_a_usage_error(tier: str) -> None:
 def test_a_failed_build_is_a_start_error(make: Make) -> None:
     with pytest.raises(SandboxStartError, match="File name too long"):
         make(workdir="/" + "x" * 300)
+
+
+def test_a_killed_runner_ends_forwarded_connections_and_the_next_call_reports_it() -> None:
+    with open_sandbox(SandboxSpec(options={"tier": "process"}), "local") as sandbox:
+        waiting: list[Background[bytes]] = []
+        forward = sandbox.forward(
+            0,
+            lambda connection: (
+                waiting.append(Background(lambda: connection.recv(1, timeout=60))) or str(waiting[0].wait(60))
+            ),
+        )
+        with socket.create_connection(("127.0.0.1", forward.port), 10) as client:
+            eventually(lambda: bool(waiting), 10, "the connection is served")
+            os.kill(int(ok(sandbox.exec("echo $PPID")).text), signal.SIGKILL)
+            with pytest.raises(SandboxLost):
+                waiting[0].result(1)
+            assert client.recv(1) == b""
+        with pytest.raises(SandboxLost):
+            sandbox.exec("true")
+        assert sandbox.closed
+        forward.close()

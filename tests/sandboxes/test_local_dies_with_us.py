@@ -23,6 +23,8 @@ for sandbox in sandboxes:
     sandbox.write_file("file", b"x" * 10000)
     sandbox.exec(f"setsid sleep {marker} >/dev/null 2>&1 & (env -i nohup sleep {marker} >/dev/null 2>&1 &)")
     sandbox.open_pty(f"trap '' HUP; sleep {marker}")
+    if tier != "landlock":
+        sandbox.forward(0, lambda connection: None)
     busy = f"trap '' TERM; touch busy; while :; do sleep {marker}; done"
     threading.Thread(target=sandbox.exec, args=[busy], kwargs={"timeout": 600}, daemon=True).start()
 while not all(sandbox.exec("test -e busy").ok for sandbox in sandboxes):

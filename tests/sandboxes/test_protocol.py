@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_gym.errors import FileError, SandboxClosed, SandboxError, SandboxLost
-from swe_gym.guests.protocol import HEADER, MAGIC, MAX_OBJECT, MAX_PAYLOAD, Decoder, ProtocolError, encode
+from swe_gym.errors import SandboxClosed, SandboxError, SandboxLost
+from swe_gym.guests.protocol import HEADER, MAGIC, MAX_OBJECT, MAX_PAYLOAD, WINDOW, Decoder, ProtocolError, encode
 from swe_gym.sandboxes import Sandbox, SandboxSpec
 from swe_gym.sandboxes.channel import ByteStream, Channel, SocketStream
+from swe_gym.sandboxes.runner_forward import Forwards
 from swe_gym.sandboxes.runner_sandbox import RunnerSandbox, runner_source
 from swe_gym.types import Capabilities
 
@@ -278,6 +279,7 @@ def use_everything(sandbox: Sandbox) -> Iterator[Callable[[], object]]:
     yield lambda: sandbox.put_tar("", b"")
     yield lambda: sandbox.manifest()
     yield lambda: sandbox.open_pty("true").read_until(b"x", timeout=1)
+    yield lambda: sandbox.forward(0, print)
 
 
 NAMES = ("exit_code", "signal", "timed_out", "stdout", "stdout_dropped", "stderr_dropped", "duration", "entries",
@@ -288,12 +290,12 @@ STRANGE = st.dictionaries(st.sampled_from(NAMES), JSON)
 @settings(max_examples=100)
 @given(STRANGE)
 def test_an_invalid_reply_is_a_sandbox_error(reply: dict[str, Any]) -> None:
-    for index in range(7):
+    for index in range(8):
         sandbox = StrangeSandbox(SandboxSpec())
         sandbox.reply = reply
         with sandbox.start():
             call = list(use_everything(sandbox))[index]
-            with suppress(SandboxLost, FileError):
+            with suppress(SandboxError):
                 call()
 
 
@@ -303,3 +305,33 @@ def test_a_reply_without_its_fields_loses_the_sandbox() -> None:
             sandbox.exec("true", timeout=1)
         assert caught.value.reason == "protocol"
         assert sandbox.closed
+
+
+Frame = tuple[dict[str, Any], bytes]
+OPENED = {"forward": 1, "connection": 7}
+EXCESS = {
+    "no-connection": [({"forward": 1}, b"")],
+    "not-a-number": [({"connection": []}, b"")],
+    "too-many-connections": [({**OPENED, "connection": number}, b"") for number in range(3)],
+    "a-connection-twice": [(OPENED, b""), (OPENED, b"")],
+    "more-than-the-window": [(OPENED, b""), ({"connection": 7}, bytes(WINDOW)), ({"connection": 7}, b"x")],
+    "more-taken-than-sent": [(OPENED, b""), ({"connection": 7, "taken": 1}, b"")],
+    "taken-is-not-a-number": [(OPENED, b""), ({"connection": 7, "taken": "x"}, b"")],
+}
+
+
+@pytest.mark.parametrize("events", EXCESS.values(), ids=EXCESS)
+def test_a_runner_that_exceeds_the_limits_of_a_port_loses_the_sandbox(events: list[Frame]) -> None:
+    def answer(sock: socket.socket) -> None:
+        for request in requests(sock):
+            if request["op"] == "forward_open":
+                sock.sendall(encode({"id": request["id"], "port": 80}))
+                sock.sendall(b"".join(encode({"event": "forward", **event}, payload) for event, payload in events))
+
+    done = threading.Event()
+    with channel_to(answer) as channel:
+        Forwards(channel, "a test").open(80, lambda _: str(done.wait(10)), 2)
+        with pytest.raises(SandboxLost, match="invalid event") as caught:
+            channel.request("x", timeout=5)
+        assert caught.value.reason == "protocol"
+    done.set()

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 BACKLOG = 128  # connections that wait to be accepted
 CROWDED = 1 << 20  # bytes that wait for the host; above it, no connection is read
-LINGER = 2.0  # seconds that a client has for the rest, after the host has closed its connection
+STALLED = (
+    60.0  # seconds after which a client that does not read loses the rest of a connection that the host has closed
+)
+LINGER = 5.0  # seconds that a client then has to close it too
 PAUSE = 0.1  # seconds between attempts to accept if no descriptor is left
 
 
@@ -54,6 +57,7 @@ class Tunnel:
         ended: Whether the client has sent everything.
         gone: Whether the client is gone. The connection counts until the host closes it.
         last: The time at which a connection that the host has closed is given up, or None.
+        shut: Whether the client was told of the end.
     """
 
     def __init__(self, number: int, listener: Listener, sock: "socket.socket") -> None:
@@ -66,6 +70,7 @@ class Tunnel:
         self.ended = False
         self.gone = False
         self.last: float | None = None
+        self.shut = False
         self.events = 0
 
 
@@ -156,7 +161,7 @@ class Forwards:
         if tunnel is None or tunnel.gone:
             self.remove(tunnel)
             return
-        tunnel.last = time.monotonic() + LINGER
+        tunnel.last = time.monotonic() + STALLED
         self.leaving.add(tunnel)
         self.hang_up(tunnel)
         self.watch(tunnel)
@@ -210,7 +215,7 @@ class Forwards:
         reads = tunnel.events & select.POLLIN
         if tunnel.pending:
             self.write(tunnel)
-        if reads and not tunnel.gone:
+        if reads and not tunnel.gone and len(self.loop.outgoing) < CROWDED:
             self.read(tunnel)
         self.watch(tunnel)
 
@@ -244,6 +249,7 @@ class Forwards:
             self.lose(tunnel)
             return
         if tunnel.last:
+            tunnel.last = time.monotonic() + STALLED
             self.hang_up(tunnel)
         elif tunnel.taken >= WINDOW // 2:
             self.tell(tunnel, taken=tunnel.taken)
@@ -255,11 +261,13 @@ class Forwards:
             return
         if tunnel.ended:
             self.remove(tunnel)
-            return
-        try:
-            tunnel.sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.remove(tunnel)
+        elif not tunnel.shut:
+            tunnel.shut = True
+            tunnel.last = time.monotonic() + LINGER
+            try:
+                tunnel.sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.remove(tunnel)
 
     def lose(self, tunnel: Tunnel) -> None:
         """Give up a connection whose client is gone."""
