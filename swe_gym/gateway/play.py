@@ -16,17 +16,14 @@ from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, SandboxError, SandboxLost, UsageError
 from ..logs import log_as
 from ..rollout.budget import Budget
-from ..rollout.policies.llm import LLMPolicies
-from ..rollout.policy import Phase, PolicyFactory
+from ..rollout.policy import Phase
 from ..sandboxes import Sandbox
 from ..sandboxes.forward import Connection
 from ..trajectories.trajectory import PolicyInfo, Trajectory, Turn, why_ended
-from ..types import ExecResult, JsonMapping, JsonObject, ToolCall
+from ..types import ExecResult, JsonObject, ToolCall
 from ..wrappers.record_trajectory import RecordTrajectory
-from .agents import make_agent
 from .agents.base import Agent, Assignment, Launch
 from .kits import PLACE, build_kit
-from .passthrough import ServerSampler
 from .sampler import Sampler
 from .session import Limits, Session
 
@@ -48,38 +45,6 @@ POLL = 0.5
 MAX_OUTPUT = 64 << 10
 SHOWN = 4000
 """Characters of the agent's output in the last turn and in errors."""
-
-
-class AgentPlayers:
-    """The factory of players whose agent asks a model on a server.
-
-    Args:
-        name: Name of the agent.
-        options: Options of the agent.
-        policies: The policy `llm`, which has the server, the model, sampling settings and prices.
-
-    Raises:
-        UsageError: The agent or an option is invalid, or the policy is another one.
-        SandboxStartError: The kit cannot be built.
-    """
-
-    def __init__(self, name: str, options: JsonMapping, policies: PolicyFactory) -> None:
-        if not isinstance(policies, LLMPolicies):
-            raise UsageError("an agent asks a model: use the policy 'llm' with it, and set its model")
-        self._name, self._agent = name, make_agent(name, options)
-        self.mounts = mounts_of(self._agent)
-        self._policies, self._sampler = policies, ServerSampler(policies)
-
-    def __call__(self, env: gymnasium.Env[str, str], *, seed: int | None = None) -> AgentPlayer:  # noqa: ARG002
-        """Return the player of one episode."""
-        own = self._policies.seed
-        seed = None if own is None or seed is None else (own + seed) % (1 << 31)
-        return AgentPlayer(self._name, self._agent, self._sampler, seed=seed)
-
-    def close(self) -> None:
-        """Close the connection: running agents lose their model, and their episodes end without a reward."""
-        self._sampler.close()
-        self._policies.close()
 
 
 def mounts_of(agent: Agent) -> dict[str, str]:

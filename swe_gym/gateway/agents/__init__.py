@@ -14,6 +14,8 @@ AGENTS = Registry[type[Agent]](
     {
         "mini": "swe_gym.gateway.agents.mini:Mini",
         "claude-code": "swe_gym.gateway.agents.claude_code:ClaudeCode",
+        "codex": "swe_gym.gateway.agents.codex:Codex",
+        "opencode": "swe_gym.gateway.agents.opencode:OpenCode",
         "command": "swe_gym.gateway.agents.command:Command",
     },
     group="swe_gym.agents",

@@ -13,7 +13,7 @@ from ..policy import Policy, PolicyFactory
 
 __all__ = ["POLICIES", "make_players", "make_policies"]
 
-AGENTS = "swe_gym.gateway.play:AgentPlayers"
+AGENTS = "swe_gym.gateway.players:AgentPlayers"
 """The factory of players whose agents ask the model of another factory."""
 
 POLICIES = Registry[Callable[..., Policy]](
