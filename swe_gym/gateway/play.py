@@ -78,7 +78,8 @@ class AgentPlayer:
     def info(self) -> PolicyInfo:
         """Description for records."""
         asked = self.sampler.info
-        options = {**asked.options, "version": self.agent.version, "agent_options": self.agent.model_dump(mode="json")}
+        own = self.agent.model_dump(mode="json", exclude_defaults=True)
+        options = {**asked.options, "agent": self.name, "version": self.agent.version, "agent_options": own}
         return asked.model_copy(update={"name": self.name, "options": options})
 
     def episode(
@@ -222,6 +223,7 @@ class AgentEpisode:
         return record.model_copy(
             update={
                 "policy": self._player.info,
+                "tools": (),  # those of the environment, which the agent does not see
                 "turns": tuple(turns),
                 "segments": report.segments,
                 "messages": report.messages,

@@ -1,5 +1,6 @@
 """Agents play episodes: what is graded, what has no reward, and what they cannot reach."""
 
+import contextlib
 import json
 import threading
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from agent_parts import OVER, TASK, TINY, gold, saying
+from gateway_parts import ByteTokenizer, Scripted
 
 from swe_gym.cache import cache_folder
 from swe_gym.envs.swe_env import SweEnv
@@ -18,8 +20,12 @@ from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies import make_players
+from swe_gym.rollout.replay import replay
+from swe_gym.rollout.tokens import ChatTemplate
 from swe_gym.testing.loopback import Answer
 from swe_gym.testing.openai_server import OpenAIServer
+from swe_gym.train.collect import Collector, Slot
+from swe_gym.train.config import EnvConfig, GenerationConfig
 from swe_gym.trajectories.trajectory import Trajectory
 
 KITS = cache_folder() / "kits"
@@ -111,6 +117,25 @@ def test_a_rollout_with_an_agent_resumes(tmp_path: Path) -> None:
     assert (done.done, done.resolved, again.done_before, found.policy.name) == (1, 1, 1, "command")
     config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     assert config["agent"] == "command"
+
+
+def test_training_learns_from_what_the_agent_sampled() -> None:
+    calls = [json.dumps({"name": "bash", "arguments": {"command": one}}) for one in gold()]
+    generator = Scripted(
+        lambda number: f"<tool_call>\n{calls[number]}\n</tool_call>" if number < len(calls) else "Done."
+    )
+    env = EnvConfig(id="SWE/Toy-v0", agent="command", agent_options=TINY, workers=1)
+    generation = GenerationConfig(backend="hf", max_tokens=20_000, max_context=200_000)
+    collector = Collector(env, generation, generator, ChatTemplate(ByteTokenizer()), {})
+    with contextlib.closing(collector):
+        (found,) = collector.play([Slot(TASK, 0, 1)], temperature=0.7).trajectories
+    (segment,) = found.segments
+    sampled = [token for _, completion in generator.sampled for token in completion.token_ids]
+    marked = zip(segment.token_ids, segment.loss_mask, strict=True)
+    assert [token for token, mask in marked if mask] == sampled
+    assert (found.reward, len(found.turns), segment.temperature) == (1.0, len(calls) + 1, 0.7)
+    with pytest.raises(UsageError, match="cannot be replayed"):
+        replay(found)
 
 
 @pytest.mark.parametrize("agent", ["mini", "claude-code"])
