@@ -15,9 +15,6 @@ TINY = {"command": "python3 {kit}/tiny_agent.py {issue}", "folder": str(Path(__f
 SHELLS = {"bash": "command", "Bash": "command", "exec_command": "cmd"}
 """Tool of an agent -> the argument that holds the command."""
 
-OVER = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-"""The command that ends mini-swe-agent; others end with an answer without a call."""
-
 
 def gold() -> list[str]:
     """Return commands that apply the gold patch."""

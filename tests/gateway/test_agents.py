@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_parts import OVER, TASK, TINY, gold, saying
+from agent_parts import TASK, TINY, gold, saying
 from gateway_parts import ByteTokenizer, Scripted
 
 from swe_gym.cache import cache_folder
@@ -26,6 +26,7 @@ from swe_gym.testing.loopback import Answer
 from swe_gym.testing.openai_server import OpenAIServer
 from swe_gym.train.collect import Collector, Slot
 from swe_gym.train.config import EnvConfig, GenerationConfig
+from swe_gym.train.demonstrate import agent_demonstrations
 from swe_gym.trajectories.trajectory import Trajectory
 
 KITS = cache_folder() / "kits"
@@ -138,10 +139,21 @@ def test_training_learns_from_what_the_agent_sampled() -> None:
         replay(found)
 
 
+def test_an_agent_demonstrates_what_a_policy_would_do() -> None:
+    env = EnvConfig(id="SWE/Toy-v0", agent="command", agent_options=TINY)
+    generation, template = GenerationConfig(max_context=200_000), ChatTemplate(ByteTokenizer())
+    (found,) = agent_demonstrations(env, generation, "gold", template, ByteTokenizer.end, [TASK])
+    assert (found.reward, [turn.tool for turn in found.turns]) == (1.0, ["bash", "bash", ""])
+    (segment,) = found.segments
+    assert "GIT_DIR=/nonexistent git apply" in template.decode(
+        [token for token, mask in zip(segment.token_ids, segment.loss_mask, strict=True) if mask]
+    )
+
+
 @pytest.mark.parametrize("agent", ["mini", "claude-code"])
 def test_unmodified_agents_solve_a_task_without_network(agent: str, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue("required_kits")(agent)
-    found = episode(saying(*gold(), *([OVER] if agent == "mini" else [])), agent, {})
+    found = episode(saying(*gold(), *filter(None, [make_agent(agent).ending])), agent, {})
     assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
     assert [turn.info.get("segment", "") for turn in found.turns] == [""] * len(found.turns)  # one conversation
 

@@ -62,6 +62,12 @@ class Agent(Frozen, abc.ABC):
     protocol: ClassVar[Literal["chat", "responses", "messages", "any"]] = "any"
     """API that the agent speaks: OpenAI chat completions, OpenAI responses, or Anthropic messages."""
 
+    shell: ClassVar[tuple[str, str]] = ("bash", "command")
+    """Name of its tool for shell commands, and the argument with the command."""
+
+    ending: ClassVar[str] = ""
+    """Command that ends it; empty if an answer without a call does."""
+
     arguments: tuple[str, ...] = ()
     env: dict[str, str] = {}
 

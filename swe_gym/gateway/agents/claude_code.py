@@ -9,6 +9,7 @@ class ClaudeCode(Agent):
 
     version = "2.1.197"
     protocol = "messages"
+    shell = ("Bash", "command")
 
     @property
     def kit(self) -> NpmKit:

@@ -11,6 +11,7 @@ class Codex(Agent):
 
     version = "0.169.0"
     protocol = "responses"
+    shell = ("exec_command", "cmd")
 
     @property
     def kit(self) -> NpmKit:

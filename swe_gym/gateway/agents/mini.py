@@ -18,6 +18,7 @@ class Mini(Agent):
 
     version = "2.4.6"
     protocol = "chat"
+    ending = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
     config: JsonObject = {}
 
     @property
