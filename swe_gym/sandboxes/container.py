@@ -219,7 +219,7 @@ def compressed(folder: Path, deadline: float) -> Path:
     return build_once("archives", digest(str(folder)), build, deadline=deadline) / "archive"
 
 
-def write_tar(folder: Path, file: IO[bytes]) -> None:
+def write_tar(folder: Path, file: IO[bytes] | gzip.GzipFile) -> None:
     """Write a folder as a tar archive whose files belong to root."""
 
     def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
