@@ -38,6 +38,12 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def find_entry(kind: str, key: str) -> Path | None:
+    """Return the folder of a cache entry; None if it is not built."""
+    entry = cache_folder() / kind / key
+    return entry / "content" if (entry / _COMPLETE).exists() else None
+
+
 def build_once(kind: str, key: str, build: Callable[[Path], None], *, deadline: float) -> Path:
     """Return the folder of a cache entry. If this or another process has not built it yet, build it.
 

@@ -137,7 +137,7 @@ class PolicyError(SweGymError):
 
     Attributes:
         reason: One of "rate_limit", "server", "timeout", "connection", "context", "refused", "bad_reply", "closed",
-            "unknown".
+            "agent" (an agent ended before its model answered once), "unknown".
         retryable: Whether the same episode is likely to work later.
     """
 

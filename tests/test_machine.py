@@ -12,12 +12,13 @@ from swe_gym.sandboxes.local.tiers import TIERS
 REQUIRED = [what for what in os.environ.get("SWE_GYM_REQUIRE", "").split(",") if what]
 """`chromium`: a browser that tests can drive; `local`: every tier of the local sandbox; `network`: the package index;
 `docker` and `kubernetes`: engines; `e2b`: its SDK; `data`: the folder of published rows, logs and trajectories beside
-the checkout."""
+the checkout; `mini` and `claude-code`: the kits of these agents."""
 
 
 def test_what_is_required_can_be_required() -> None:
     frameworks = {"nemo_gym", "openenv", "rllib", "serve", "skyrl", "trl", "verifiers", "verl"}
-    assert set(REQUIRED) <= {"chromium", "data", "docker", "e2b", "kubernetes", "local", "network"} | frameworks
+    machine = {"chromium", "data", "docker", "e2b", "kubernetes", "local", "network"}
+    assert set(REQUIRED) <= machine | frameworks | {"claude-code", "mini"}
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -17,6 +17,7 @@ COMMANDS = {
     "play": ("play:play", "Solve a task yourself."),
     "rollout": ("rollout:rollout", "Run many episodes; monitor, stop and resume them."),
     "eval": ("eval:evaluate", "Evaluate a model: checks, a rollout, results."),
+    "agents": ("agents:agents", "List agents and the size of their kits; build kits."),
     "view": ("view:view", "Show a run in the browser."),
     "compare": ("compare:compare", "Compare runs over the same tasks."),
     "report": ("report:report", "Write a run to one HTML file."),

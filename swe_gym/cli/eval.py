@@ -28,8 +28,9 @@ from .common import (
     plain_table,
     takes_filter,
 )
-from .preflight import backend_for, check_model, check_room, check_sandboxes, read_tasks
+from .preflight import backend_for, bring_kit, check_agent, check_model, check_room, check_sandboxes, read_tasks
 from .rollout import (
+    AgentName,
     Attempts,
     BaseUrl,
     MaxTurns,
@@ -78,6 +79,7 @@ def evaluate(
         list[str] | None, typer.Option(help="Model name at the server. Repeat to evaluate several models.")
     ] = None,
     base_url: BaseUrl = None,
+    agent: AgentName = None,
     attempts: Attempts = None,
     temperature: Temperature = None,
     backend: Annotated[str | None, typer.Option(help=BACKEND_HELP + " Default: docker if tasks have images.")] = None,
@@ -144,7 +146,8 @@ def _prepare(console: Console, config: RolloutConfig) -> Evaluation:
     check_room(config.folder, "the run folder", "choose another folder: --output")
     for fact in check_sandboxes(plan, chosen):
         console.print(f"{fact.what:8}{fact.said}")
-    if (told := check_model(plan, config.run.budget)) is not None:
+    check_agent(plan)
+    for told in filter(None, (check_model(plan, config.run.budget), bring_kit(plan))):
         console.print(f"{told.what:8}{told.said}")
     return Evaluation(config, plan, tasks)
 
@@ -214,7 +217,7 @@ def _lines(found: JsonObject) -> dict[str, str]:
     read, cached, written = found["prompt_tokens"], found["cached_tokens"], found["completion_tokens"]
     tokens = f"{read:,} prompt ({cached / read:.0%} cached), {written:,} completion" if read else ""
     return {
-        "run": f"{found['model']} on {found['source']}",
+        "run": f"{found['agent'] and found['agent'] + ' with '}{found['model']} on {found['source']}",
         "resolved": _resolved(found),
         "pass@k": ", ".join(_passed(found)),
         "episodes": f"{graded} of {episodes} graded ({found['tasks']} tasks x {found['attempts']}){left}",

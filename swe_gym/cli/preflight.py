@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..cache import cache_folder
 from ..envs.group import task_spec
 from ..errors import TaskError, Unsupported, UsageError
+from ..gateway.agents import make_agent
+from ..gateway.kits import build_kit, kit_bytes
 from ..rollout.budget import Budget
 from ..rollout.plan import Plan
 from ..rollout.policies import make_policies
@@ -196,13 +198,39 @@ def check_model(plan: Plan, budget: Budget) -> Fact | None:
         from ..rollout.policies.server_check import check_server
 
         assert isinstance(made, LLMPolicies)
-        told = check_server(made, native=is_native(made.calls, plan.config()["env"]["action_format"]))
+        native = bool(plan.agent) or is_native(made.calls, plan.config()["env"]["action_format"])
+        told = check_server(made, native=native)
         if made.price is None and (plan.budget.cost, budget.cost) != (None, None):
             raise UsageError(
                 f"the budget limits the cost, but the price of {made.model!r} at {made.server} is unknown: give "
                 "--price-in and --price-out, in dollars per million tokens"
             )
         return Fact("model", _told(made, told))
+
+
+def check_agent(plan: Plan) -> None:
+    """Check the name and the options of a plan's agent.
+
+    Raises:
+        UsageError: The agent or an option is unknown or invalid, or the policy is another one than "llm".
+    """
+    if plan.agent:
+        make_agent(plan.agent, plan.agent_options)
+        if plan.policy != "llm":
+            raise UsageError(f"the agent {plan.agent!r} asks a model: omit the policy {plan.policy!r}, give --model")
+
+
+def bring_kit(plan: Plan) -> Fact | None:
+    """Build the kit of a plan's agent unless it is cached. Return what it is; None without an agent.
+
+    Raises:
+        SandboxStartError: The kit cannot be built.
+    """
+    if not plan.agent:
+        return None
+    agent = make_agent(plan.agent, plan.agent_options)
+    kit = f", kit of {kit_bytes(build_kit(agent.kit)) / 1e6:,.0f} MB" if agent.kit else ""
+    return Fact("agent", f"{plan.agent} {agent.version}".rstrip() + kit)
 
 
 def _told(made: "LLMPolicies", told: "ServerFacts") -> str:

@@ -33,7 +33,7 @@ from .common import (
     split_slice,
     takes_filter,
 )
-from .preflight import check_model
+from .preflight import bring_kit, check_agent, check_model
 from .rollout_display import display, print_report
 
 POLICY_HELP = "Policy: baseline, llm, gold, random, ... or module:Class."
@@ -41,6 +41,7 @@ FIELDS = {
     "--seed": "seed=VALUE",
     "--split": "tasks.source_options.split=VALUE",
     "--policy-option": "policy.NAME=VALUE",
+    "--agent-option": "agent.NAME=VALUE",
     "--env-option": "env.NAME=VALUE",
     "--format": "env.action_format=VALUE",
     "--source": "tasks.source=VALUE",
@@ -61,6 +62,12 @@ Overrides = Annotated[
     typer.Argument(metavar="FIELD=VALUE", help="Any field, for example run.retries=0 env.time_limit=600."),
 ]
 Attempts = Annotated[int | None, typer.Option("--attempts", "-k", min=1, help="Episodes per task.")]
+AgentName = Annotated[
+    str | None,
+    typer.Option(
+        "--agent", help="Agent that plays with its own tools: mini, claude-code, ... `swe-gym agents` lists them."
+    ),
+]
 BaseUrl = Annotated[str | None, typer.Option(help="Server URL, for example http://localhost:8000/v1.")]
 Temperature = Annotated[float | None, typer.Option(help="Sampling temperature.")]
 Tools = Annotated[str | None, typer.Option(help=TOOLS_HELP)]
@@ -109,8 +116,9 @@ class RolloutConfig(Frozen):
         attempts: Episodes per task.
         seed: Seed that the seeds of all episodes derive from.
         tasks: Tasks to run.
-        policy: The policy's `name`, and its options. Without a name it is "llm" if `model` or `base_url` is set, else
-            "baseline".
+        policy: The policy's `name`, and its options. Without a name it is "llm" if an agent, `model` or `base_url` is
+            set, else "baseline".
+        agent: The `name` of the agent that asks the policy's model, and its options. Empty: the policy plays.
         env: Arguments of `SweEnv`.
         budget: Budget of one episode.
         run: How the plan is run.
@@ -122,6 +130,7 @@ class RolloutConfig(Frozen):
     seed: int = 0
     tasks: TaskConfig = TaskConfig()
     policy: JsonObject = {}
+    agent: JsonObject = {}
     env: JsonObject = {}
     budget: Budget = Budget()
     run: RolloutOptions = RolloutOptions()
@@ -130,12 +139,14 @@ class RolloutConfig(Frozen):
     def folder(self) -> Path:
         """The run folder."""
         source, player = split_slice(self.tasks.source)[0], str(self.policy.get("model") or self._policy_name)
-        words = (Path(source).stem if is_place_of_tasks(source) else source, player.rpartition("/")[2])
+        tasks = Path(source).stem if is_place_of_tasks(source) else source
+        words = filter(None, (tasks, str(self.agent.get("name", "")), player.rpartition("/")[2]))
         return Path(self.output) / (self.name or "-".join(words).replace(":", "-"))
 
     @property
     def _policy_name(self) -> str:
-        return str(self.policy.get("name") or ("llm" if {"model", "base_url"} & self.policy.keys() else "baseline"))
+        asks = self.agent or {"model", "base_url"} & self.policy.keys()
+        return str(self.policy.get("name") or ("llm" if asks else "baseline"))
 
     def source(self) -> tuple[str, JsonObject]:
         """Return name and arguments of the task source."""
@@ -157,6 +168,8 @@ class RolloutConfig(Frozen):
             env=self.env,
             policy=self._policy_name,
             policy_options={name: value for name, value in self.policy.items() if name != "name"},
+            agent=str(self.agent.get("name", "")),
+            agent_options={name: value for name, value in self.agent.items() if name != "name"},
             budget=self.budget,
             seed=self.seed,
         )
@@ -171,6 +184,7 @@ def rollout(
     source_option: SourceOptions = None,
     attempts: Attempts = None,
     policy: Annotated[str | None, typer.Option("--policy", "-p", help=POLICY_HELP)] = None,
+    agent: AgentName = None,
     model: Annotated[str | None, typer.Option(help="Model name at the server. Implies --policy llm.")] = None,
     base_url: BaseUrl = None,
     temperature: Temperature = None,
@@ -201,10 +215,12 @@ def rollout(
     )
     tasks = shared_source(*config.source())  # held until the end, so that it is read once
     plan, console = config.plan(tasks), open_console()
+    check_agent(plan)
     if check:
         console.print_json(data={**config.model_dump(mode="json", exclude={"env", "policy"}), **plan.config()})
         return
     check_model(plan, config.run.budget)
+    bring_kit(plan)
     latest, interrupted = play(console, plan, config.folder, config.run)
     if latest is not None:
         print_report(console, latest, config.folder)
@@ -227,6 +243,7 @@ def nested(given: Mapping[str, Any]) -> JsonObject:
             "source_options": parse_pairs("--source-option", given["source_option"]),
         },
         "policy": {name: given[name] for name in ("model", "base_url", "temperature")},
+        "agent": {"name": given["agent"]},
         "env": {
             **env,
             "sandbox_options": parse_pairs("--sandbox-option", given["sandbox_option"]),
@@ -263,6 +280,7 @@ def make_config(source: str, overrides: list[str], options: JsonObject) -> Rollo
 SECTIONS = {
     "tasks": "tasks.match=l*",
     "policy": "policy.name=gold",
+    "agent": "agent.name=mini",
     "env": "env.max_turns=20",
     "budget": "budget.tokens=100000",
     "run": "run.workers=8",
@@ -271,9 +289,10 @@ SECTIONS = {
 
 
 def _check_sections(values: JsonObject) -> None:
-    """Expand `policy=gold`; refuse a value in place of any other section."""
-    if isinstance(values.get("policy"), str):
-        values["policy"] = {"name": values["policy"]}
+    """Expand `policy=gold` and `agent=mini`; refuse a value in place of any other section."""
+    for name in ("policy", "agent"):
+        if isinstance(values.get(name), str):
+            values[name] = {"name": values[name]}
     for name, example in SECTIONS.items():
         if not isinstance(value := values.get(name, {}), dict):
             raise UsageError(

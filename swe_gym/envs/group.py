@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-def task_spec(task: Task, options: dict[str, Any]) -> SandboxSpec:
-    """Return the spec of a task's sandbox, with the user's `sandbox_options` applied.
+def task_spec(task: Task, options: dict[str, Any], mounts: Mapping[str, str] | None = None) -> SandboxSpec:
+    """Return the spec of a task's sandbox, with the user's `sandbox_options` and further `mounts` applied.
 
     Environment variables are added to the task's; other options replace the task's.
 
@@ -35,6 +35,8 @@ def task_spec(task: Task, options: dict[str, Any]) -> SandboxSpec:
     )
     if "env" in options:
         options = {**options, "env": {**task.env, **options["env"]}}
+    if mounts:
+        options = {**options, "mounts": {**options.get("mounts", {}), **mounts}}
     return make_spec(base, options)
 
 
@@ -46,16 +48,26 @@ class SandboxGroup:
         backend: Name of the backend.
         options: The user's `sandbox_options`.
         pool: Pool that may hold a started sandbox for the policy.
+        mounts: Further `mounts` of the policy's sandbox.
 
     Attributes:
+        spec: Description of the policy's sandbox.
         closed: Whether `close` was called.
     """
 
-    def __init__(self, task: Task, backend: str, options: dict[str, Any], pool: WarmPool | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        backend: str,
+        options: dict[str, Any],
+        pool: WarmPool | None = None,
+        mounts: Mapping[str, str] | None = None,
+    ) -> None:
         self.task = task
         self._pool = pool
         self._kind = BACKENDS.load(backend)
-        self.spec = task_spec(task, options)
+        self.spec = task_spec(task, options, mounts)
+        self._fresh_spec = task_spec(task, options)
         self._sandboxes: list[Sandbox] = []
         self._closing: list[Callable[[], None]] = []
         self.closed = False
@@ -71,7 +83,7 @@ class SandboxGroup:
         """
         sandbox = self._take_warm()
         if sandbox is None:
-            sandbox = self._start_twice()
+            sandbox = self._start_twice(self.spec)
         apply_start(self.task, sandbox)
         seal(self.task, sandbox)
         return sandbox
@@ -84,7 +96,7 @@ class SandboxGroup:
             SandboxClosed: The group is closed.
             TaskError: The task's workspace or Python environment cannot be built.
         """
-        sandbox = self._start_twice()
+        sandbox = self._start_twice(self._fresh_spec)
         apply_start(self.task, sandbox)
         return sandbox
 
@@ -115,17 +127,17 @@ class SandboxGroup:
             self.drop(warm.sandbox)
             return None
 
-    def _start_twice(self) -> Sandbox:
+    def _start_twice(self, spec: SandboxSpec) -> Sandbox:
         try:
-            return self._start()
+            return self._start(spec)
         except SandboxError as error:
             if not error.retryable:
                 raise
             logger.warning("a sandbox did not start, trying once more: %s", error)
-        return self._start()
+        return self._start(spec)
 
-    def _start(self) -> Sandbox:
-        sandbox = self._kind(self.spec)
+    def _start(self, spec: SandboxSpec) -> Sandbox:
+        sandbox = self._kind(spec)
         self._add(sandbox)
         return sandbox.start()
 

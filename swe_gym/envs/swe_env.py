@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
 import gymnasium
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gymnasium.error import ResetNeeded
 
 from ..actions import parse_action
-from ..errors import ActionError, AgentError, FileError, UsageError, unknown_name
+from ..errors import ActionError, AgentError, FileError, SandboxError, UsageError, unknown_name
 from ..grading import GRADERS, REWARDS, CounterOptions, grade
 from ..grading.patch import Patch
 from ..grading.rewards import binary
@@ -31,7 +31,7 @@ from ..tasks.record import TaskRecord, doubt, read_records
 from ..tools import Tool, make_tools
 from ..tools.base import ToolContext
 from ..tools.text import bound, harmless
-from ..types import Action, Reward, Task, ToolResult, ToolSpec, Verdict
+from ..types import Action, Reward, Task, ToolCall, ToolResult, ToolSpec, Verdict
 from .checks import check_arguments, check_format, check_known, json_native
 from .episode import WORLD_ERRORS, Episode, ShownTurn
 from .group import SandboxGroup, task_spec
@@ -192,6 +192,7 @@ class SweEnv(ToolEnv):
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._pool: WarmPool | None = None
         self._wanted: SandboxSpec | None = None  # the sandbox that the pool is starting
+        self._mounts: dict[str, str] = {}
         self._group_lock = threading.RLock()  # guards _group, which any thread or signal handler may take to close it
         self._turn_lock = threading.RLock()  # held while tools run; re-entrant, as a signal handler may call close
 
@@ -372,11 +373,54 @@ class SweEnv(ToolEnv):
         """
         if not limit:
             raise UsageError("end() needs the name of the limit that was reached")
+        return self._finish(limit)
+
+    def count_turn(self, call: ToolCall) -> None:
+        """Count a turn of a policy that works in `sandbox` itself, and the signs of cheating in its tool call.
+
+        Raises:
+            ResetNeeded: There is no running episode.
+        """
+        episode = self._running()
+        episode.turn += 1
+        episode.signs += sorted(signs_in_call(call))[:1]
+
+    def submit(self) -> StepResult[str]:
+        """End the episode and grade the work, for a policy that works in `sandbox` itself instead of calling tools.
+
+        Returns:
+            The result of a step, with an empty observation.
+
+        Raises:
+            ResetNeeded: There is no running episode.
+        """
+        return self._finish("")
+
+    def fail(self, error: SandboxError) -> StepResult[str]:
+        """End the episode without a reward, for a policy that works in `sandbox` itself and met this error.
+
+        Returns:
+            The result of a step, with an empty observation.
+
+        Raises:
+            ResetNeeded: There is no running episode.
+        """
+        with self._turn_lock:
+            episode = self._running()
+            episode.failed(error)
+            self._free(episode)
+            return self._result(episode)
+
+    def _finish(self, limit: str) -> StepResult[str]:
         with self._turn_lock:
             episode = self._running()
             self._judge(episode, limit)
-            self._show_end(episode)
-            return "", episode.reward_value(), False, True, episode.info()
+            return self._result(episode)
+
+    def _result(self, episode: Episode) -> StepResult[str]:
+        self._show_end(episode)
+        submitted = episode.outcome == "submitted"
+        return "", episode.reward_value(), submitted, not submitted, episode.info()
 
     def grade(self) -> Verdict:
         """Grade the work as it is now, in a fresh sandbox. The episode continues; after its end, return its verdict.
@@ -415,13 +459,30 @@ class SweEnv(ToolEnv):
         if self._wanted is not None:
             return
         task_id = task_id or self._config["task_id"] or self._draw_task()
-        spec = task_spec(self.source.get(task_id), self._config["sandbox_options"])
+        spec = self.spec_of(task_id)
         if pool.want(spec):
             self._pool, self._wanted = pool, spec
 
     def use_pool(self, pool: WarmPool) -> None:
         """Take sandboxes from a pool of the environment's backend if it has one that fits."""
         self._pool = pool
+
+    def use_mounts(self, mounts: Mapping[str, str]) -> None:
+        """Mount read-only folders in the policy's sandboxes from the next `reset` on, not in those that grade.
+
+        Args:
+            mounts: As in `SandboxSpec`.
+        """
+        self._mounts = dict(mounts)
+
+    def spec_of(self, task_id: str) -> SandboxSpec:
+        """Return the description of the policy's sandbox for a task.
+
+        Raises:
+            UsageError: The source does not hold the task.
+            TaskError: The task is broken.
+        """
+        return task_spec(self.source.get(task_id), self._config["sandbox_options"], self._mounts)
 
     # --- internals -----------------------------------------------------------------------------------
 
@@ -474,7 +535,7 @@ class SweEnv(ToolEnv):
         started = time.monotonic()
         self._warn_of(task)
         GRADERS.load(task.oracle.grader)  # an unknown grader must fail before the episode, not after it
-        group = SandboxGroup(task, self._config["backend"], self._config["sandbox_options"], self._pool)
+        group = SandboxGroup(task, self._config["backend"], self._config["sandbox_options"], self._pool, self._mounts)
         if group.spec == self._wanted:
             self._wanted = None
         with self._group_lock:

@@ -4,6 +4,8 @@ The folder holds the interpreter, the standard library as far as the runner need
 their loader, so the image may have another C library or none. It works at one path only, where `python3` starts it.
 """
 
+import contextlib
+import ctypes
 import importlib
 import os
 import py_compile
@@ -16,25 +18,37 @@ MODULES = (
 ).split()
 """Imports of the runner and of the programs that are sent before it."""
 
+LEFT_OUT = "site-packages dist-packages test tests idlelib turtledemo tkinter ensurepip config-* __pycache__".split()
+"""Folders of the standard library that no agent needs."""
+
 LAUNCHER = """\
 #!/bin/sh
 exec {loader}{place}/bin/python "$@"
 """
 
 
-def lend(folder: str, place: str) -> None:
-    """Fill `folder`, which will be mounted at `place`."""
+def lend(folder: str, place: str, site: str = "") -> None:
+    """Fill `folder`, which will be mounted at `place`.
+
+    With a folder of packages, `site`, it gets the whole standard library, and the shared libraries that they need.
+    """
     library = os.path.realpath(os.path.dirname(os.__file__))
-    modules = stdlib_files(library)
     inside = os.path.join(folder, os.path.basename(os.path.dirname(library)), os.path.basename(library))
-    for file in modules:
-        target = copy(file, os.path.join(inside, os.path.relpath(file, library)))
-        if target.endswith(".py"):
-            py_compile.compile(target)
+    if site:
+        load_extensions(os.path.join(library, "lib-dynload"))
+        load_extensions(site)
+        shutil.copytree(library, inside, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    else:
+        for file in stdlib_files(library):
+            target = copy(file, os.path.join(inside, os.path.relpath(file, library)))
+            if target.endswith(".py"):
+                py_compile.compile(target)
     os.makedirs(os.path.join(inside, "lib-dynload"), exist_ok=True)  # Python looks for it
     copy(os.path.realpath(sys.executable), os.path.join(folder, "bin", "python"))
     loader = ""
-    for file in shared_libraries() - set(modules):
+    for file in shared_libraries():
+        if file.startswith((library + os.sep, (site or library) + os.sep)):
+            continue
         first, *others = names_of(file)
         copy(file, os.path.join(folder, "libraries", first))
         for name in others:
@@ -46,6 +60,15 @@ def lend(folder: str, place: str) -> None:
     with open(launcher, "w") as out:
         out.write(LAUNCHER.format(loader=loader, place=place))
     os.chmod(launcher, 0o755)
+
+
+def load_extensions(folder: str) -> None:
+    """Map all extension modules below a folder, and so the libraries that they need."""
+    for where, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(".so") and not name.startswith(("_tkinter", "_test")):
+                with contextlib.suppress(OSError):  # it lacks a library here too
+                    ctypes.CDLL(os.path.join(where, name))
 
 
 def stdlib_files(library: str) -> "list[str]":

@@ -9,17 +9,16 @@ from typing import Any
 
 import gymnasium
 
-from ..envs.group import task_spec
 from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
 from ..sandboxes.pool import WarmPool
 from ..trajectories.run_folder import EpisodeKey, LiveFile, RunInfo
 from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn
 from ..types import Verdict
 from .budget import Budget
-from .episode import LiveEpisode, Phase
+from .episode import make_episode
 from .losses import charged, lost_by_policy, lost_in_a_call
 from .plan import Plan, public
-from .policy import Policy, PolicyFactory
+from .policy import Episode, Phase, Player, Policy, PolicyFactory
 from .pool import Job, Key
 from .progress import Failure
 
@@ -54,7 +53,7 @@ class EpisodeJob(Job[Key]):
         key: Key,
         number: int,
         env: gymnasium.Env[str, str],
-        make_policy: Callable[[gymnasium.Env[str, str]], Policy],
+        make_policy: Callable[[gymnasium.Env[str, str]], Policy | Player],
         *,
         task_id: str,
         seed: int | None = None,
@@ -70,7 +69,7 @@ class EpisodeJob(Job[Key]):
         self._budget = budget or Budget()
         self._losses = [] if losses is None else losses
         self._warm = warm
-        self._episode: LiveEpisode | None = None
+        self._episode: Episode | None = None
 
     def prepare(self) -> None:
         """Begin to start the sandbox. An error is left to `run`, which meets it again."""
@@ -78,7 +77,7 @@ class EpisodeJob(Job[Key]):
         if self._warm is not None:
             env.use_pool(self._warm)
             with contextlib.suppress(Exception):
-                self._warm.want(task_spec(env.source.get(self._task_id), env.config["sandbox_options"]))
+                self._warm.want(env.spec_of(self._task_id))
 
     @property
     def phase(self) -> Phase:
@@ -95,7 +94,7 @@ class EpisodeJob(Job[Key]):
         try:
             with contextlib.closing(self._env):
                 policy = self._make_policy(self._env)
-                self._episode = LiveEpisode(
+                self._episode = make_episode(
                     self._env, policy, budget=self._budget, on_start=self._begin, on_turn=self._add_turn
                 )
                 record = self._episode.play(seed=self._seed, options={"task_id": self._task_id})
@@ -218,10 +217,12 @@ class Try(EpisodeJob[EpisodeKey]):
         warm: WarmPool | None = None,
     ) -> None:
         seed = plan.episode_seed(key)
+        env = plan.make_env()
+        env.use_mounts(getattr(factory, "mounts", {}))  # before the sandbox starts ahead
         super().__init__(
             key,
             number,
-            plan.make_env(),
+            env,
             lambda env: factory(env, seed=seed),
             task_id=key.task_id,
             seed=seed,

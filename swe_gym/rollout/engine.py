@@ -25,7 +25,7 @@ from ..types import Frozen, JsonObject
 from .attempt import Try, now
 from .budget import Budget
 from .plan import Plan, hash_config
-from .policies import make_policies
+from .policies import make_players
 from .policy import PolicyFactory
 from .pool import EpisodePool
 from .progress import Progress, Tally
@@ -118,7 +118,7 @@ def rollout(
     source = shared_source(plan.source, plan.source_options)  # held until the end, so that it is read once
     tasks = _check_tasks(plan, source.ids())
     _check_clock(options, config)
-    factory = policies or make_policies(plan.policy, plan.policy_options)
+    factory = policies or make_players(plan.policy, plan.policy_options, plan.agent, plan.agent_options)
     info = RunInfo(
         experiment=folder.resolve().name,
         config=config,

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 
@@ -12,15 +12,17 @@ from ..logs import log_as
 from ..trajectories.trajectory import Trajectory, Turn, Usage, why_ended
 from ..wrappers.record_trajectory import RecordTrajectory
 from .budget import Budget
-from .policy import Policy, PolicyReport, ReportingPolicy
+from .policy import Episode, Phase, Player, Policy, PolicyReport, ReportingPolicy
 
-Phase = Literal["reset", "policy", "step", "over"]
-"""What an episode waits for: its sandbox, its policy, or a step (grading included)."""
+
+def make_episode(env: gymnasium.Env[str, str], policy: Policy | Player, **how: Any) -> Episode:
+    """Return the episode of a policy or a player. `how` are the named arguments of `LiveEpisode`."""
+    return policy.episode(env, **how) if isinstance(policy, Player) else LiveEpisode(env, policy, **how)
 
 
 def play(
     env: gymnasium.Env[str, str],
-    policy: Policy,
+    policy: Policy | Player,
     *,
     seed: int | None = None,
     options: dict[str, Any] | None = None,
@@ -43,7 +45,7 @@ def play(
         TaskError: The task is broken.
         PolicyError: The policy's model did not answer. Other exceptions of a policy are raised too.
     """
-    return LiveEpisode(env, policy, budget=budget or Budget()).play(seed=seed, options=options)
+    return make_episode(env, policy, budget=budget or Budget()).play(seed=seed, options=options)
 
 
 class LiveEpisode:

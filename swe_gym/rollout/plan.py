@@ -30,6 +30,9 @@ class Plan(Frozen):
         env: Further arguments of `SweEnv`, for example backend, tools or max_turns.
         policy: Policy name, or "module:Class".
         policy_options: Arguments of the policy. Keys and URLs are never written to disk.
+        agent: Agent that plays in the sandbox, by name or "module:Class", and asks the model of the policy "llm".
+            Empty: the policy acts through the tools of the environment.
+        agent_options: Options of the agent.
         budget: Budget of one episode, beyond `max_turns` and `time_limit` of the environment.
         seed: Seed from which the seed of each attempt derives.
     """
@@ -41,6 +44,8 @@ class Plan(Frozen):
     env: JsonObject = {}
     policy: str = "baseline"
     policy_options: JsonObject = Field(default={}, repr=False)
+    agent: str = ""
+    agent_options: JsonObject = {}
     budget: Budget = Budget()
     seed: int = 0
 
@@ -64,12 +69,14 @@ class Plan(Frozen):
         Raises:
             UsageError: An argument of the environment is invalid.
         """
+        agent = {"agent": self.agent, "agent_options": public(self.agent_options)} if self.agent else {}
         return {
             "env": self.make_env().config,
             "policy": self.policy,
             "policy_options": public({k: v for k, v in self.policy_options.items() if k not in _HOW}),
             "budget": self.budget.model_dump(),
             "seed": self.seed,
+            **agent,
         }
 
     def episode_seed(self, key: EpisodeKey) -> int:

@@ -1,13 +1,15 @@
 """`Policy`: the protocol between policies and the episode loop. `policies` holds the built-in ones."""
 
 import dataclasses
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import gymnasium
 
 from ..spaces import Info
-from ..trajectories.trajectory import PolicyInfo, Segment, Usage
+from ..trajectories.trajectory import PolicyInfo, Segment, Trajectory, Turn, Usage
 from ..types import JsonObject
+from .budget import Budget
 
 
 class Policy(Protocol):
@@ -55,13 +57,52 @@ class ReportingPolicy(Protocol):
         ...
 
 
+Phase = Literal["reset", "policy", "step", "over"]
+"""What an episode waits for: its sandbox, its policy, or a step (grading included)."""
+
+
+class Episode(Protocol):
+    """A running episode, and its record so far.
+
+    Attributes:
+        phase: What the episode waits for. May be read from any thread.
+    """
+
+    phase: Phase
+
+    def play(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Trajectory:
+        """Run the episode to its end."""
+        ...
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The record so far. Raises UsageError before the environment was reset."""
+        ...
+
+
+@runtime_checkable
+class Player(Protocol):
+    """A policy that plays whole episodes itself, such as an agent with tools of its own."""
+
+    def episode(
+        self,
+        env: gymnasium.Env[str, str],
+        *,
+        budget: Budget,
+        on_start: Callable[[Trajectory], None] | None = None,
+        on_turn: Callable[[Turn], None] | None = None,
+    ) -> Episode:
+        """Return the episode that it plays. Nothing starts; the arguments are those of `LiveEpisode`."""
+        ...
+
+
 class PolicyFactory(Protocol):
     """Makes the policy of each episode, from any thread. Expensive parts are shared between policies.
 
     `make_policies` makes a factory by name.
     """
 
-    def __call__(self, env: gymnasium.Env[str, str], *, seed: int | None = None) -> Policy:
+    def __call__(self, env: gymnasium.Env[str, str], *, seed: int | None = None) -> Policy | Player:
         """Make the policy of one episode.
 
         Args:

@@ -60,13 +60,15 @@ def replay(
         The first difference; None if there is none.
 
     Raises:
-        UsageError: The trajectory cannot be replayed: it has no environment, its task is unknown, an action was
-            shortened, or a pattern is invalid.
+        UsageError: The trajectory cannot be replayed: it has no environment or was played by an agent, its
+            task is unknown, an action was shortened, or a pattern is invalid.
         SandboxError: The sandbox did not start.
         TaskError: The task is broken.
     """
     if not trajectory.env:
         raise UsageError(f"{trajectory.task_id} cannot be replayed: its record has no environment")
+    if "agent" in trajectory.policy.options:
+        raise UsageError(f"{trajectory.task_id} cannot be replayed: its agent used tools of its own")
     for number, turn in enumerate(trajectory.turns, 1):
         if CUT.search(turn.action):
             raise UsageError(

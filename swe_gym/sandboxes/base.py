@@ -79,6 +79,8 @@ class SandboxSpec(Frozen):
         start_timeout: Seconds that the start may take.
         min_isolation: Weakest isolation to accept; a backend that offers less raises `Unsupported`.
         labels: Labels of the sandbox, on backends that have them.
+        mounts: Read-only folders: absolute path in the sandbox -> folder of this machine, whose content never changes.
+            Backends that cannot mount them copy them at the start.
         options: Options of the backend; an unknown one is an error.
     """
 
@@ -99,6 +101,7 @@ class SandboxSpec(Frozen):
     )
     min_isolation: Literal["none", "process", "landlock", "namespace", "container", "vm"] = "none"
     labels: dict[str, str] = {}
+    mounts: dict[str, str] = {}
     options: JsonObject = {}
 
 

@@ -1,6 +1,7 @@
 """The base class of backends with images: the image's Python, its environment, and the workspace."""
 
 import contextlib
+import gzip
 import io
 import logging
 import sys
@@ -9,8 +10,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from ..cache import build_once, digest
 from ..errors import SandboxError, SandboxLost, SandboxStartError, Unsupported
 from ..types import ExecResult, JsonObject, PythonEnv
 from .base import SandboxSpec
@@ -114,7 +116,14 @@ class ContainerSandbox(RunnerSandbox):
         self._image_env = self._read_environment(deadline)
         if workspace:
             self._request("put_tar", pack(workspace), timeout=deadline - time.monotonic(), path=self.workdir)
+        self._bring_mounts(deadline)
         self._activate(deadline)
+
+    def _bring_mounts(self, deadline: float) -> None:
+        """Copy the folders of `spec.mounts`, compressed."""
+        for place, folder in self.spec.mounts.items():
+            archive = compressed(Path(folder), deadline).read_bytes()
+            self._request("put_tar", archive, timeout=deadline - time.monotonic(), path=place)
 
     def _request(
         self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
@@ -196,6 +205,22 @@ class ContainerSandbox(RunnerSandbox):
 def pack(folder: Path) -> bytes:
     """Return a folder as a tar archive whose files belong to root."""
     buffer = io.BytesIO()
+    write_tar(folder, buffer)
+    return buffer.getvalue()
+
+
+def compressed(folder: Path, deadline: float) -> Path:
+    """Return the archive of an immutable folder, compressed once and kept in the cache."""
+
+    def build(entry: Path) -> None:
+        with gzip.open(entry / "archive", "wb", compresslevel=1) as file:
+            write_tar(folder, file)
+
+    return build_once("archives", digest(str(folder)), build, deadline=deadline) / "archive"
+
+
+def write_tar(folder: Path, file: IO[bytes] | gzip.GzipFile) -> None:
+    """Write a folder as a tar archive whose files belong to root."""
 
     def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = 0
@@ -203,6 +228,5 @@ def pack(folder: Path) -> bytes:
         member.mtime = int(member.mtime)  # whole seconds, as in a workspace, save a header for each member
         return member
 
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+    with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         archive.add(folder, ".", filter=as_root)
-    return buffer.getvalue()

@@ -153,7 +153,7 @@ def _make_venv(interpreter: Interpreter, prefix: Path, *, with_pip: bool, deadli
     own_pip = with_pip and interpreter.has_ensurepip
     arguments = ["-I", "-m", "venv", *([] if own_pip else ["--without-pip"]), str(prefix)]
     failure = f"Python {interpreter.version} cannot create a virtual environment"
-    run_command([interpreter.executable, *arguments], deadline=deadline, env=_environment(), failure=failure)
+    run_command([interpreter.executable, *arguments], deadline=deadline, env=pip_environment(), failure=failure)
 
 
 def _install(interpreter: Interpreter, prefix: Path, env: PythonEnv, deadline: float) -> None:
@@ -164,10 +164,10 @@ def _install(interpreter: Interpreter, prefix: Path, env: PythonEnv, deadline: f
     options = ["--quiet", "--compile", "--progress-bar=off", *(["--no-deps"] if env.no_deps else [])]
     command = [*pip, "install", *options, "--requirement", str(requirements)]
     failure = f"pip cannot install the requirements for Python {interpreter.version}"
-    run_command(command, deadline=deadline, env=_environment(), failure=failure)
+    run_command(command, deadline=deadline, env=pip_environment(), failure=failure)
 
 
-def _environment() -> dict[str, str]:
+def pip_environment() -> dict[str, str]:
     """Return our environment with the user's pip configuration, without variables that redirect an install."""
     misleading = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_PYTHON"}
     kept = {name: value for name, value in os.environ.items() if name not in misleading}
@@ -185,7 +185,7 @@ def list_installed(python: PreparedPython, *, timeout: float) -> tuple[str, ...]
     command = [*pip_command(), "freeze", "--exclude=pip", "--exclude=setuptools", "--exclude=wheel", *folders]
     failure, deadline = f"pip cannot list the packages of {python.prefix}", time.monotonic() + timeout
     try:
-        result = run_command(command, deadline=deadline, env=_environment(), failure=failure)
+        result = run_command(command, deadline=deadline, env=pip_environment(), failure=failure)
     except TimeoutError as error:
         raise SandboxStartError(str(error), reason="timeout", retryable=True) from error
     return tuple(result.stdout.decode("utf-8", "replace").split("\n")[:-1])

@@ -13,6 +13,9 @@ import gymnasium
 
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, SandboxError, TaskError, UsageError
+from ..gateway.agents import make_agent
+from ..gateway.play import AgentPlayer
+from ..gateway.token_sampler import TokenSampler
 from ..rollout.attempt import EpisodeJob
 from ..rollout.pool import CLOSE_TIMEOUT, EpisodePool
 from ..rollout.progress import Failure
@@ -94,7 +97,7 @@ class Collector:
         options: Further arguments of the environment, for training or evaluation.
 
     Raises:
-        UsageError: An argument of the environment is invalid.
+        UsageError: An argument of the environment or the agent is invalid.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class Collector:
         self._config, self._generation = config, generation
         self._generator, self._template = generator, template
         self._options = options
+        self._agent = make_agent(config.agent, config.agent_options) if config.agent else None
         self._first = make_env(config, options)  # holds the source, so that it is read once
         self.task_ids: Sequence[str] = _swe_env(self._first).source.ids()
         self._pool: EpisodePool[int, _Episode] | None = None
@@ -151,7 +155,16 @@ class Collector:
             seconds={"all": wall, **seconds},
         )
 
-    def _policy(self, env: gymnasium.Env[str, str], seed: int, temperature: float) -> TokenPolicy:
+    def _policy(self, env: gymnasium.Env[str, str], seed: int, temperature: float) -> TokenPolicy | AgentPlayer:
+        if self._agent is not None:
+            sampler = TokenSampler(
+                self._generator,
+                self._template,
+                temperature=temperature,
+                max_tokens=self._generation.max_tokens,
+                max_context=self._generation.max_context,
+            )
+            return AgentPlayer(self._config.agent, self._agent, sampler, seed=seed)
         return TokenPolicy(
             env,
             self._generator,

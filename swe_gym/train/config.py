@@ -113,6 +113,8 @@ class EnvConfig(Frozen):
         train: Additional arguments for training, such as a range of task numbers.
         held_out: Additional arguments for evaluation. They must select other tasks.
         system: System prompt. If empty, a short list of the tools.
+        agent: Agent that plays with its own prompts and tools, such as "mini". Empty: the model calls the tools itself.
+        agent_options: Options of the agent.
         workers: Number of episodes that run at once.
     """
 
@@ -121,6 +123,8 @@ class EnvConfig(Frozen):
     train: JsonObject = {}
     held_out: JsonObject = {}
     system: str = ""
+    agent: str = ""
+    agent_options: JsonObject = {}
     workers: int = Field(default=16, ge=1)
 
 

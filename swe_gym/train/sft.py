@@ -20,6 +20,7 @@ from ..types import JsonObject, ToolCall
 from .batch import make_batch
 from .collect import make_env, task_ids
 from .config import EnvConfig, SFTConfig, TrainConfig
+from .demonstrate import agent_demonstrations
 from .learner import Learner
 from .log import Log
 from .model import PolicyModel
@@ -73,10 +74,15 @@ def run_sft(config: TrainConfig, model: PolicyModel, template: ChatTemplate, end
     elif sft.episodes:
         ids = task_ids(config.env, config.env.train)
         draw = random.Random(f"warm start {config.run.seed}")  # apart from the draws of training
-        episodes = demonstrations(config.env, sft.policy, [ids[draw.randrange(len(ids))] for _ in range(sft.episodes)])
+        ids = [ids[draw.randrange(len(ids))] for _ in range(sft.episodes)]
+        if config.env.agent:
+            episodes = agent_demonstrations(config.env, config.generation, sft.policy, template, end, ids)
+        else:
+            episodes = demonstrations(config.env, sft.policy, ids)
     else:
         return False
-    fitting = tokenize(episodes, template, end, PromptFormat.of(config.env), config.generation.max_context)
+    form = None if config.env.agent else PromptFormat.of(config.env)
+    fitting = tokenize(episodes, template, end, form, config.generation.max_context)
     tasks = len({one.task_id for one in fitting})
     log.add("demonstrations", 0, episodes=len(fitting), tasks=tasks, too_long=len(episodes) - len(fitting))
     optim = config.optim.model_copy(update={"lr": sft.lr, "warmup_steps": 0})
@@ -149,7 +155,7 @@ def _actions(trajectory: Trajectory) -> list[str]:
 
 
 def tokenize(
-    trajectories: Iterable[Trajectory], template: ChatTemplate, end: int, form: PromptFormat, most: int
+    trajectories: Iterable[Trajectory], template: ChatTemplate, end: int, form: PromptFormat | None, most: int
 ) -> list[Trajectory]:
     """Give episodes the token segments that SFT needs.
 
@@ -159,16 +165,24 @@ def tokenize(
         trajectories: Episodes.
         template: Chat template of the model.
         end: The token that ends an answer.
-        form: How training prompts the model.
+        form: How training prompts the model; None if an agent does. Then episodes must have segments.
         most: Maximum tokens of a segment. Longer episodes are dropped.
 
     Raises:
-        UsageError: An episode calls a tool that training does not have, or all are too long.
+        UsageError: An episode calls a tool that training does not have, lacks the tokens of an agent, or all are too
+            long.
     """
     found = []
     for one in trajectories:
-        _check_tools(one, form)
         ready = bool(one.segments) and _is_of(template, one)
+        if form is None:
+            if not ready:
+                raise UsageError(
+                    f"sft: an episode of {one.task_id} has no tokens of this model: collect it in training"
+                )
+            found.append(_at_temperature_one(one))
+            continue
+        _check_tools(one, form)
         found.append(_at_temperature_one(one) if ready else tokenize_text(one, template, end, form))
     fitting = [one for one in found if max((len(segment.token_ids) for segment in one.segments), default=0) <= most]
     if found and not fitting:

@@ -286,7 +286,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 # --- what differs between the runs --------------------------------------------------------------------------
 
-COMPARED = ("policy", "policy_options.", "seed")
+COMPARED = ("policy", "policy_options.", "agent", "seed")
 """Settings that runs are compared by. All others should be equal: task source, tools, limits, grading, sandbox."""
 
 

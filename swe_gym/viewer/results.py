@@ -74,6 +74,7 @@ def _facts(run: RunInfo) -> JsonObject:
         "config_hash": run.config_hash,
         "source": run.config.get("env", {}).get("source", ""),
         "model": policy.get("model") or run.config.get("policy", ""),
+        "agent": run.config.get("agent", ""),
         "tasks": len(run.tasks),
         "attempts": run.attempts,
         "episodes": len(run.tasks) * run.attempts,

@@ -161,3 +161,22 @@ def test_time_counts_once_where_episodes_overlap() -> None:
 
     rows = [row("10:00:00", 60), row("10:00:30", 60), row("10:00:40", 5), row("12:00:00", 10)]
     assert summarize(run_info(tasks=("t",)), rows)["seconds"] == 100
+
+
+def test_an_agent_is_evaluated(cli, server: OpenAIServer, tmp_path: Path) -> None:  # noqa: ARG001
+    agent = Path(__file__).parents[1] / "gateway"
+    options = ("agent.command=python3 {kit}/tiny_agent.py {issue}", f"agent.folder={agent}")
+    asked_for = ("eval", "--tasks", "toy", "--match", "larder*", *MODEL, "--agent", "command", *options)
+    result = cli(*asked_for)
+    assert (result.status, result.err) == (0, ""), result.err
+    assert "agent   command" in result.out
+    assert "run           command with scripted on toy" in result.out
+    found = json.loads((tmp_path / "runs" / "toy-command-scripted" / "results.json").read_text())
+    assert (found["agent"], found["resolved"], found["graded"]) == ("command", 1, 1)
+    assert "Did you mean 'mini'" in cli("eval", "--tasks", "toy", *MODEL, "--agent", "minx").err
+
+
+def test_agents_are_listed(cli) -> None:
+    rows = json.loads(cli("agents", "--json").out)
+    assert {(row["name"], row["protocol"], row["built"]) for row in rows} >= {("claude-code", "messages", False)}
+    assert "not built" in cli("agents").out

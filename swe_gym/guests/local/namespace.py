@@ -200,7 +200,8 @@ def build(config: "dict[str, Any]", files: "int | None") -> None:
     `files` is the result of `layers.make_as_root`.
     """
     root = Root()
-    root.hold(config["python"], config["workspace"], *config["layers"], *config["read_only"])
+    mounts = config["mounts"]
+    root.hold(config["python"], config["workspace"], *config["layers"], *config["read_only"], *mounts.values())
     if files is None:
         layers.make(config, [root.sources[one] for one in config["layers"]], root.sources.get(config["workspace"]))
     else:
@@ -209,6 +210,8 @@ def build(config: "dict[str, Any]", files: "int | None") -> None:
         image_folders(root, config)
     else:
         host_folders(root, config)
+    for place, folder in mounts.items():
+        root.bind(folder, place)
     devices(root)
     mount("proc", root.folder("/proc"), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     root.enter()

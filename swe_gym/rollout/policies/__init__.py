@@ -11,7 +11,10 @@ from ...registry import Registry
 from ...types import JsonMapping, JsonObject
 from ..policy import Policy, PolicyFactory
 
-__all__ = ["POLICIES", "make_policies"]
+__all__ = ["POLICIES", "make_players", "make_policies"]
+
+AGENTS = "swe_gym.gateway.players:AgentPlayers"
+"""The factory of players whose agents ask the model of another factory."""
 
 POLICIES = Registry[Callable[..., Policy]](
     "policy",
@@ -65,6 +68,29 @@ def make_policies(name: str, options: JsonMapping | None = None) -> PolicyFactor
     if factory:
         return _shared(name, factory, given)
     return _Separate(kind, given, per_episode)
+
+
+def make_players(
+    name: str, options: JsonMapping | None = None, agent: str = "", agent_options: JsonMapping | None = None
+) -> PolicyFactory:
+    """Return the factory of a policy, or of players if there is an agent, which asks the policy's model.
+
+    Args:
+        name: Policy, as in `make_policies`. An agent needs "llm".
+        options: The policy's options.
+        agent: Name of the agent; empty if the policy plays.
+        agent_options: The agent's options.
+
+    Raises:
+        UsageError: The policy, the agent or an option is unknown or invalid.
+        MissingDependency: The policy needs an extra that is not installed, or the agent's kit a program.
+        SandboxStartError: The agent's kit cannot be built.
+    """
+    policies = make_policies(name, options)
+    if not agent:
+        return policies
+    made: PolicyFactory = POLICIES.load(AGENTS)(agent, agent_options or {}, policies)  # type: ignore[assignment]
+    return made
 
 
 def _shared(name: str, make: Callable[..., PolicyFactory], options: JsonObject) -> PolicyFactory:

@@ -26,6 +26,7 @@ from .images import find_image, pull_image
 from .options import DockerOptions
 from .owners import PREFIX, guard, labels, sweep
 from .stream import DockerStream
+from .volumes import volume_of
 
 __all__ = ["DockerOptions", "DockerSandbox", "sweep"]
 
@@ -67,6 +68,7 @@ class DockerSandbox(ContainerSandbox):
         self._unresponsive = False
         self._image_id = ""
         self._lends = False
+        self._volumes: dict[str, dict[str, str]] = {}
 
     @property
     def _isolation(self) -> str:
@@ -126,6 +128,10 @@ class DockerSandbox(ContainerSandbox):
             text = f"image {image!r} has no Python, and {why}. Install Python 3.6 or newer in the image"
             raise SandboxStartError(text, reason="image")
         guard(base_url)
+        self._volumes = {
+            volume_of(engine, folder, image, deadline): {"bind": place, "mode": "ro"}
+            for place, folder in self.spec.mounts.items()
+        }
         with gate("docker-start", self.options.starting, deadline, self._cancelled):
             self._check_wanted()
             # Set before the engine replies, as the reply may be lost. The container without Python may still exist.
@@ -203,6 +209,7 @@ class DockerSandbox(ContainerSandbox):
             cap_add=list(options.cap_add),
             security_opt=list(options.security_opt),
             storage_opt=options.storage_opt or None,
+            binds=self._volumes or None,
             runtime=options.runtime,
         )
         engine.create_container(
@@ -217,6 +224,9 @@ class DockerSandbox(ContainerSandbox):
             host_config=host,
             labels={**spec.labels, **labels(self.id, spec.ttl)},
         )
+
+    def _bring_mounts(self, deadline: float) -> None:
+        """Do nothing: the engine mounts volumes."""
 
     # --- end --------------------------------------------------------------------------------------------------
 

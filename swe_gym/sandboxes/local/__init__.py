@@ -82,6 +82,11 @@ class LocalSandbox(RunnerSandbox):
 
     def _connect(self, deadline: float) -> ByteStream:
         self._tier = self._choose_tier()
+        if self.spec.mounts and self._tier != "namespace":
+            raise Unsupported(
+                f"the local backend cannot mount {', '.join(self.spec.mounts)} in tier {self._tier!r}: allow user "
+                "namespaces (`swe-gym doctor` shows how), or use a container backend"
+            )
         workspace = None
         if self.spec.workspace:
             timeout = deadline - time.monotonic()
@@ -130,6 +135,7 @@ class LocalSandbox(RunnerSandbox):
             "python": str(self._python.prefix),
             "date": DATE,
             "hidden": sorted({OWN_PACKAGE, os.path.realpath(OWN_PACKAGE), *_own_package_in(shown)}),
+            "mounts": dict(self.spec.mounts),
             "read_only": sorted(path for path in prefixes if not (path + "/").startswith("/usr/")),
             "disk_mb": self.spec.disk_mb,
             "pids": self.spec.pids,

@@ -93,6 +93,9 @@ class ImageSandbox(ContainerSandbox):
     def _read_environment(self, deadline: float) -> dict[str, str]:  # noqa: ARG002  nothing is asked
         return dict(self._image.env) if self._image else {}
 
+    def _bring_mounts(self, deadline: float) -> None:
+        """Do nothing: the launcher mounts them."""
+
     def _disconnect(self) -> None:
         if self._supervisor:
             self._supervisor.end(patience=1.0 if self._loss is None else 0.0)  # a lost sandbox does not answer
@@ -134,6 +137,7 @@ def launch_config(spec: SandboxSpec, layers: Sequence[Path], user: str = "") -> 
         "workspace": "",
         "copied": False,
         "python": "",
+        "mounts": dict(spec.mounts),
         "read_only": [],
         "disk_mb": spec.disk_mb,
         "pids": spec.pids,

@@ -1,0 +1,53 @@
+"""`swe-gym agents`: list the agents, and build their kits."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from ..errors import UsageError
+from ..gateway.agents import AGENTS, make_agent
+from ..gateway.kits import build_kit, find_kit, kit_bytes
+from ..types import JsonObject
+from .common import AsJson, open_console, plain_table, print_json
+
+
+def agents(
+    build: Annotated[list[str] | None, typer.Argument(metavar="[NAME]", help="Build the kits of these agents.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the agents for `rollout --agent`, and the size of their kits. With names, build their kits first.
+
+    A kit is what an agent needs in a sandbox. It is built once, at its first use at the latest, and kept in the cache.
+    """
+    for name in build or []:
+        if (kit := make_agent(name).kit) is not None:
+            build_kit(kit)
+    rows = list(_rows())
+    if as_json:
+        print_json(rows)
+        return
+    table = plain_table("agent", "version", "protocol", "kit")
+    for row in rows:
+        size = f"{row['megabytes']:,} MB" if row["built"] else "not built"
+        table.add_row(row["name"], row["version"], row["protocol"], size if row["has_kit"] else "none")
+    open_console().print(table)
+
+
+def _rows() -> Iterator[JsonObject]:
+    for name in AGENTS:
+        kind = AGENTS.load(name)
+        try:
+            kit = make_agent(name).kit
+        except UsageError:  # an option is required, and it has no kit of its own
+            kit = None
+        folder = find_kit(kit) if kit else None
+        yield {
+            "name": name,
+            "version": kind.version,
+            "protocol": kind.protocol,
+            "has_kit": kit is not None,
+            "built": folder is not None,
+            "megabytes": round(kit_bytes(folder) / 1e6) if folder else 0,
+            "folder": str(folder or ""),
+        }

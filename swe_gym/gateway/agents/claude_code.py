@@ -1,0 +1,36 @@
+"""Claude Code."""
+
+from ..kits import NpmKit
+from .base import KEY, Agent, Assignment, Launch
+
+
+class ClaudeCode(Agent):
+    """Claude Code. Its kit needs an image with glibc."""
+
+    version = "2.1.197"
+    protocol = "messages"
+    shell = ("Bash", "command")
+
+    @property
+    def kit(self) -> NpmKit:
+        """See `Agent.kit`."""
+        return NpmKit(package="@anthropic-ai/claude-code-linux-{arch}", version=self.version)
+
+    def launch(self, assignment: Assignment) -> Launch:
+        """See `Agent.launch`."""
+        program = f"{assignment.kit}/{self.kit.path}/claude"
+        return Launch(
+            [program, "--print", "--dangerously-skip-permissions", "--model", assignment.model, *self.arguments],
+            env={
+                "ANTHROPIC_BASE_URL": assignment.base_url,
+                "ANTHROPIC_API_KEY": KEY,
+                "ANTHROPIC_SMALL_FAST_MODEL": assignment.model,
+                "CLAUDE_CONFIG_DIR": assignment.home,
+                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+                "DISABLE_AUTOUPDATER": "1",
+                "DISABLE_TELEMETRY": "1",
+                "IS_SANDBOX": "1",  # else it refuses to work as root
+                **self.env,
+            },
+            stdin=assignment.issue,
+        )

@@ -1,0 +1,49 @@
+"""opencode."""
+
+import json
+
+from ..kits import NpmKit
+from .base import KEY, Agent, Assignment, Launch
+
+
+class OpenCode(Agent):
+    """opencode. Its kit needs an image with glibc."""
+
+    version = "1.18.33"
+    protocol = "chat"
+
+    @property
+    def kit(self) -> NpmKit:
+        """See `Agent.kit`."""
+        return NpmKit(package="opencode-linux-{arch}", version=self.version)
+
+    def launch(self, assignment: Assignment) -> Launch:
+        """See `Agent.launch`."""
+        home, file = assignment.home, f"{assignment.home}/opencode.json"
+        model = f"gateway/{assignment.model}"
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": f"{assignment.base_url}/v1", "apiKey": KEY},
+            "models": {assignment.model: {}},
+        }
+        config = {
+            "provider": {"gateway": provider},
+            "model": model,
+            "small_model": model,
+            "autoupdate": False,
+            "share": "disabled",
+            "permission": {"*": "allow"},
+        }
+        return Launch(
+            [f"{assignment.kit}/{self.kit.path}/bin/opencode", "run", "--model", model, *self.arguments],
+            env={
+                "OPENCODE_CONFIG": file,
+                "OPENCODE_DISABLE_AUTOUPDATE": "1",
+                "OPENCODE_DISABLE_MODELS_FETCH": "1",
+                "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+                **{f"XDG_{name}_HOME": f"{home}/{name.lower()}" for name in ("CONFIG", "DATA", "CACHE", "STATE")},
+                **self.env,
+            },
+            stdin=assignment.issue,
+            files={file: json.dumps(config)},
+        )

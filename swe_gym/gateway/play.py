@@ -1,0 +1,283 @@
+"""An agent plays an episode of a `SweEnv`: in its sandbox, with its own tools, asking a model through the gateway."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+
+from ..envs.swe_env import SweEnv
+from ..errors import PolicyError, SandboxError, SandboxLost, UsageError
+from ..logs import log_as
+from ..rollout.budget import Budget
+from ..rollout.policy import Phase
+from ..sandboxes import Sandbox
+from ..sandboxes.forward import Connection
+from ..trajectories.trajectory import PolicyInfo, Trajectory, Turn, why_ended
+from ..types import ExecResult, JsonObject, ToolCall
+from ..wrappers.record_trajectory import RecordTrajectory
+from .agents.base import Agent, Assignment, Launch
+from .kits import PLACE, build_kit
+from .sampler import Sampler
+from .session import Limits, Session
+
+logger = logging.getLogger(__name__)
+
+HOME = "/tmp/.swe-gym-agent"
+"""Folder of the agent's own files in the sandbox."""
+
+START = 'mkdir -p "$0" && echo $$ >"$0/pid" && exec "$@"'
+STOP = 'kill -9 "$(cat "$0/pid")"'
+"""Ends the agent's first process, and so its command."""
+
+PATIENCE = 20.0
+"""Seconds that an agent has to end after it was told that a limit is reached."""
+
+GRACE = 2.0
+STOP_SECONDS = 20.0
+POLL = 0.5
+MAX_OUTPUT = 64 << 10
+SHOWN = 4000
+"""Characters of the agent's output in the last turn and in errors."""
+
+
+def mounts_of(agent: Agent) -> dict[str, str]:
+    """Return the `mounts` that an agent needs; build its kit if it has one.
+
+    Raises:
+        SandboxStartError: The kit cannot be built.
+    """
+    folder = getattr(agent, "folder", "") if agent.kit is None else str(build_kit(agent.kit))
+    return {PLACE: folder} if folder else {}
+
+
+class AgentPlayer:
+    """Plays an episode with an agent.
+
+    Args:
+        name: Name of the agent in records.
+        agent: The agent.
+        sampler: Answers its calls.
+        limits: Limits beyond those of the environment and the budget.
+        seed: Sampling seed; the number of the call is added.
+    """
+
+    def __init__(
+        self, name: str, agent: Agent, sampler: Sampler, *, limits: Limits | None = None, seed: int | None = None
+    ) -> None:
+        self.name, self.agent, self.sampler, self.seed = name, agent, sampler, seed
+        self.limits = limits or Limits()
+
+    @property
+    def info(self) -> PolicyInfo:
+        """Description for records."""
+        asked = self.sampler.info
+        own = self.agent.model_dump(mode="json", exclude_defaults=True)
+        options = {**asked.options, "agent": self.name, "version": self.agent.version, "agent_options": own}
+        return asked.model_copy(update={"name": self.name, "options": options})
+
+    def episode(
+        self,
+        env: gymnasium.Env[str, str],
+        *,
+        budget: Budget,
+        on_start: Callable[[Trajectory], None] | None = None,
+        on_turn: Callable[[Turn], None] | None = None,
+    ) -> AgentEpisode:
+        """See `Player.episode`."""
+        return AgentEpisode(env, self, budget, on_start, on_turn)
+
+
+class AgentEpisode:
+    """A running episode of an agent, and its record so far. Its turns are the answers of the model.
+
+    An agent that ends, whatever its exit code, has its work graded; so has one that reached a limit. If the model
+    fails, or the agent ends before the model answered once, there is no reward.
+
+    Attributes:
+        phase: See `Episode`. "reset" lasts until the agent first connects.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[str, str],
+        player: AgentPlayer,
+        budget: Budget,
+        on_start: Callable[[Trajectory], None] | None = None,
+        on_turn: Callable[[Turn], None] | None = None,
+    ) -> None:
+        if not isinstance(env.unwrapped, SweEnv):
+            raise UsageError(f"an agent plays in a SweEnv of this process, not in a {type(env.unwrapped).__name__}")
+        self.phase: Phase = "reset"
+        self._env: SweEnv = env.unwrapped
+        self._recorder = RecordTrajectory(env)
+        self._player, self._budget = player, budget
+        self._on_start, self._on_turn = on_start, on_turn
+        self._session = self._make_session()
+        self._started = time.monotonic()
+        self._ran = 0.0
+        self._end: dict[str, Any] = {}
+
+    def _make_session(self) -> Session:
+        own, calls = self._player.limits, self._env.config["max_turns"]
+        limits = {**own.model_dump(), **{name: value for name, value in self._budget.model_dump().items() if value}}
+        limits["calls"] = min(calls, own.calls or calls)
+        return Session(
+            self._player.sampler,
+            limits=Limits.model_validate(limits),
+            on_turn=self._add_turn,
+            seed=self._player.seed,
+        )
+
+    def play(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Trajectory:
+        """Run the episode to its end. Raises the same errors as `swe_gym.rollout.play`."""
+        self._env.use_mounts(mounts_of(self._player.agent))
+        issue, _ = self._recorder.reset(seed=seed, options=options)
+        deadline = time.monotonic() + self._env.config["time_limit"]
+        self._session = self._make_session()  # its clock starts now
+        if self._on_start is not None:
+            self._on_start(self.trajectory)
+        with log_as(sandbox=self._env.stats["sandbox_id"]):
+            try:
+                result = self._run_agent(issue, deadline)
+            except SandboxLost as error:
+                self._take_end(self._env.fail(error), {})
+            else:
+                self._judge(result)
+        self.phase = "over"
+        return self.trajectory
+
+    def _run_agent(self, issue: str, deadline: float) -> ExecResult:
+        """Run the agent to its end, and complete all turns."""
+        sandbox, session, player = self._env.sandbox, self._session, self._player
+        forward = sandbox.forward(0, self._serve, max_connections=player.limits.connections)
+        url = f"http://127.0.0.1:{forward.port}"
+        launch = player.agent.launch(Assignment(issue, player.sampler.model, url, PLACE, HOME))
+        started = time.monotonic()
+        try:
+            for path, content in launch.files.items():
+                sandbox.write_file(path, content.encode())
+            with _stopping(session, sandbox):
+                return _exec(sandbox, launch, deadline)
+        finally:
+            self._ran = time.monotonic() - started
+            forward.close()
+            session.close()
+
+    def _serve(self, connection: Connection) -> None:
+        self.phase = "policy"
+        self._session.handle(connection)
+
+    def _judge(self, result: ExecResult) -> None:
+        """Grade the work, unless the model or the agent failed.
+
+        Raises:
+            PolicyError: It did.
+        """
+        session, name = self._session, self._player.name
+        said = result.text[-SHOWN:]
+        how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
+        if session.failure is not None:
+            raise session.failure
+        if not session.turns:
+            text = f"the agent {name!r} {how} before its model answered once"
+            raise PolicyError(f"{text}:\n{said}" if said.strip() else text, reason="agent", retryable=True)
+        logger.info("the agent %s", how)
+        self.phase = "step"
+        limit = {"calls": "turns"}.get(session.limit, session.limit) or ("time" if result.timed_out else "")
+        end = self._env.end(limit) if limit else self._env.submit()
+        code = -1 if result.exit_code is None else result.exit_code
+        self._take_end(end, {"exit_code": code}, f"[The agent {how}.]\n{said}")
+
+    def _take_end(self, end: Any, added: JsonObject, said: str = "") -> None:
+        """Keep the result of the last step. `said` is shown as the last observation."""
+        _, reward, terminated, truncated, info = end
+        info = {**info, **added}
+        self._end = {"reward": reward, "terminated": terminated, "truncated": truncated, "info": info, "said": said}
+
+    def _add_turn(self, turn: Turn) -> None:
+        self._env.count_turn(ToolCall(name=turn.tool, arguments=turn.arguments))
+        if self._on_turn is not None:
+            self._on_turn(turn)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The record so far.
+
+        Raises:
+            UsageError: The environment has not been reset.
+        """
+        record = self._recorder.trajectory
+        report, turns = self._session.report(), list(self._session.turns)
+        info = self._end.get("info", record.info)
+        if self._end and turns:
+            turns[-1] = self._ended(turns[-1])
+        policy = sum(turn.policy_seconds for turn in turns)
+        spent = {"policy": policy, "tools": max(0.0, self._ran - policy), "total": time.monotonic() - self._started}
+        return record.model_copy(
+            update={
+                "policy": self._player.info,
+                "tools": (),  # those of the environment, which the agent does not see
+                "turns": tuple(turns),
+                "segments": report.segments,
+                "messages": report.messages,
+                "outcome": info["outcome"],
+                "reason": why_ended(info),
+                "reward_valid": info["reward_valid"],
+                "resolved": info["resolved"],
+                "reward": self._end.get("reward", 0.0),
+                "info": info,
+                "usage": report.usage,
+                "seconds": {**record.seconds, **spent},
+            }
+        )
+
+    def _ended(self, turn: Turn) -> Turn:
+        """Return the last turn with the result of the end."""
+        end = self._end
+        observation = "\n\n".join(filter(None, [turn.observation, end["said"]]))
+        changed = {name: end[name] for name in ("reward", "terminated", "truncated")}
+        return turn.model_copy(
+            update={**changed, "observation": observation, "info": {**turn.info, **end["info"]}},
+        )
+
+
+def _exec(sandbox: Sandbox, launch: Launch, deadline: float) -> ExecResult:
+    return sandbox.exec(
+        ["/bin/sh", "-c", START, HOME, *launch.argv],
+        timeout=max(1.0, deadline - time.monotonic()),
+        grace=GRACE,
+        env=launch.env,
+        stdin=launch.stdin.encode(),
+        max_output=MAX_OUTPUT,
+        merge=True,
+    )
+
+
+@contextlib.contextmanager
+def _stopping(session: Session, sandbox: Sandbox) -> Iterator[None]:
+    """Stop the agent of the block once its model has failed, or a while after it was told of a limit."""
+    over = threading.Event()
+
+    def watch() -> None:
+        stop = math.inf
+        while not over.wait(POLL):
+            if session.limit:
+                stop = min(stop, time.monotonic() + PATIENCE)
+            if session.failure is not None or time.monotonic() > stop:
+                with contextlib.suppress(SandboxError):  # the agent's own command reports it
+                    sandbox.exec(["/bin/sh", "-c", STOP, HOME], timeout=STOP_SECONDS)
+
+    thread = threading.Thread(target=watch, name="agent limits", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(STOP_SECONDS)

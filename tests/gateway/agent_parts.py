@@ -1,0 +1,37 @@
+"""What the tests of agents share: a task, and a model that knows its solution."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from swe_gym.rollout.policies.gold import _chunks
+from swe_gym.tasks import load_source
+from swe_gym.testing.openai_server import Reply
+
+TASK = "larder-overwrite-evicts"
+TINY = {"command": "python3 {kit}/tiny_agent.py {issue}", "folder": str(Path(__file__).parent)}
+"""Options of the agent `command` that run the agent in `tiny_agent.py`."""
+
+SHELLS = {"bash": "command", "Bash": "command", "exec_command": "cmd"}
+"""Tool of an agent -> the argument that holds the command."""
+
+
+def gold() -> list[str]:
+    """Return commands that apply the gold patch."""
+    diff = load_source("toy").get(TASK).oracle.gold_patch
+    write = [f"cat >> .gold <<'END_OF_PATCH'\n{chunk}END_OF_PATCH" for chunk in _chunks(diff)]
+    return [*write, "GIT_DIR=/nonexistent git apply .gold && rm .gold"]
+
+
+def saying(*commands: str) -> Any:
+    """Return a model that writes these commands, each as a call of the agent's shell, and ends."""
+
+    def say(request: dict[str, Any]) -> Reply:
+        names = [tool["function"]["name"] for tool in request.get("tools") or ()]
+        shell = next((name for name in names if name in SHELLS), "")
+        number = sum(message["role"] == "assistant" for message in request["messages"])
+        if not shell or number >= len(commands):
+            return Reply("Done.")
+        return Reply("Next.", tool_calls=[(shell, json.dumps({SHELLS[shell]: commands[number]}))])
+
+    return say

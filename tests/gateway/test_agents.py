@@ -1,0 +1,247 @@
+"""Agents play episodes: what is graded, what has no reward, and what they cannot reach."""
+
+import contextlib
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_parts import TASK, TINY, gold, saying
+from gateway_parts import ByteTokenizer, Scripted
+
+from swe_gym.cache import cache_folder
+from swe_gym.envs.swe_env import SweEnv
+from swe_gym.errors import PolicyError, SandboxStartError, UsageError
+from swe_gym.gateway.agents import AGENTS, make_agent
+from swe_gym.gateway.agents.base import Assignment
+from swe_gym.gateway.kits import Kit, build_kit, find_kit
+from swe_gym.rollout.engine import RolloutOptions, rollout
+from swe_gym.rollout.episode import play
+from swe_gym.rollout.plan import Plan
+from swe_gym.rollout.policies import make_players
+from swe_gym.rollout.replay import replay
+from swe_gym.rollout.tokens import ChatTemplate
+from swe_gym.testing.loopback import Answer
+from swe_gym.testing.openai_server import OpenAIServer
+from swe_gym.train.collect import Collector, Slot
+from swe_gym.train.config import EnvConfig, GenerationConfig
+from swe_gym.train.demonstrate import agent_demonstrations
+from swe_gym.trajectories.trajectory import Trajectory
+
+KITS = cache_folder() / "kits"
+"""Kits of this machine. The tests have a cache of their own, and never build any."""
+
+
+def episode(say: Any, agent: str = "command", options: Any = None, **settings: Any) -> Trajectory:
+    """Play an episode with a scripted model."""
+    with OpenAIServer(say, model="scripted") as server:
+        llm = {"model": "scripted", "base_url": server.base_url, "api_key": server.api_key, "retries": 0}
+        players = make_players("llm", llm, agent, TINY if options is None else options)
+        env = SweEnv("toy", task_id=TASK, **settings)
+        try:
+            return play(env, players(env, seed=1))
+        finally:
+            env.close()
+            players.close()
+
+
+def test_an_agent_is_graded_and_its_answers_are_the_turns() -> None:
+    seen = "python3 -c \"import socket; socket.create_connection(('1.1.1.1', 80), 5)\""
+    found = episode(saying(*gold(), f"{seen}; env | grep -c OPENAI; touch /opt/swe-gym-agent/x"))
+    assert (found.outcome, found.reason, found.reward, found.resolved) == ("submitted", "submit", 1.0, True)
+    assert [turn.tool for turn in found.turns] == ["bash", "bash", "bash", ""]
+    unreachable, end = found.turns[-2:]
+    for said in ("Network is unreachable", "Read-only file system"):
+        assert said in unreachable.observation
+    assert "the tiny agent is done" in end.observation
+    assert end.terminated
+    assert (end.reward, found.info["turn"], found.info["exit_code"]) == (1.0, 4, 0)
+    assert found.info["cheat_signs"] == 1  # it asked for the network
+    assert found.usage.calls == 4
+    assert (found.policy.name, found.policy.model) == ("command", "scripted")
+    assert len(found.messages) == 8
+
+
+def test_a_crash_after_an_answer_is_graded() -> None:
+    found = episode(saying(*gold(), "crash"))
+    assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 7)
+    assert "exit code 7" in found.turns[-1].observation
+
+
+def test_limits_end_the_agent_and_the_work_is_graded() -> None:
+    turns = episode(saying(*gold(), *["true"] * 20), max_turns=4)
+    assert (turns.outcome, turns.reason, turns.reward, len(turns.turns)) == ("agent_limit", "turns", 1.0, 4)
+    late = episode(saying(*gold(), "sleep 60"), time_limit=4.0)
+    assert (late.outcome, late.reason, late.reward) == ("agent_limit", "time", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "said"),
+    [
+        ({"command": "/no/such/agent"}, "agent", "exit code 127 before its model answered once"),
+        ({"command": "sh -c 'echo broken; exit 1'"}, "agent", "broken"),
+        (None, "server", "overloaded"),
+    ],
+)
+def test_without_an_answer_there_is_no_reward(options: Any, reason: str, said: str) -> None:
+    def fail(request: dict[str, Any]) -> Any:  # noqa: ARG001
+        raise Answer(503, {"error": {"message": "overloaded"}})
+
+    with pytest.raises(PolicyError, match=said) as error:
+        episode(fail, options=options)
+    assert error.value.reason == reason
+
+
+def test_a_rollout_with_an_agent_resumes(tmp_path: Path) -> None:
+    fails = threading.Event()
+
+    def say(request: dict[str, Any]) -> Any:
+        if not fails.is_set():
+            fails.set()
+            raise Answer(400, {"error": {"message": "once"}})
+        return saying(*gold())(request)
+
+    with OpenAIServer(say, model="scripted") as server:
+        plan = Plan(
+            source="toy",
+            tasks=(TASK,),
+            policy="llm",
+            policy_options={"model": "scripted", "base_url": server.base_url, "api_key": server.api_key},
+            agent="command",
+            agent_options=TINY,
+        )
+        options = RolloutOptions(workers=1, warm=1)
+        done = rollout(plan, tmp_path / "run", options).progress
+        again = rollout(plan, tmp_path / "run", options).progress
+    (found,) = Trajectory.read(tmp_path / "run" / "trajectories.jsonl")
+    assert (done.done, done.resolved, again.done_before, found.policy.name) == (1, 1, 1, "command")
+    config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    assert config["agent"] == "command"
+
+
+def test_training_learns_from_what_the_agent_sampled() -> None:
+    calls = [json.dumps({"name": "bash", "arguments": {"command": one}}) for one in gold()]
+    generator = Scripted(
+        lambda number: f"<tool_call>\n{calls[number]}\n</tool_call>" if number < len(calls) else "Done."
+    )
+    env = EnvConfig(id="SWE/Toy-v0", agent="command", agent_options=TINY, workers=1)
+    generation = GenerationConfig(backend="hf", max_tokens=20_000, max_context=200_000)
+    collector = Collector(env, generation, generator, ChatTemplate(ByteTokenizer()), {})
+    with contextlib.closing(collector):
+        (found,) = collector.play([Slot(TASK, 0, 1)], temperature=0.7).trajectories
+    (segment,) = found.segments
+    sampled = [token for _, completion in generator.sampled for token in completion.token_ids]
+    marked = zip(segment.token_ids, segment.loss_mask, strict=True)
+    assert [token for token, mask in marked if mask] == sampled
+    assert (found.reward, len(found.turns), segment.temperature) == (1.0, len(calls) + 1, 0.7)
+    with pytest.raises(UsageError, match="cannot be replayed"):
+        replay(found)
+
+
+def test_an_agent_demonstrates_what_a_policy_would_do() -> None:
+    env = EnvConfig(id="SWE/Toy-v0", agent="command", agent_options=TINY)
+    generation, template = GenerationConfig(max_context=200_000), ChatTemplate(ByteTokenizer())
+    (found,) = agent_demonstrations(env, generation, "gold", template, ByteTokenizer.end, [TASK])
+    assert (found.reward, [turn.tool for turn in found.turns]) == (1.0, ["bash", "bash", ""])
+    (segment,) = found.segments
+    assert "GIT_DIR=/nonexistent git apply" in template.decode(
+        [token for token, mask in zip(segment.token_ids, segment.loss_mask, strict=True) if mask]
+    )
+
+
+@pytest.mark.parametrize("agent", ["mini", "claude-code"])
+def test_unmodified_agents_solve_a_task_without_network(agent: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("required_kits")(agent)
+    found = episode(saying(*gold(), *filter(None, [make_agent(agent).ending])), agent, {})
+    assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
+    assert [turn.info.get("segment", "") for turn in found.turns] == [""] * len(found.turns)  # one conversation
+
+
+@pytest.fixture
+def required_kits() -> Any:
+    """Skip without the built kit of an agent, unless `SWE_GYM_REQUIRE` names the agent."""
+    import os
+
+    def require(agent: str) -> None:
+        own = cache_folder() / "kits"
+        own.parent.mkdir(parents=True, exist_ok=True)
+        if not own.exists():
+            own.symlink_to(KITS)
+        kit = make_agent(agent).kit
+        assert kit is not None
+        if find_kit(kit) is None and agent not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
+            pytest.skip(f"no kit in {KITS}: swe-gym agents {agent}")
+
+    return require
+
+
+# --- options and kits -------------------------------------------------------------------------------------------
+
+
+def test_agents_say_how_they_start() -> None:
+    at = Assignment("the issue", "some/model", "http://127.0.0.1:9", "/kit", "/home")
+    for name in set(AGENTS) - {"command"}:
+        agent = make_agent(name, {"arguments": ("--more",), "env": {"MORE": "1"}})
+        launch = agent.launch(at)
+        assert launch.argv[0].startswith("/kit/")
+        assert "--more" in launch.argv
+        assert launch.env["MORE"] == "1"
+        text = str(launch)
+        assert "the issue" in text
+        assert "some/model" in text
+        assert "http://127.0.0.1:9" in text
+        assert not {"HOME", "PATH", "PYTHONPATH"} & launch.env.keys()
+
+
+def test_a_command_gets_the_issue_as_one_argument() -> None:
+    launch = make_agent("command", {"command": "run {issue} --file {issue_file} '{a}' x{model}"}).launch(
+        Assignment("two words; {model}", "m", "http://127.0.0.1:9", "/kit", "/home")
+    )
+    assert launch.argv == ["run", "two words; {model}", "--file", "/home/issue.md", "{a}", "xm"]
+    assert launch.files == {"/home/issue.md": "two words; {model}"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "policy", "said"),
+    [
+        ("minx", {}, "llm", "Did you mean 'mini'"),
+        ("mini", {"confg": {}}, "llm", "Did you mean 'config'"),
+        ("command", {}, "llm", "command: Field required"),
+        ("mini", {}, "gold", "the policy 'llm'"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(name: str, options: Any, policy: str, said: str) -> None:
+    model = {"model": "m", "base_url": "http://127.0.0.1:9", "api_key": "k"} if policy == "llm" else {}
+    with pytest.raises(UsageError, match=said):
+        make_players(policy, model, name, options)
+
+
+BUILT: list[Path] = []
+
+
+class FileKit(Kit):
+    """A kit of one file, or one that cannot be built."""
+
+    name: str
+
+    def build(self, folder: Path, deadline: float) -> None:  # noqa: ARG002
+        BUILT.append(folder)
+        (folder / self.name).touch(mode=0o600)
+        if self.name == "broken":
+            raise OSError("registry: no route")
+
+
+def test_a_kit_is_built_once() -> None:
+    threads = [threading.Thread(target=build_kit, args=(FileKit(name="one"),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    folder = find_kit(FileKit(name="one"))
+    assert folder is not None
+    assert [one for one in BUILT if one == folder] == [folder]
+    assert (folder / "one").stat().st_mode & 0o777 == 0o644
+    with pytest.raises(SandboxStartError, match="no route"):
+        build_kit(FileKit(name="broken"))
+    assert find_kit(FileKit(name="broken")) is None
