@@ -163,8 +163,9 @@ class EpisodeJob(Job[Key]):
     def take(self, result: tuple[Trajectory, Failure | None]) -> None:
         """Store the record. The conversation comes from the policy, if that is at the driver."""
         self.record, self.failure = result
-        if isinstance(self._hosted, ReportingPolicy):
-            report = self._hosted.report()
+        policy: object = self._hosted
+        if isinstance(policy, ReportingPolicy):
+            report = policy.report()
             parts = {"segments": report.segments, "messages": report.messages}
             self.record = self.record.model_copy(update=parts)
         if self.failure is not None and not self.cancelled and lost_in_a_call(self.record):

@@ -114,6 +114,8 @@ class EnvConfig(Frozen):
         held_out: Additional arguments for evaluation. They must select other tasks.
         system: System prompt. If empty, a short list of the tools.
         workers: Number of episodes that run at once.
+        executor: Where episodes run: "threads" of this process, "ray", or "module:Class". The generator stays here.
+        executor_options: Options of the executor, such as `address` of a Ray cluster.
     """
 
     id: str = "SWE/Micro-v0"
@@ -122,6 +124,8 @@ class EnvConfig(Frozen):
     held_out: JsonObject = {}
     system: str = ""
     workers: int = Field(default=16, ge=1)
+    executor: str = "threads"
+    executor_options: JsonObject = {}
 
 
 class GenerationConfig(Frozen):
