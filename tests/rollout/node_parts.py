@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from swe_gym.rollout.executors.host import Events, Host, Message
-from swe_gym.rollout.executors.remote import Node
+from swe_gym.rollout.executors.remote import Node, RemoteExecutor
 from swe_gym.rollout.pool import NodeLost
 
 
@@ -56,6 +56,11 @@ class LocalCluster:
 
     def close(self) -> None:
         self.closed = True
+
+
+def local_executor(nodes: int = 2, room: int = 2) -> RemoteExecutor:
+    """Return an executor on nodes in this process; configurations name it by its dotted path."""
+    return RemoteExecutor(LocalCluster(**{f"node{number}": room for number in range(nodes)}))
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:

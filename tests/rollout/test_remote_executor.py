@@ -2,16 +2,25 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from node_parts import LocalCluster, wait_for
 
+from swe_gym.curation.validate import validate
 from swe_gym.errors import PolicyError, SandboxLost, UsageError
+from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.executors import open_executor
 from swe_gym.rollout.executors.remote import RemoteExecutor
+from swe_gym.rollout.plan import Plan
+from swe_gym.rollout.policy import PolicyReport
 from swe_gym.rollout.pool import EpisodePool, Job, Link, NodeLost
+from swe_gym.rollout.progress import Progress
+from swe_gym.tasks import load_source
+from swe_gym.trajectories.run_folder import FAILED, read_live
+from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Usage
 
 GATES: dict[str, threading.Event] = {}
 
@@ -183,3 +192,73 @@ def test_what_cannot_run_on_a_node_is_refused() -> None:
         pass
     with pytest.raises(UsageError, match="unknown option of executor 'threads': 'address'"):
         open_executor("threads", {"address": "x"}).__enter__()
+
+
+NODES = {"executor": "node_parts:local_executor"}
+
+
+def test_a_rollout_on_nodes_is_that_in_threads(tmp_path: Path) -> None:
+    plan = Plan(source="toy", policy="gold", tasks=tuple(load_source("toy").ids()[:3]))
+    live: list[int] = []
+
+    def look(_progress: Progress) -> None:
+        live.extend(len(one.turns) for one in read_live(tmp_path / "nodes"))
+
+    ours = rollout(plan, tmp_path / "nodes", RolloutOptions(**NODES), on_progress=look)
+    theirs = rollout(plan, tmp_path / "threads", RolloutOptions(workers=3))
+    assert summary(ours.trajectories()) == summary(theirs.trajectories())
+    assert list((tmp_path / "nodes" / "live").iterdir()) == []
+    plan = plan.model_copy(update={"env": {"reward": "engine_parts:broken_reward"}})
+    with pytest.raises(ZeroDivisionError):
+        rollout(plan, tmp_path / "broken", RolloutOptions(**NODES))
+    with pytest.raises(UsageError, match="warm=2 needs executor='threads'"):
+        rollout(plan, tmp_path / "warm", RolloutOptions(warm=2, **NODES))
+
+
+def summary(records: Iterable[Trajectory]) -> list[Any]:
+    """Return what does not depend on the clock."""
+    return sorted(
+        (one.task_id, one.reward, one.experiment[:0], one.verdict and one.verdict.resolved, one.seed, one.tries)
+        + tuple((turn.action, turn.observation, turn.reward) for turn in one.turns)
+        for one in records
+    )
+
+
+class Asking:
+    """A policy that is not importable at a node: it lists files, then does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, env: Any, *, seed: int | None = None) -> "Asking":  # noqa: ARG002  a factory too
+        return Asking()
+
+    def reset(self, info: Any) -> None:
+        assert info["outcome"] == "running"
+
+    def act(self, observation: str) -> str:  # noqa: ARG002  the same each time
+        self.asked += 1
+        if self.asked > 2:
+            raise PolicyError("overloaded", reason="server")
+        return '{"name": "listdir", "arguments": {}}'
+
+    def report(self) -> PolicyReport:
+        usage = Usage(completion_tokens=7, calls=1)
+        return PolicyReport(PolicyInfo(name="asking"), usage, messages=({"role": "user", "content": "?"},) * self.asked)
+
+    def close(self) -> None: ...
+
+
+def test_a_policy_of_this_process_plays_on_nodes(tmp_path: Path) -> None:
+    plan = Plan(source="toy", tasks=tuple(load_source("toy").ids()[:1]))
+    result = rollout(plan, tmp_path / "run", RolloutOptions(retries=0, **NODES), policies=Asking())
+    assert result.progress.failures == {"PolicyError (server)": 1}
+    (record,) = Trajectory.read(tmp_path / "run" / FAILED)
+    assert [turn.usage.completion_tokens for turn in record.turns] == [7, 7]
+    assert (record.policy.name, record.usage.completion_tokens) == ("asking", 21)
+
+
+def test_tasks_are_validated_on_nodes(source: Any) -> None:
+    found = {one.task_id: one.status for one in validate(source, times=1, **NODES)}
+    assert found == {one.task_id: one.status for one in validate(source, times=1)}
+    assert {"valid", "invalid", "skipped"} <= set(found.values())

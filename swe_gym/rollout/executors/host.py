@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pickle
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -68,18 +69,20 @@ class Setup(NamedTuple):
     Attributes:
         version: Version of swe_gym.
         folder: Working folder. Relative paths mean the same on a node if it has this folder.
+        path: Search path of modules. A node uses those of its folders that it has, after its own.
         variables: Environment variables. They may hold keys.
     """
 
     version: str
     folder: str
+    path: list[str]
     variables: dict[str, str]
 
     @classmethod
     def of_this_process(cls) -> "Setup":
         """Return the setup of the driver."""
         variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
-        return cls(version("swe-gym"), os.getcwd(), variables)
+        return cls(version("swe-gym"), os.getcwd(), sys.path, variables)
 
     def apply(self) -> None:
         """Set up this process.
@@ -91,6 +94,7 @@ class Setup(NamedTuple):
             raise UsageError(f"a node has swe_gym {here}, but the driver has {self.version}: install the same version")
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
+        sys.path += [entry for entry in self.path if entry not in sys.path and Path(entry).is_dir()]
         for name, value in self.variables.items():
             os.environ.setdefault(name, value)
 
