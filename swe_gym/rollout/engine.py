@@ -25,7 +25,7 @@ from ..types import Frozen, JsonObject
 from .attempt import Try, now
 from .budget import Budget
 from .executors import open_executor
-from .plan import Plan, hash_config
+from .plan import Plan, hash_config, public
 from .policies import make_policies
 from .policy import PolicyFactory
 from .pool import EpisodePool, Executor
@@ -140,7 +140,11 @@ def rollout(
         experiment=folder.resolve().name,
         config=config,
         config_hash=hash_config(config),
-        settings={**options.model_dump(), "prices": plan.policy_options.get("prices")},
+        settings={
+            **options.model_dump(),
+            "executor_options": public(options.executor_options),
+            "prices": plan.policy_options.get("prices"),
+        },
         tasks=tasks,
         attempts=plan.attempts,
         swe_gym=version("swe-gym"),

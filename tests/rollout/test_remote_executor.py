@@ -17,9 +17,8 @@ from swe_gym.rollout.executors.remote import RemoteExecutor
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policy import PolicyReport
 from swe_gym.rollout.pool import EpisodePool, Job, Link, NodeLost
-from swe_gym.rollout.progress import Progress
 from swe_gym.tasks import load_source
-from swe_gym.trajectories.run_folder import FAILED, read_live
+from swe_gym.trajectories.run_folder import FAILED
 from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Usage
 
 GATES: dict[str, threading.Event] = {}
@@ -199,12 +198,7 @@ NODES = {"executor": "node_parts:local_executor"}
 
 def test_a_rollout_on_nodes_is_that_in_threads(tmp_path: Path) -> None:
     plan = Plan(source="toy", policy="gold", tasks=tuple(load_source("toy").ids()[:3]))
-    live: list[int] = []
-
-    def look(_progress: Progress) -> None:
-        live.extend(len(one.turns) for one in read_live(tmp_path / "nodes"))
-
-    ours = rollout(plan, tmp_path / "nodes", RolloutOptions(**NODES), on_progress=look)
+    ours = rollout(plan, tmp_path / "nodes", RolloutOptions(**NODES))
     theirs = rollout(plan, tmp_path / "threads", RolloutOptions(workers=3))
     assert summary(ours.trajectories()) == summary(theirs.trajectories())
     assert list((tmp_path / "nodes" / "live").iterdir()) == []
@@ -218,10 +212,13 @@ def test_a_rollout_on_nodes_is_that_in_threads(tmp_path: Path) -> None:
 def summary(records: Iterable[Trajectory]) -> list[Any]:
     """Return what does not depend on the clock."""
     return sorted(
-        (one.task_id, one.reward, one.experiment[:0], one.verdict and one.verdict.resolved, one.seed, one.tries)
-        + tuple((turn.action, turn.observation, turn.reward) for turn in one.turns)
+        (one.task_id, one.reward, one.reason, one.verdict and one.verdict.resolved, one.seed, one.tries, _turns(one))
         for one in records
     )
+
+
+def _turns(record: Trajectory) -> list[Any]:
+    return [(turn.action, turn.observation, turn.reward) for turn in record.turns]
 
 
 class Asking:
@@ -244,7 +241,8 @@ class Asking:
 
     def report(self) -> PolicyReport:
         usage = Usage(completion_tokens=7, calls=1)
-        return PolicyReport(PolicyInfo(name="asking"), usage, messages=({"role": "user", "content": "?"},) * self.asked)
+        messages = ({"role": "user", "content": "?"},) * self.asked
+        return PolicyReport(policy=PolicyInfo(name="asking"), usage=usage, messages=messages)
 
     def close(self) -> None: ...
 
@@ -255,7 +253,7 @@ def test_a_policy_of_this_process_plays_on_nodes(tmp_path: Path) -> None:
     assert result.progress.failures == {"PolicyError (server)": 1}
     (record,) = Trajectory.read(tmp_path / "run" / FAILED)
     assert [turn.usage.completion_tokens for turn in record.turns] == [7, 7]
-    assert (record.policy.name, record.usage.completion_tokens) == ("asking", 21)
+    assert (record.policy.name, record.usage.completion_tokens, len(record.messages)) == ("asking", 21, 3)
 
 
 def test_tasks_are_validated_on_nodes(source: Any) -> None:

@@ -115,6 +115,7 @@ class RayCluster:
         self._room, self._lease = room, lease
         self._setup = Setup.of_this_process()
         self._resources: dict[str, dict[str, float]] = {}
+        self._kind = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=4)(RayHost)
         self._ours = not ray.is_initialized()
         if self._ours:
             try:
@@ -144,7 +145,9 @@ class RayCluster:
             UsageError: The node has another version of swe_gym.
         """
         with _losses():
-            return _RayNode(node, self._room.of(self._resources[node]), self._setup, self._lease)
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            actor = self._kind.options(scheduling_strategy=there).remote(self._lease)
+            return _RayNode(actor, self._room.of(self._resources[node]), self._setup, self._lease)
 
     def close(self) -> None:
         """Disconnect, unless the program had connected before."""
@@ -155,13 +158,10 @@ class RayCluster:
 class _RayNode:
     """An actor on a node."""
 
-    def __init__(self, node: str, room: int, setup: Setup, lease: float) -> None:
+    def __init__(self, actor: Any, room: int, setup: Setup, lease: float) -> None:
         self.room = room
-        self._lease = lease
+        self._actor, self._lease = actor, lease
         self._sent: list[Any] = []
-        kind = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=4)(RayHost)
-        there = NodeAffinitySchedulingStrategy(node, soft=False)
-        self._actor = kind.options(scheduling_strategy=there).remote(lease)
         try:
             ray.get(self._actor.prepare.remote(setup), timeout=START_TIMEOUT)
         except BaseException:
