@@ -2,6 +2,7 @@
 
     git clone --depth 1 https://github.com/Farama-Foundation/Gymnasium
     python benchmarks/gymnasium_suite.py Gymnasium [options of pytest]
+    SWE_GYM_EXECUTOR=process python benchmarks/gymnasium_suite.py Gymnasium  # in worker processes
 
 The tests run in a temporary copy, against the installed Gymnasium. Tests that need Box2D,
 MuJoCo, MoviePy or a display are omitted.
@@ -14,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 CONFTEST = '''
-import sys, types
+import os, sys, types
 import gymnasium
 from swe_gym.vector import SweVectorEnv
 
@@ -24,7 +25,8 @@ class Substitute(SweVectorEnv):
 
     def __init__(self, env_fns, shared_memory=True, copy=True, context=None, daemon=True, worker=None,
                  observation_mode="same", autoreset_mode="NextStep", max_concurrency=None):
-        super().__init__(env_fns, observation_mode, autoreset_mode)
+        executor = os.environ.get("SWE_GYM_EXECUTOR", "threads")
+        super().__init__(env_fns, observation_mode, autoreset_mode, executor=executor)
 
     def close(self, timeout=None, terminate=False):
         super().close(10.0 if timeout is None else timeout)

@@ -66,6 +66,13 @@ BackendOptions = Annotated[
 ]
 Workers = Annotated[int, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")]
 
+EXECUTOR_HELP = "Where episodes run: threads, ray or module:Class (default: threads)."
+ExecutorName = Annotated[str | None, typer.Option("--executor", help=EXECUTOR_HELP)]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(help="Address of the Ray cluster: auto or HOST:PORT. Implies --executor ray."),
+]
+
 
 class CounterScope(enum.StrEnum):
     """The tests that get a counter-test."""
@@ -263,6 +270,18 @@ def matching(source: TaskSource, pattern: str) -> list[str]:
     if not ids:
         raise UsageError(f"no task matches {pattern!r}; `swe-gym tasks list` lists them")
     return ids
+
+
+def executor_options(executor: str | None, ray_address: str | None) -> JsonObject:
+    """Return the fields `executor` and `executor_options` that the options set.
+
+    Raises:
+        UsageError: An address is given for another executor.
+    """
+    if ray_address and executor not in (None, "ray"):
+        raise UsageError(f"--ray-address needs --executor ray, not {executor}")
+    options = {"executor_options": {"address": ray_address}} if ray_address else {}
+    return {"executor": "ray" if ray_address else executor, **options}
 
 
 def sandbox_options(backend: str, pairs: list[str] | None) -> JsonObject:

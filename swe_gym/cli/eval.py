@@ -21,6 +21,8 @@ from ..viewer.results import RESULTS, write_results
 from .common import (
     BACKEND_HELP,
     SOURCE_HELP,
+    ExecutorName,
+    RayAddress,
     SandboxOptions,
     SourceOptions,
     TaskFilter,
@@ -87,6 +89,8 @@ def evaluate(
     tools: Tools = None,
     max_turns: MaxTurns = None,
     workers: Workers = None,
+    executor: ExecutorName = None,
+    ray_address: RayAddress = None,
     price_in: Price = None,
     price_out: Price = None,
     name: RunName = None,

@@ -23,9 +23,12 @@ from ..tools import TOOLSETS
 from ..types import Frozen, JsonObject
 from .common import (
     BACKEND_HELP,
+    ExecutorName,
+    RayAddress,
     SandboxOptions,
     SourceOptions,
     TaskFilter,
+    executor_options,
     open_console,
     parse_pairs,
     part_of,
@@ -50,7 +53,7 @@ FIELDS = {
     **{f"--run-{name}": f"run.budget.{name}=VALUE" for name in Budget.model_fields},
     **{
         f"--{name.replace('_', '-')}": f"run.{name}=VALUE"
-        for name in RolloutOptions.model_fields.keys() - {"workers", "budget"}
+        for name in RolloutOptions.model_fields.keys() - {"workers", "budget", "executor"}
     },
 }
 """Names that a user may take for an option -> the override to write instead."""
@@ -193,6 +196,8 @@ def rollout(
     tools: Tools = None,
     max_turns: MaxTurns = None,
     workers: Workers = None,
+    executor: ExecutorName = None,
+    ray_address: RayAddress = None,
     name: RunName = None,
     output: Output = None,
     check: Annotated[bool, typer.Option("--check", help="Print the configuration and exit.")] = False,
@@ -249,7 +254,7 @@ def nested(given: Mapping[str, Any]) -> JsonObject:
             "sandbox_options": parse_pairs("--sandbox-option", given["sandbox_option"]),
             "tools": tools.split(",") if tools and "," in tools else tools,
         },
-        "run": {"workers": given["workers"]},
+        "run": {"workers": given["workers"], **executor_options(given["executor"], given["ray_address"])},
     }
 
 

@@ -16,9 +16,12 @@ from .common import (
     Backend,
     Counters,
     CounterScope,
+    ExecutorName,
+    RayAddress,
     SandboxOptions,
     SourceOptions,
     TaskFilter,
+    executor_options,
     open_console,
     open_source,
     print_json,
@@ -40,6 +43,8 @@ def validate(
         int, typer.Option("--times", "-k", min=1, help="Runs of the gold patch and of the untouched repository.")
     ] = 3,
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Number of tasks that run at once.")] = 2,
+    executor: ExecutorName = None,
+    ray_address: RayAddress = None,
     record: Annotated[
         Path | None, typer.Option("--record", "-r", help="JSONL file of results. A second run resumes from it.")
     ] = None,
@@ -81,6 +86,7 @@ def validate(
                 record=record,
                 date=datetime.datetime.now(datetime.UTC).date().isoformat(),
                 on_record=show,
+                **{name: value for name, value in executor_options(executor, ray_address).items() if value},
             )
         except KeyboardInterrupt:
             if record and not as_json:

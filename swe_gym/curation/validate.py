@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from ..envs.group import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
@@ -15,14 +16,18 @@ from ..grading import CounterOptions, grade
 from ..grading.counter import NATURAL, Scope
 from ..grading.patch import apply_diff
 from ..lines import append_line
-from ..rollout.pool import EpisodePool, Job
+from ..rollout.executors import open_executor
+from ..rollout.pool import EpisodePool, Job, Link
 from ..tasks import TaskSource
 from ..tasks.record import TaskRecord, digest, read_records
-from ..types import JsonObject, TestStatus, Verdict
+from ..types import JsonObject, Task, TestStatus, Verdict
 
 logger = logging.getLogger(__name__)
 
 __all__ = ["TaskRecord", "digest", "read_records", "validate"]
+
+NODE_RETRIES = 5
+"""Further tries at a task whose node was lost."""
 
 
 def validate(
@@ -37,6 +42,8 @@ def validate(
     date: str = "",
     counter: Scope = "few",
     on_record: Callable[[TaskRecord], None] | None = None,
+    executor: str = "threads",
+    executor_options: JsonObject | None = None,
 ) -> list[TaskRecord]:
     """Judge the gold patch and the empty patch of tasks, several times each, several tasks at once.
 
@@ -54,6 +61,8 @@ def validate(
         date: Date for the records. The caller gives it, so that a run can be repeated exactly.
         counter: Which tests that must keep passing get a counter-test too: "few" or "all".
         on_record: Callback for each record, old ones first. It runs in this thread.
+        executor: Where tasks are validated: "threads" of this process, "ray", or "module:Class".
+        executor_options: Options of the executor.
 
     Returns:
         One record per task, in the order of the tasks.
@@ -78,8 +87,15 @@ def validate(
         if name in known:
             add(known[name])
     make = functools.partial(_Check, settings)
-    with EpisodePool(make, workers=workers) as pool:
+    with (
+        open_executor(executor, executor_options) as place,
+        EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=place) as pool,
+    ):
         for check in pool.run(name for name in names if name not in known):
+            if check.lost is not None:
+                if pool.retry(check):
+                    continue
+                raise check.lost
             if record:
                 append_line(record, json.dumps(check.record.model_dump(mode="json")))
             add(check.record)
@@ -132,6 +148,34 @@ class _Settings:
             return False
 
 
+class _OneTask(NamedTuple):
+    """A source of one task, or of the error of reading it."""
+
+    task: Task | None
+    error: UsageError | TaskError | None
+
+    def ids(self) -> Sequence[str]:
+        """Return the id of the task."""
+        return (self.task.task_id,) if self.task else ()
+
+    def get(self, task_id: str) -> Task:  # noqa: ARG002  there is one
+        """Return the task, or raise the error."""
+        if self.task is None:
+            raise self.error or TaskError("no task")
+        return self.task
+
+
+class _CheckWork(NamedTuple):
+    """The validation of one task as data."""
+
+    settings: _Settings
+    task_id: str
+
+    def make(self, link: Link) -> Job[Any]:  # noqa: ARG002  it sends only its result
+        """Make the validation on a node."""
+        return _Check(self.settings, self.task_id, 1)
+
+
 class _Check(Job[str]):
     """The validation of one task.
 
@@ -166,6 +210,22 @@ class _Check(Job[str]):
         except (SandboxError, GradingError) as error:
             logger.warning("no verdict on task %s: %s: %s", self.key, type(error).__name__, error)
             self.record = TaskRecord(**facts, status="error", reason=f"{type(error).__name__}: {error}")
+
+    def work(self) -> _CheckWork:
+        """Return the validation as data. The task travels with it: a node need not read the source."""
+        try:
+            source = _OneTask(self._settings.source.get(self.key), None)
+        except (UsageError, TaskError) as error:
+            source = _OneTask(None, error)
+        return _CheckWork(dataclasses.replace(self._settings, source=source), self.key)
+
+    def result(self) -> TaskRecord:
+        """Return the record."""
+        return self.record
+
+    def take(self, result: TaskRecord) -> None:
+        """Store the record."""
+        self.record = result
 
     def close(self) -> None:
         """Close the sandboxes that are open."""

@@ -1,25 +1,29 @@
 """One try at one episode, as a job of a pool: it ends, fails or is cancelled, and always leaves a record."""
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 
+from ..envs.sources import shared_source
 from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
 from ..sandboxes.pool import WarmPool
-from ..trajectories.run_folder import EpisodeKey, LiveFile, RunInfo
-from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn
+from ..trajectories.run_folder import EpisodeKey
+from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
 from ..types import Verdict
 from .budget import Budget
 from .episode import make_episode
+from .hosted import HostedPolicy, answer_for
 from .losses import charged, lost_by_policy, lost_in_a_call
 from .plan import Plan, public
-from .policy import Episode, Phase, Player, Policy, PolicyFactory
-from .pool import Job, Key
+from .policies import make_players
+from .policy import Episode, Phase, Player, Policy, PolicyFactory, ReportingPolicy
+from .pool import Job, Key, Link
 from .progress import Failure
 
 logger = logging.getLogger(__name__)
@@ -47,6 +51,8 @@ class EpisodeJob(Job[Key]):
 
     record: Trajectory
     failure: Failure | None = None
+    _hosted: Policy | None = None  # the policy of an episode that runs on a node
+    _phase: Phase = "reset"  # of an episode that runs on a node
 
     def __init__(
         self,
@@ -82,7 +88,7 @@ class EpisodeJob(Job[Key]):
     @property
     def phase(self) -> Phase:
         """What the episode waits for."""
-        return self._episode.phase if self._episode else "reset"
+        return self._episode.phase if self._episode else self._phase
 
     def run(self) -> None:
         """Play the episode. The sandboxes are closed when it returns or raises.
@@ -138,12 +144,45 @@ class EpisodeJob(Job[Key]):
 
     def outcome(self) -> tuple[Trajectory, Failure | None]:
         """Return the record of a try that has ended or was abandoned, and why it does not count."""
-        if not self.abandoned and self.error is None:
+        if not (self.abandoned or self.error or self.lost):
             return self.record, self.failure
         failure = self.cancellation()
-        if not self.abandoned:
+        if self.lost and not self.cancelled:  # whatever the node did, the episode and the policy did not do it
+            failure = Failure(f"NodeLost ({self.lost.reason})", self.phase, str(self.lost), counts=False)
+        elif self.error and not self.abandoned:
             failure = Failure(type(self.error).__name__, self.phase, str(self.error), retry=False, counts=False)
         return self.failed_record(self.so_far(), failure), failure
+
+    # --- an episode that runs on a node ------------------------------------------------------------------------
+
+    def result(self) -> object:
+        """Return the record and why it does not count."""
+        return self.record, self.failure
+
+    def take(self, result: tuple[Trajectory, Failure | None]) -> None:
+        """Store the record. The conversation comes from the policy, if that is at the driver."""
+        self.record, self.failure = result
+        policy: object = self._hosted
+        if isinstance(policy, ReportingPolicy):
+            report = policy.report()
+            parts = {"segments": report.segments, "messages": report.messages}
+            self.record = self.record.model_copy(update=parts)
+        if self.failure is not None and not self.cancelled and lost_in_a_call(self.record):
+            self._losses.append(self.record)
+
+    def receive(self, event: Any) -> object:
+        """Handle an event of the episode, or a question to its policy."""
+        match event:
+            case ("phase", phase):
+                self._phase = phase
+            case ("reset", info):
+                self._hosted = self._make_policy(self._env)
+                self._hosted.reset(info)
+            case ("act", observation):
+                return answer_for(self._hosted, observation)
+        return None
+
+    # --- records ----------------------------------------------------------------------------------------------
 
     def so_far(self) -> Trajectory:
         """Return the record as far as it got. May be called from any thread."""
@@ -191,30 +230,103 @@ class EpisodeJob(Job[Key]):
             raise SandboxClosed(f"cancelled: {self.cancelled}")
 
 
+class TryWork(NamedTuple):
+    """A try as data.
+
+    Attributes:
+        plan: The plan without its tasks, as JSON. It may hold keys.
+        experiment: Run name.
+        key: The episode.
+        number: Number of the try.
+        losses: As in `EpisodeJob`.
+        hosted: Whether the policy is at the driver.
+    """
+
+    plan: str
+    experiment: str
+    key: EpisodeKey
+    number: int
+    losses: tuple[Trajectory, ...]
+    hosted: bool
+
+    def make(self, link: Link) -> Job[Any]:
+        """Make the try on a node, whose tries share the task source and the factory of policies."""
+        plan, factory, _source = link.once(self.plan, self._open)
+        make = factory or _HostedPolicies(link)
+        stream = functools.partial(_Stream, link)
+        return Try(plan, self.experiment, self.key, self.number, make, stream, list(self.losses))
+
+    def _open(self) -> tuple[Plan, PolicyFactory | None, object]:
+        plan = Plan.model_validate_json(self.plan)
+        factory = None
+        if not self.hosted:
+            factory = make_players(plan.policy, plan.policy_options, plan.agent, plan.agent_options)
+        return plan, factory, shared_source(plan.source, plan.source_options)
+
+
+class _HostedPolicies(NamedTuple):
+    """A factory of policies at the driver."""
+
+    link: Link
+
+    def __call__(self, env: gymnasium.Env[str, str], *, seed: int | None = None) -> Policy:  # noqa: ARG002  the driver's
+        return HostedPolicy(self.link)
+
+    def close(self) -> None: ...
+
+
+class _Stream:
+    """Sends the beginning and the turns of a try to the driver."""
+
+    def __init__(self, link: Link, beginning: Trajectory) -> None:
+        self._link = link
+        link.emit(("begin", beginning))
+
+    def add(self, turn: Turn) -> None:
+        self._link.emit(("turn", turn))
+
+    def close(self) -> None: ...
+
+
+class TurnFile(Protocol):
+    """Takes the turns of a running episode."""
+
+    def add(self, turn: Turn) -> None:
+        """Write a turn."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
 class Try(EpisodeJob[EpisodeKey]):
     """One try at an episode of a plan. Its turns are on disk while it runs.
 
     Args:
         plan: The plan.
-        run: The run that the episode belongs to.
+        experiment: Run name.
         key: The episode.
         number: Number of the try, from 1.
         factory: Makes the policy.
         start_file: Opens the file for the turns, given the record of the beginning.
         losses: As in `EpisodeJob`.
         warm: As in `EpisodeJob`.
+        hosted: Whether the factory must stay in this process.
     """
 
     def __init__(
         self,
         plan: Plan,
-        run: RunInfo,
+        experiment: str,
         key: EpisodeKey,
         number: int,
         factory: PolicyFactory,
-        start_file: Callable[[Trajectory], LiveFile],
+        start_file: Callable[[Trajectory], TurnFile],
         losses: list[Trajectory] | None = None,
         warm: WarmPool | None = None,
+        *,
+        hosted: bool = False,
     ) -> None:
         seed = plan.episode_seed(key)
         env = plan.make_env()
@@ -230,11 +342,15 @@ class Try(EpisodeJob[EpisodeKey]):
             losses=losses,
             warm=warm,
         )
+        self._plan = plan
         self._policy = plan.policy
-        self._run = run
+        self._experiment = experiment
         self._date = now()
         self._start_file = start_file
-        self._file: LiveFile | None = None
+        self._file: TurnFile | None = None
+        self._is_hosted = hosted
+        self._beginning: Trajectory | None = None  # of a try that runs on a node
+        self._turns: list[Turn] = []
 
     @property
     def name(self) -> str:
@@ -248,6 +364,38 @@ class Try(EpisodeJob[EpisodeKey]):
         finally:
             if self._file is not None:
                 self._file.close()
+
+    def work(self) -> TryWork:
+        """Return the try as data."""
+        plan = self._plan.model_copy(update={"tasks": None}).model_dump_json()
+        return TryWork(plan, self._experiment, self.key, self.number, tuple(self._losses), self._is_hosted)
+
+    def receive(self, event: Any) -> object:
+        """Write what the node streams."""
+        match event:
+            case ("begin", beginning):
+                self._beginning = beginning
+                self._file = self._start_file(beginning)
+            case ("turn", turn):
+                self._turns.append(turn)
+                if self._file is not None:
+                    self._file.add(turn)
+            case _:
+                return super().receive(event)
+        return None
+
+    def outcome(self) -> tuple[Trajectory, Failure | None]:
+        """Return the record; see `EpisodeJob`."""
+        if self._beginning is not None and self._file is not None:
+            self._file.close()
+        return super().outcome()
+
+    def so_far(self) -> Trajectory:
+        """Return the record as far as it got, also on a node."""
+        if self._beginning is None:
+            return super().so_far()
+        usage = sum((turn.usage for turn in self._turns), Usage())
+        return self._beginning.model_copy(update={"turns": tuple(self._turns), "usage": usage})
 
     def _decide(self, record: Trajectory, failure: Failure | None) -> None:
         if failure is None:
@@ -269,7 +417,7 @@ class Try(EpisodeJob[EpisodeKey]):
             record,
             attempt=self.key.attempt,
             config_hash=self.key.config_hash,
-            experiment=self._run.experiment,
+            experiment=self._experiment,
             policy=_public(record.policy) if record.policy.name else PolicyInfo(name=self._policy),
             started=self._date,
             **changes,

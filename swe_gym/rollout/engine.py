@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -24,10 +24,11 @@ from ..trajectories.trajectory import Trajectory
 from ..types import Frozen, JsonObject
 from .attempt import Try, now
 from .budget import Budget
-from .plan import Plan, hash_config
+from .executors import open_executor
+from .plan import Plan, hash_config, public
 from .policies import make_players
 from .policy import PolicyFactory
-from .pool import EpisodePool
+from .pool import EpisodePool, Executor
 from .progress import Progress, Tally
 
 REPORT_EVERY = 1.0
@@ -35,6 +36,13 @@ REPORT_EVERY = 1.0
 
 GRADING_ALLOWANCE = 1800.0
 """Seconds for start and grading, beyond an episode's time limit, in the default of `wall_clock`."""
+
+
+WORKERS = 4
+"""Default number of threads."""
+
+ON_NODES = ("local", "docker")
+"""Backends whose sandboxes use the memory of the machine that runs the episode."""
 
 
 class RolloutStopped(SweGymError):
@@ -45,7 +53,9 @@ class RolloutOptions(Frozen):
     """How a plan is run. These options do not change the episodes themselves.
 
     Attributes:
-        workers: Number of episodes that run at once.
+        workers: Number of episodes that run at once. None: 4 in threads, else as many as the nodes have room for.
+        executor: Where episodes run: "threads" of this process, "ray", or "module:Class".
+        executor_options: Options of the executor, such as `address` of a Ray cluster.
         retries: Further tries at an episode whose infrastructure failed.
         budget: Budget of the whole run, earlier processes included; `seconds` counts for this process only.
         max_failure_rate: Share of the last 50 tries that may fail before the run stops.
@@ -55,7 +65,9 @@ class RolloutOptions(Frozen):
         warm: Number of sandboxes that start before a worker is free.
     """
 
-    workers: int = Field(default=4, ge=1)
+    workers: int | None = Field(default=None, ge=1)
+    executor: str = "threads"
+    executor_options: JsonObject = {}
     retries: int = Field(default=2, ge=0)
     budget: Budget = Budget()
     max_failure_rate: float = Field(default=0.25, ge=0, le=1)
@@ -63,6 +75,11 @@ class RolloutOptions(Frozen):
     grace: float = Field(default=10.0, gt=0)
     cancel_last: float = Field(default=0.0, ge=0, lt=1)
     warm: int = Field(default=0, ge=0)
+
+    @property
+    def most(self) -> float:
+        """Largest number of episodes that run at once."""
+        return self.workers or (WORKERS if self.executor == "threads" else math.inf)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,13 +134,17 @@ def rollout(
     config = plan.config()
     source = shared_source(plan.source, plan.source_options)  # held until the end, so that it is read once
     tasks = _check_tasks(plan, source.ids())
-    _check_clock(options, config)
+    _check_options(options, config)
     factory = policies or make_players(plan.policy, plan.policy_options, plan.agent, plan.agent_options)
     info = RunInfo(
         experiment=folder.resolve().name,
         config=config,
         config_hash=hash_config(config),
-        settings={**options.model_dump(), "prices": plan.policy_options.get("prices")},
+        settings={
+            **options.model_dump(),
+            "executor_options": public(options.executor_options),
+            "prices": plan.policy_options.get("prices"),
+        },
         tasks=tasks,
         attempts=plan.attempts,
         swe_gym=version("swe-gym"),
@@ -138,7 +159,9 @@ def rollout(
             if options.warm
             else None
         )
-        return _Engine(plan, run_folder, factory, options, on_progress, warm).run()
+        executor = stack.enter_context(open_executor(options.executor, _executor_options(options, config)))
+        how = _How(executor, warm, hosted=policies is not None)
+        return _Engine(plan, run_folder, factory, options, on_progress, how).run()
 
 
 def _check_tasks(plan: Plan, known: Any) -> tuple[str, ...]:
@@ -151,7 +174,16 @@ def _check_tasks(plan: Plan, known: Any) -> tuple[str, ...]:
     return tasks
 
 
-def _check_clock(options: RolloutOptions, config: JsonObject) -> None:
+def _executor_options(options: RolloutOptions, config: JsonObject) -> JsonObject:
+    """Return the options of the executor, with the memory that the plan gives a sandbox on a node."""
+    memory = config["env"]["sandbox_options"].get("memory_mb")
+    known = options.executor == "ray" and memory and config["env"]["backend"] in ON_NODES
+    return {**({"memory_mb": memory} if known else {}), **options.executor_options}
+
+
+def _check_options(options: RolloutOptions, config: JsonObject) -> None:
+    if options.warm and options.executor != "threads":
+        raise UsageError(f"warm={options.warm} needs executor='threads': sandboxes start on the nodes, not here")
     if options.wall_clock is not None and options.wall_clock <= _time_limit(config):
         raise UsageError(
             f"wall_clock={options.wall_clock:g} would cancel episodes before their time limit of "
@@ -164,6 +196,14 @@ def _time_limit(config: JsonObject) -> float:
     return float(min(config["env"]["time_limit"], config["budget"]["seconds"] or math.inf))
 
 
+class _How(NamedTuple):
+    """The means of a rollout: where episodes run, a warm pool, and whether the policies must stay in this process."""
+
+    executor: Executor
+    warm: WarmPool | None
+    hosted: bool
+
+
 class _Engine:
     """One rollout while it runs: a pool of tries, and the folder that holds how they ended."""
 
@@ -174,10 +214,10 @@ class _Engine:
         factory: PolicyFactory,
         options: RolloutOptions,
         on_progress: Callable[[Progress], None] | None,
-        warm: WarmPool | None,
+        how: _How,
     ) -> None:
         self._plan = plan
-        self._warm = warm
+        self._how = how
         self._folder = folder
         self._factory = factory
         self._options = options
@@ -190,13 +230,14 @@ class _Engine:
         self._losses: dict[EpisodeKey, list[Trajectory]] = collections.defaultdict(list)
         self._pool: EpisodePool[EpisodeKey, Try] = EpisodePool(
             self._make_try,
-            workers=options.workers,
+            workers=options.most,
             retries=options.retries,
             wall_clock=options.wall_clock or _time_limit(run.config) + GRADING_ALLOWANCE,
             grace=options.grace,
             stragglers=int(options.cancel_last * len(keys)),
             warm=options.warm,
             on_tick=self._tick,
+            executor=how.executor,
         )
         self._error: BaseException | None = None
         self._too_many_failures = ""
@@ -223,9 +264,9 @@ class _Engine:
         return RolloutResult(self._folder.path, progress)
 
     def _make_try(self, key: EpisodeKey, number: int) -> Try:
-        losses = self._losses[key]
-        start_file = self._folder.start
-        return Try(self._plan, self._folder.run, key, number, self._factory, start_file, losses, self._warm)
+        losses, run = self._losses[key], self._folder.run.experiment
+        start_file, how = self._folder.start, self._how
+        return Try(self._plan, run, key, number, self._factory, start_file, losses, how.warm, hosted=how.hosted)
 
     def _guarded(self, work: Callable[[], object]) -> None:
         """Do something whose failure ends the run. The error is raised when nothing runs any more."""

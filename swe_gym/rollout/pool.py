@@ -14,8 +14,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
+from ..errors import SweGymError
 from ..logs import log_as
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,52 @@ CLOSE_TIMEOUT = 10.0
 Key = TypeVar("Key", bound=Hashable)
 
 
+class NodeLost(SweGymError):
+    """The node that ran a job is gone, or did not answer in time. The job may run again on another node.
+
+    Attributes:
+        reason: Name of the cause, such as "ActorDiedError".
+    """
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Link(Protocol):
+    """The connection of a job on a node with its twin at the driver."""
+
+    def emit(self, event: object) -> None:
+        """Send an event to `Job.receive` of the twin. Returns at once."""
+        ...
+
+    def ask(self, question: object) -> Any:
+        """Send a question to `Job.receive` of the twin, and wait for the answer.
+
+        Raises:
+            PolicyError: The job was cancelled.
+            Exception: An error of `receive`.
+        """
+        ...
+
+    def once(self, key: str, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned at the first call with this key on this node. Errors are raised, not kept."""
+        ...
+
+
+class Work(Protocol):
+    """A job as picklable data, for a node."""
+
+    def make(self, link: Link) -> "Job[Any]":
+        """Make the job on the node."""
+        ...
+
+
 class Job(abc.ABC, Generic[Key]):
     """One try at one episode, or at other work that needs sandboxes. `run` stores the result on the job.
+
+    An executor with nodes calls `work` instead of `run`. Its node makes the same kind of job and runs that. The job at
+    the driver receives the events and finally takes the result.
 
     Args:
         key: The episode. All tries at it have the same key.
@@ -42,7 +87,10 @@ class Job(abc.ABC, Generic[Key]):
         abandoned: Whether the pool gave up waiting for a cancelled job. Its `run` may still be running.
         seconds: Wall-clock time of `run`.
         sandbox_id: The sandbox that the job works in; "-" before there is one.
+        lost: The loss of its node; None if it was not lost. Then there is no result.
     """
+
+    lost: NodeLost | None = None
 
     def __init__(self, key: Key, number: int = 1) -> None:
         self.key = key
@@ -75,12 +123,33 @@ class Job(abc.ABC, Generic[Key]):
     def close(self) -> None:
         """Close the job's sandboxes so that `run` ends soon. Called from another thread; may block."""
 
+    def work(self) -> Work | None:
+        """Return the job as data for a node; None if it can run in this process only."""
+        return None
+
+    def result(self) -> object:
+        """Return what `run` has stored, on the node. It must be picklable."""
+
+    def take(self, result: Any) -> None:
+        """Store the result of the job on the node, at the driver."""
+
+    def receive(self, event: Any) -> object:
+        """Handle an event of the job on the node, at the driver, and return the answer to a question."""
+
 
 AnyJob = TypeVar("AnyJob", bound=Job)  # type: ignore[type-arg]  # of any key
 
 
 class Executor(Protocol):
     """Runs the jobs of a pool: in threads of this process (`Threads`), or on other machines."""
+
+    def has_room(self) -> bool:
+        """Return whether another job may start now.
+
+        Raises:
+            SweGymError: There never will be room.
+        """
+        ...
 
     def start(self, job: AnyJob, ended: Callable[[AnyJob], None]) -> None:
         """Run a job in the background, set its `error` and `seconds`, and call `ended` once, from any thread."""
@@ -101,6 +170,10 @@ class Threads:
     def __init__(self) -> None:
         self._running: list[threading.Thread] = []
         self._closing: list[threading.Thread] = []
+
+    def has_room(self) -> bool:
+        """Return True: a thread needs no room."""
+        return True
 
     def start(self, job: AnyJob, ended: Callable[[AnyJob], None]) -> None:
         """Run a job in a new thread."""
@@ -158,7 +231,7 @@ class EpisodePool(Generic[Key, AnyJob]):
         self,
         make_job: Callable[[Key, int], AnyJob],
         *,
-        workers: int,
+        workers: float,
         retries: int = 0,
         wall_clock: float = math.inf,
         grace: float = 10.0,
@@ -241,7 +314,7 @@ class EpisodePool(Generic[Key, AnyJob]):
     def _start_due(self) -> bool:
         """Start what may start. Returns whether there is anything to wait for."""
         self._apply_cancel()
-        while len(self.running) < self._workers and not self.stopping and (job := self._next()) is not None:
+        while self._may_start() and (job := self._next()) is not None:
             job.started = time.monotonic()
             self._executor.start(job, self._ended.put)
             self.running.add(job)
@@ -250,6 +323,9 @@ class EpisodePool(Generic[Key, AnyJob]):
             job.prepare()
             self._prepared.append(job)
         return bool(self.running or self._delayed or self._prepared or self._waiting)
+
+    def _may_start(self) -> bool:
+        return len(self.running) < self._workers and not self.stopping and self._executor.has_room()
 
     def _next(self) -> AnyJob | None:
         if self._delayed and self._delayed[0][0] <= time.monotonic():

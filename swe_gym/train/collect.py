@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import gymnasium
 
@@ -17,7 +17,10 @@ from ..gateway.agents import make_agent
 from ..gateway.play import AgentPlayer
 from ..gateway.token_sampler import TokenSampler
 from ..rollout.attempt import EpisodeJob
-from ..rollout.pool import CLOSE_TIMEOUT, EpisodePool
+from ..rollout.executors import open_executor
+from ..rollout.hosted import HostedPolicy
+from ..rollout.policy import Policy
+from ..rollout.pool import CLOSE_TIMEOUT, EpisodePool, Link
 from ..rollout.progress import Failure
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
 from ..trajectories.trajectory import Trajectory
@@ -26,6 +29,8 @@ from .config import EnvConfig, GenerationConfig
 
 GRACE = 1.0
 """Seconds that cancelled episodes have to end."""
+
+MakePolicy = Callable[[gymnasium.Env[str, str]], Policy | AgentPlayer]
 
 _PARTS = ("start", "tools", "grading", "policy")
 _NOT_PLAYED = Failure("Cancelled", "reset", "cancelled before it started", retry=False, counts=False)
@@ -76,6 +81,8 @@ class Played:
 class _Episode(EpisodeJob[int]):
     """One try at the episode of a slot; the key is the slot's index."""
 
+    data: _EpisodeWork | None = None
+
     @property
     def name(self) -> str:
         """Task, slot and try."""
@@ -84,6 +91,33 @@ class _Episode(EpisodeJob[int]):
     def understand(self, error: Exception) -> Failure | None:
         """Return the failure that an error means. Other errors of the sampler are raised and end the training."""
         return super().understand(error) if isinstance(error, PolicyError | SandboxError | TaskError) else None
+
+    def work(self) -> _EpisodeWork | None:
+        """Return the episode as data."""
+        return self.data
+
+
+class _EpisodeWork(NamedTuple):
+    """An episode as data. Its policy is at the trainer."""
+
+    config: EnvConfig
+    options: JsonObject
+    place: int
+    number: int
+    slot: Slot
+    losses: tuple[Trajectory, ...]
+
+    def make(self, link: Link) -> _Episode:
+        """Make the episode on a node."""
+        return self.episode(lambda _env: HostedPolicy(link), list(self.losses))
+
+    def episode(self, policy: MakePolicy, losses: list[Trajectory]) -> _Episode:
+        """Make the episode with a policy."""
+        env = make_env(self.config, self.options)
+        task_id, seed = self.slot.task_id, self.slot.seed
+        episode = _Episode(self.place, self.number, env, policy, task_id=task_id, seed=seed, losses=losses)
+        episode.data = self
+        return episode
 
 
 class Collector:
@@ -111,8 +145,12 @@ class Collector:
         self._config, self._generation = config, generation
         self._generator, self._template = generator, template
         self._options = options
+        if config.agent and config.executor != "threads":
+            raise UsageError(f"an agent learns with executor='threads' only, not {config.executor!r}")
         self._agent = make_agent(config.agent, config.agent_options) if config.agent else None
         self._first = make_env(config, options)  # holds the source, so that it is read once
+        self._open = contextlib.ExitStack()
+        self._executor = self._open.enter_context(open_executor(config.executor, config.executor_options))
         self.task_ids: Sequence[str] = _swe_env(self._first).source.ids()
         self._pool: EpisodePool[int, _Episode] | None = None
         self._closed = False
@@ -131,11 +169,13 @@ class Collector:
         seconds = dict.fromkeys((*_PARTS, "rest", "lost"), 0.0)
 
         def make(index: int, number: int) -> _Episode:
-            env, slot = make_env(self._config, self._options), slots[index]
+            slot = slots[index]
             policy = functools.partial(self._policy, seed=slot.seed, temperature=temperature)
-            return _Episode(index, number, env, policy, task_id=slot.task_id, seed=slot.seed, losses=losses[index])
+            work = _EpisodeWork(self._config, self._options, index, number, slot, tuple(losses[index]))
+            return work.episode(policy, losses[index])
 
-        with EpisodePool(make, workers=self._config.workers, retries=1, grace=GRACE) as self._pool:
+        how: dict[str, Any] = {"workers": self._config.workers, "retries": 1, "grace": GRACE}
+        with EpisodePool(make, executor=self._executor, **how) as self._pool:
             if self._closed:
                 self._pool.cancel("closed")
             for episode in self._pool.run(range(len(slots))):
@@ -182,6 +222,7 @@ class Collector:
         if self._pool is not None:
             self._pool.cancel("closed")
             self._pool.join(CLOSE_TIMEOUT)
+        self._open.close()
         self._first.close()
 
 

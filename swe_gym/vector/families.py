@@ -42,9 +42,10 @@ def make_many(
         max_episode_steps: Steps until an episode is truncated without a grade; `max_turns` grades it.
         wrappers: Wrappers of each environment, the innermost first.
         vector_kwargs: Arguments of `SweVectorEnv`.
-        **arguments: Arguments of the class, and `autoreset_mode` and `warm` of `SweVectorEnv`.
+        **arguments: Arguments of the class, and `autoreset_mode`, `warm`, `executor` and `processes` of `SweVectorEnv`.
     """
-    own: dict[str, Any] = {name: arguments.pop(name) for name in ("autoreset_mode", "warm") if name in arguments}
+    names = ("autoreset_mode", "warm", "executor", "processes")
+    own: dict[str, Any] = {name: arguments.pop(name) for name in names if name in arguments}
     own |= vector_kwargs or {}
 
     def make_one() -> AnyEnv:

@@ -15,10 +15,12 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.utils import create_zero_array
 
 from ..envs.episode import WORLD_ERRORS
+from ..envs.swe_env import SweEnv
 from ..envs.tool_env import ToolEnv
-from ..errors import SandboxClosed, SweGymError
+from ..errors import SandboxClosed, SweGymError, UsageError
 from ..sandboxes.pool import WarmPool
 from ..spaces import AnyEnv, Info, ResetResult
+from .processes import RemoteEnv
 from .tickets import Ticket, Tickets
 
 FAILED = {"outcome": "infra_failed", "reward_valid": False}
@@ -93,7 +95,7 @@ class Slot:
         self.closing_error: Exception | None = None
         self._mode = mode
         self._tickets = tickets
-        self._tool_env = env.unwrapped if isinstance(env.unwrapped, ToolEnv) else None
+        self._tool_env = env.unwrapped if isinstance(env.unwrapped, ToolEnv | RemoteEnv) else None
         self._pool = pool
         self._thread = threading.Thread(target=self._serve, name=f"slot-{index}", daemon=True)
         self._thread.start()
@@ -120,12 +122,7 @@ class Slot:
 
     def call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Call a method of the environment or read an attribute. Errors are returned as `CallFailed`."""
-        try:
-            value = self.env.get_wrapper_attr(name)
-            with _rendering if name == "render" else contextlib.nullcontext():
-                return value(*args, **kwargs) if callable(value) else value
-        except BaseException as error:  # noqa: BLE001  raised to the caller later
-            return CallFailed(error)
+        return call_env(self.env, name, args, kwargs)
 
     def _advance(self, action: object) -> Row:
         try:
@@ -201,7 +198,9 @@ class Slot:
 
     def cut(self) -> None:
         """Cancel the running call, if the environment can be closed from any thread."""
-        if self._tool_env is not None:
+        if isinstance(self._tool_env, RemoteEnv):
+            self._tool_env.cut()
+        elif self._tool_env is not None:
             self._tool_env.close()
 
     def closed_row(self) -> Row:
@@ -219,6 +218,59 @@ class CallFailed:
     """The error of a call."""
 
     error: BaseException
+
+
+def call_env(env: AnyEnv, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """Call a method of an environment or read an attribute. Errors are returned as `CallFailed`."""
+    try:
+        if isinstance(env, RemoteEnv):
+            return env.call(name, args, kwargs)
+        value = env.get_wrapper_attr(name)
+        with _rendering if name == "render" else contextlib.nullcontext():
+            return value(*args, **kwargs) if callable(value) else value
+    except BaseException as error:  # noqa: BLE001  raised to the caller later
+        return CallFailed(error)
+
+
+def make_all(env_fns: Sequence[Callable[[], AnyEnv]]) -> list[AnyEnv]:
+    """Make all environments. If one fails, close the others.
+
+    Raises:
+        UsageError: There are none.
+    """
+    envs: list[AnyEnv] = []
+    try:
+        for env_fn in env_fns:
+            envs.append(env_fn())
+    except BaseException:
+        close_all(envs)
+        raise
+    if not envs:
+        raise UsageError("a vector environment needs at least one environment")
+    return envs
+
+
+def close_all(envs: Sequence[AnyEnv]) -> None:
+    """Close environments while another error is on its way to the caller."""
+    for env in envs:
+        with contextlib.suppress(Exception):
+            env.close()
+
+
+def make_pool(envs: Sequence[AnyEnv], warm: int) -> WarmPool | None:
+    """Return the pool that starts sandboxes ahead of time; None if `warm` is 0.
+
+    Raises:
+        UsageError: It is impossible.
+    """
+    if warm < 0:
+        raise UsageError(f"warm must be 0 or more sandboxes, not {warm}")
+    if not warm:
+        return None
+    backends = {env.unwrapped.config["backend"] if isinstance(env.unwrapped, SweEnv) else "" for env in envs}
+    if "" in backends or len(backends) > 1:
+        raise UsageError("warm needs SweEnvs that are all on one backend: leave it out")
+    return WarmPool(backends.pop(), ready=warm, starting=min(warm, 16))
 
 
 def _describe(error: BaseException | None) -> str:

@@ -1,8 +1,7 @@
-"""`SweVectorEnv`: many environments in one process, one thread each."""
+"""`SweVectorEnv`: many environments, one thread each, in this process or in worker processes."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
@@ -17,12 +16,12 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ..envs.swe_env import SweEnv
 from ..errors import UsageError, unknown_name
 from ..sandboxes.pool import WarmPool
 from ..spaces import AnyEnv, Array, Info, ResetResult
 from .infos import InfoBatcher
-from .slot import CallFailed, Row, Slot, shut_down
+from .processes import Process, start_workers
+from .slot import CallFailed, Row, Slot, close_all, make_all, make_pool, shut_down
 from .spaces import (
     ObservationMode,
     common_action_space,
@@ -37,6 +36,9 @@ Batch = tuple[Any, Array, Array, Array, Info]
 
 Seeds = int | Sequence[int | None] | None
 
+
+EXECUTORS = ("threads", "process")
+"""Where environments run."""
 
 FOR_PROCESSES = ("shared_memory", "copy", "context", "daemon")
 """Arguments of Gymnasium's vector environments that have no meaning for threads."""
@@ -75,6 +77,9 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         autoreset_mode: When a slot starts its next episode: "NextStep", "SameStep" or "Disabled".
         warm: Number of sandboxes to start ahead of time, so that resets need not wait; `num_envs` hides every start.
             The tasks do not change. All environments must be `SweEnv`s on one backend.
+        executor: "threads" of this process, or "process": worker processes that share the environments. Use these if
+            one interpreter is too slow. Everything that passes between processes is pickled.
+        processes: Number of worker processes; None for one per core.
         **for_processes: `shared_memory`, `copy`, `context` and `daemon` of Gymnasium's vector environments. They have
             no effect and raise a warning.
 
@@ -93,19 +98,22 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         *,
         warm: int = 0,
+        executor: str = "threads",
+        processes: int | None = None,
         **for_processes: Any,
     ) -> None:
         self.closed = True  # until `close` can work: old Gymnasium versions close half-made environments
         mode = _autoreset_mode(autoreset_mode)
         _ignore(for_processes)
-        self.envs = _make_all(env_fns)
+        self._processes: list[Process] = []
+        self.envs = self._make_envs(env_fns, executor, processes, warm)
         self.num_envs = len(self.envs)
         self._observation_mode = observation_mode
         try:
             self._set_spaces()
-            self._pool = _make_pool(self.envs, warm)
+            self._pool = None if self._processes else make_pool(self.envs, warm)
         except BaseException:
-            _close_all(self.envs)
+            close_all(self.envs)
             raise
         self.autoreset_mode = mode
         self.metadata = {**self.envs[0].metadata, "autoreset_mode": mode}
@@ -116,8 +124,22 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         self._owner = os.getpid()
         self._closing = threading.RLock()  # re-entrant: a signal handler may call close during close
         # Threads do not keep this object alive. They end when it is collected, or at exit.
-        self._finalizer = weakref.finalize(self, _finalize, self._slots, self._tickets, self._pool, self._owner)
+        ending = (self._slots, self._tickets, self._pool, self._processes, self._owner)
+        self._finalizer = weakref.finalize(self, _finalize, *ending)
         self.closed = False
+
+    def _make_envs(
+        self, env_fns: Sequence[Callable[[], AnyEnv]], executor: str, processes: int | None, warm: int
+    ) -> list[AnyEnv]:
+        if executor not in EXECUTORS:
+            raise unknown_name("executor", executor, EXECUTORS)
+        if executor == "threads" or not env_fns:
+            return make_all(env_fns)
+        count = min(len(env_fns), processes or len(os.sched_getaffinity(0)))
+        if count < 1 or warm < 0:
+            raise UsageError(f"processes must be at least 1, and warm at least 0: {processes=}, {warm=}")
+        self._processes, envs = start_workers(env_fns, count, warm)
+        return list(envs)
 
     # --- lockstep ----------------------------------------------------------------------------------------
 
@@ -364,10 +386,12 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         """Put a wrapper around every environment, as `swe_gym.wrappers.vector` does, and update the spaces.
 
         Raises:
-            UsageError: An episode has started.
+            UsageError: An episode has started, or the environments are in worker processes.
             RuntimeError: The wrapped environments' spaces differ. Nothing was wrapped.
         """
         self._check_usable()
+        if self._processes:
+            raise UsageError("environments in worker processes cannot be wrapped here: wrap them in env_fns")
         if self.in_flight or any(slot.observation is not None for slot in self._slots):
             raise UsageError("environments can be wrapped only before the first reset")
         before = self.envs
@@ -413,6 +437,9 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
                 return
             pending = self._tickets.pending()
             left = shut_down(self._slots, self._tickets, self._pool, timeout)
+            for process in self._processes:
+                process.close()
+                left = []  # the environments end with their process
             self.closed = True
         for slot in self._slots:
             if slot.closing_error is not None:
@@ -545,47 +572,20 @@ def _ignore(for_processes: dict[str, Any]) -> None:
     """Warn of arguments that only processes need."""
     for name in for_processes:
         if name not in FOR_PROCESSES:
-            known = ["observation_mode", "autoreset_mode", "warm", *FOR_PROCESSES]
+            known = ["observation_mode", "autoreset_mode", "warm", "executor", "processes", *FOR_PROCESSES]
             raise unknown_name("argument of SweVectorEnv", name, known)
     if for_processes:
         logger.warn(f"SweVectorEnv runs its environments in threads and ignores {', '.join(for_processes)}.")
 
 
-def _make_all(env_fns: Sequence[Callable[[], AnyEnv]]) -> list[AnyEnv]:
-    """Make all environments. If one fails, close the others."""
-    envs: list[AnyEnv] = []
-    try:
-        for env_fn in env_fns:
-            envs.append(env_fn())
-    except BaseException:
-        _close_all(envs)
-        raise
-    if not envs:
-        raise UsageError("a vector environment needs at least one environment")
-    return envs
-
-
-def _close_all(envs: Sequence[AnyEnv]) -> None:
-    for env in envs:
-        with contextlib.suppress(Exception):  # another error is on its way to the caller
-            env.close()
-
-
-def _make_pool(envs: Sequence[AnyEnv], warm: int) -> WarmPool | None:
-    if warm < 0:
-        raise UsageError(f"warm must be 0 or more sandboxes, not {warm}")
-    if not warm:
-        return None
-    backends = {env.unwrapped.config["backend"] if isinstance(env.unwrapped, SweEnv) else "" for env in envs}
-    if "" in backends or len(backends) > 1:
-        raise UsageError("warm needs SweEnvs that are all on one backend: leave it out")
-    return WarmPool(backends.pop(), ready=warm, starting=min(warm, 16))
-
-
-def _finalize(slots: Sequence[Slot], tickets: Tickets, pool: WarmPool | None, owner: int) -> None:
+def _finalize(
+    slots: Sequence[Slot], tickets: Tickets, pool: WarmPool | None, processes: Sequence[Process], owner: int
+) -> None:
     """Shut down if `close` was never called."""
     if owner == os.getpid():
         shut_down(slots, tickets, pool, timeout=10.0)
+        for process in processes:
+            process.close()
 
 
 def _one_each(what: str, values: Any, count: int) -> list[Any]:

@@ -469,7 +469,7 @@ def test_a_try_cancelled_before_its_sandbox_starts_ends(plan: Plan, tmp_path: Pa
     info = RunInfo(experiment="run", config={}, config_hash="abc", tasks=("a",), attempts=1)
     with RunFolder(tmp_path / "run", info) as folder:
         make = Factory(lambda env, seed: Acting(lambda turn: LOOK))  # noqa: ARG005
-        one = Try(plan, info, EpisodeKey("a", 0, "abc"), 1, make, folder.start)
+        one = Try(plan, info.experiment, EpisodeKey("a", 0, "abc"), 1, make, folder.start)
         one.cancelled = "interrupted"
         one.run()
         record, failure = one.record, one.failure

@@ -28,6 +28,9 @@ class ByHand:
         self.cancelled: list[str] = []
         self.left: bool | None = None
 
+    def has_room(self) -> bool:
+        return True
+
     def start(self, job: Any, ended: Callable[[Any], None]) -> None:
         self.started.append(job)
         while self._order and (due := [one for one in self.started if one.key == self._order[0]]):

@@ -51,10 +51,23 @@ def without_clock(info: dict[str, Any]) -> dict[str, Any]:
     return info
 
 
-@pytest.mark.parametrize("make_one", [cartpole, fake])
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_steps_equal_those_of_sync(make_one: Callable[[], gym.Env[Any, Any]], mode: AutoresetMode) -> None:
-    ours, theirs = (kind([make_one] * 5, autoreset_mode=mode) for kind in (SweVectorEnv, SyncVectorEnv))
+PROCESSES = {"executor": "process", "processes": 2}
+
+
+@pytest.mark.parametrize(
+    ("make_one", "mode", "where"),
+    [
+        (cartpole, AutoresetMode.NEXT_STEP, {}),
+        (cartpole, AutoresetMode.SAME_STEP, PROCESSES),
+        (fake, AutoresetMode.NEXT_STEP, PROCESSES),
+        (fake, AutoresetMode.SAME_STEP, {}),
+    ],
+)
+def test_steps_equal_those_of_sync(
+    make_one: Callable[[], gym.Env[Any, Any]], mode: AutoresetMode, where: dict[str, Any]
+) -> None:
+    ours = SweVectorEnv([make_one] * 5, autoreset_mode=mode, **where)
+    theirs = SyncVectorEnv([make_one] * 5, autoreset_mode=mode)
     with ours:
         assert ours.observation_space == theirs.observation_space
         assert ours.action_space == theirs.action_space

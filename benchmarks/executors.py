@@ -1,0 +1,272 @@
+"""Measure executors: the cost of Ray and of worker processes against threads, and whether runs survive dying nodes.
+
+python benchmarks/executors.py overhead  # episodes/h and CPU time of an episode in threads and on a Ray node
+python benchmarks/executors.py scaling   # one and two Ray nodes, each pinned to one core
+python benchmarks/executors.py vector    # steps/s of SweVectorEnv in threads and in worker processes
+python benchmarks/executors.py faults    # nodes killed at 10 random moments, one cut off, the driver killed
+
+Ray must be installed, except for `vector`. CPU time is that of a control group (version 1, as root), with everything
+that Ray starts. Rates are those between the first and the last tenth of the episodes, without the start of a cluster.
+"""
+
+import collections
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+from common import show, wait_until
+from rollout import below, own_group
+
+from swe_gym.rollout.engine import RolloutOptions, rollout
+from swe_gym.rollout.plan import Plan
+from swe_gym.trajectories.run_folder import FAILED, TRAJECTORIES
+from swe_gym.trajectories.trajectory import Trajectory
+
+MEMORY = 80 << 20
+"""Bytes of the object store of a node."""
+
+TOY = 14
+"""Bundled tasks."""
+
+PLAY = """
+import sys
+from swe_gym.rollout.engine import RolloutOptions, rollout
+from swe_gym.rollout.plan import Plan
+
+options = {"address": sys.argv[2], "per_node": 3, "lease": float(sys.argv[4])}
+how = RolloutOptions(executor="ray", executor_options=options, retries=20)
+rollout(Plan(source="toy", policy="gold", attempts=int(sys.argv[3])), sys.argv[1], how)
+"""
+
+app = typer.Typer(add_completion=False)
+
+
+class Machines(NamedTuple):
+    """A Ray cluster on this machine.
+
+    Attributes:
+        cluster: The cluster. Its head node has no cores.
+        nodes: The other nodes.
+        boxes: Processes of sandboxes that were seen.
+    """
+
+    cluster: Any
+    nodes: list[Any]
+    boxes: set[int]
+
+    @property
+    def address(self) -> str:
+        """Address of the cluster."""
+        return str(self.cluster.address)
+
+    def add(self, cores: int = 2) -> None:
+        """Start a node."""
+        self.nodes.append(self.cluster.add_node(num_cpus=cores, object_store_memory=MEMORY))
+
+    def kill(self, index: int) -> None:
+        """Kill a node without grace."""
+        self.cluster.remove_node(self.nodes.pop(index), allow_graceful=False)
+
+    def cut_off(self, index: int, seconds: float) -> None:
+        """Stop all processes of a node, and let them continue after some seconds."""
+        pids = self.pids(index)
+        send(pids, signal.SIGSTOP)
+        threading.Timer(seconds, send, (pids, signal.SIGCONT)).start()
+
+    def pids(self, index: int) -> list[int]:
+        """Return the processes of a node: Ray's, and those of sandboxes."""
+        raylet = self.nodes[index].all_processes["raylet"][0].process.pid
+        return [raylet, *below(raylet)]
+
+    def look(self) -> int:
+        """Note the processes of sandboxes that are alive, and return their number."""
+        seen = {pid for index in range(len(self.nodes)) for pid in self.pids(index) if not is_rays(pid)}
+        self.boxes.update(seen)
+        return len(seen)
+
+    def no_box_is_left(self) -> bool:
+        """Return whether all sandboxes that were seen have ended."""
+        return not any(Path(f"/proc/{pid}").exists() for pid in self.boxes)
+
+
+def is_rays(pid: int) -> bool:
+    """Return whether a process is one of Ray, or has ended."""
+    try:
+        return b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+
+
+def send(pids: list[int], number: int) -> None:
+    """Send a signal to processes."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def machines(nodes: int, cores: int = 2) -> Iterator[Machines]:
+    """Start a head node without cores and some other nodes."""
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
+    made = Machines(Cluster(initialize_head=True, head_node_args=head), [], set())
+    try:
+        for _ in range(nodes):
+            made.add(cores)
+        made.cluster.wait_for_nodes()
+        yield made
+    finally:
+        made.cluster.shutdown()
+
+
+def lines(folder: Path) -> int:
+    """Return the number of graded episodes of a run."""
+    path = folder / TRAJECTORIES
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+class Rate(NamedTuple):
+    """Speed and cost of a rollout."""
+
+    per_hour: float
+    cpu_ms: float
+
+
+def measure(attempts: int, options: RolloutOptions, cpu: Callable[[], float]) -> Rate:
+    """Play the bundled tasks with the rule-based policy."""
+    with tempfile.TemporaryDirectory(prefix="swe-gym-executors-") as place:
+        before = cpu()
+        result = rollout(Plan(source="toy", policy="baseline", attempts=attempts), Path(place) / "run", options)
+        used = cpu() - before
+        ends = sorted(
+            datetime.fromisoformat(one.started).timestamp() + one.seconds["total"] for one in result.trajectories()
+        )
+    edge = len(ends) // 10
+    rate = (len(ends) - 2 * edge - 1) / (ends[-edge - 1] - ends[edge])
+    return Rate(rate * 3600, 1000 * used / len(ends))
+
+
+@contextlib.contextmanager
+def cpu_clock() -> Iterator[Callable[[], float]]:
+    """Return a function that returns the CPU seconds of this process and all that it starts."""
+    with own_group() as group:
+        yield lambda: int((group / "cpuacct.usage").read_text()) / 1e9
+
+
+def on_ray(made: Machines, per_node: int) -> RolloutOptions:
+    """Return the options of a rollout on a cluster."""
+    return RolloutOptions(executor="ray", executor_options={"address": made.address, "per_node": per_node, "lease": 60})
+
+
+@app.command()
+def overhead(attempts: int = 10, workers: int = 16, rounds: int = 3) -> None:
+    """Compare threads with one Ray node. Bar: at most 5 % at 16 workers."""
+    found: dict[str, list[Rate]] = {"threads": [], "ray": []}
+    with cpu_clock() as cpu, machines(1) as made:
+        how = {"threads": RolloutOptions(workers=workers), "ray": on_ray(made, workers)}
+        for _ in range(rounds):
+            for name, options in how.items():
+                found[name].append(measure(attempts, options, cpu))
+    base = [max(one.per_hour for one in found["threads"]), min(one.cpu_ms for one in found["threads"])]
+    rows = [(name, *cells(one, *base)) for name, rates in found.items() for one in rates]
+    show(f"{workers} workers, load {os.getloadavg()[0]:.1f}", ("executor", "episodes/h", "", "CPU ms each", ""), rows)
+
+
+def cells(one: Rate, per_hour: float, cpu_ms: float) -> tuple[str, ...]:
+    """Return a measurement, and how it differs from the best in threads."""
+    slower, dearer = per_hour / one.per_hour - 1, one.cpu_ms / cpu_ms - 1
+    return f"{one.per_hour:,.0f}", f"{slower:+.1%}", f"{one.cpu_ms:.0f}", f"{dearer:+.1%}"
+
+
+@app.command()
+def scaling(attempts: int = 8, per_node: int = 8, rounds: int = 2) -> None:
+    """Compare one node with two, each pinned to one core. Bar: 1.8 times the episodes of one."""
+    rows = []
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    for count in [1, 2] * rounds:
+        with machines(count) as made:
+            for index, core in enumerate(cores[:count]):
+                for pid in made.pids(index):
+                    for task in os.listdir(f"/proc/{pid}/task"):
+                        os.sched_setaffinity(int(task), {core})
+            found = measure(attempts * count, on_ray(made, per_node), time.process_time)
+        rows.append((str(count), f"{found.per_hour:,.0f}", f"{found.cpu_ms:.0f} ms", f"{os.getloadavg()[0]:.1f}"))
+    show("nodes of one core", ("nodes", "episodes/h", "CPU of the driver per episode", "load"), rows)
+
+
+@app.command()
+def vector(slots: int = 64, rounds: int = 100) -> None:
+    """Compare threads with worker processes on sandboxes that cost nothing, so that the interpreter is the limit."""
+    import gymnasium
+
+    import swe_gym  # noqa: F401  registers the ids
+
+    action = '{"name": "bash", "arguments": {"command": "true"}}'
+    rows = []
+    for executor in ("threads", "process") * 2:
+        started = time.monotonic()
+        where = {"executor": executor, "backend": "fake", "max_turns": 10**9}
+        with gymnasium.make_vec("SWE/Toy-v0", num_envs=slots, **where) as envs:
+            envs.reset(seed=0)
+            ready = time.monotonic()
+            for _ in range(rounds):
+                envs.step((action,) * slots)
+            rate = rounds * slots / (time.monotonic() - ready)
+        rows.append((executor, f"{ready - started:.1f} s", f"{rate:,.0f}", f"{os.getloadavg()[0]:.1f}"))
+    show(f"{slots} slots, backend fake", ("executor", "make and reset", "steps/s", "load"), rows)
+
+
+@app.command()
+def faults(nodes: int = 2, kills: int = 10, attempts: int = 20, lease: float = 10.0) -> None:
+    """Kill nodes at random moments, cut one off, kill the driver. Bar: every episode is there exactly once."""
+    chance = random.Random(os.urandom(8))
+    kinds = [*(["node"] * kills), "cut", "driver"]
+    chance.shuffle(kinds)
+    moments = sorted(chance.sample(range(4, attempts * TOY - 20), len(kinds)))
+    with tempfile.TemporaryDirectory(prefix="swe-gym-faults-") as place, machines(nodes) as made:
+        folder = Path(place) / "run"
+        command = [sys.executable, "-c", PLAY, str(folder), made.address, str(attempts), str(lease)]
+        driver = subprocess.Popen(command)
+        for kind, moment in zip(kinds, moments, strict=True):
+            wait_until(lambda moment=moment: made.look() >= 0 and lines(folder) >= moment, 600)  # type: ignore[misc]
+            print(f"{lines(folder)} episodes: {kind}", flush=True)
+            disturb(made, kind, lease, chance)
+            if kind == "driver":
+                driver.kill()
+                wait_until(made.no_box_is_left)
+                assert made.no_box_is_left()
+                driver = subprocess.Popen(command)
+        assert driver.wait(1200) == 0
+        counts = collections.Counter((one.task_id, one.attempt) for one in Trajectory.read(folder / TRAJECTORIES))
+        lost = collections.Counter(one.reason for one in Trajectory.read(folder / FAILED))
+        wait_until(made.no_box_is_left)
+        left = sum(Path(f"/proc/{pid}").exists() for pid in made.boxes)
+        print(f"{len(counts)} of {attempts * TOY} episodes, at most {max(counts.values())} times; failed {dict(lost)}")
+        print(f"{len(made.boxes)} processes of sandboxes seen, {left} left")
+        assert (len(counts), max(counts.values()), left) == (attempts * TOY, 1, 0)
+
+
+def disturb(made: Machines, kind: str, lease: float, chance: random.Random) -> None:
+    """Kill a node and start another one, or cut one off for longer than the lease."""
+    index = chance.randrange(len(made.nodes))
+    if kind == "node":
+        made.kill(index)
+        made.add()
+    elif kind == "cut":
+        made.cut_off(index, 1.5 * lease)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,196 @@
+"""Executor "ray": one actor on each node of a Ray cluster plays episodes. The only module that imports Ray."""
+
+import contextlib
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ...errors import UsageError
+from ..pool import NodeLost
+from .host import Events, Host, Message, Setup
+from .remote import PATIENCE, Node, RemoteExecutor
+
+START_TIMEOUT = 120.0
+"""Seconds in which the actor of a node must start."""
+
+CALL_TIMEOUT = 10.0
+"""Seconds of a call that only Ray answers."""
+
+MOST_SAID = 500
+"""Characters of an error of Ray that are kept."""
+
+PER_CORE = 4
+"""Episodes for each core: most of the time they wait for a model or for a process."""
+
+MEMORY_MB = 1024
+"""Memory in MiB that an episode may use, if the plan sets none."""
+
+
+class RayHost(Host):
+    """The actor on a node.
+
+    Args:
+        lease: Seconds without a call of the driver after which the actor closes its sandboxes and ends.
+    """
+
+    def __init__(self, lease: float) -> None:
+        super().__init__(lease, on_cut=lambda: os._exit(1))
+
+    def prepare(self, setup: Setup) -> None:
+        """Set the process up as the driver's.
+
+        Raises:
+            UsageError: Another version of swe_gym is installed here.
+        """
+        setup.apply()
+
+
+def ray_executor(
+    address: str = "",
+    *,
+    per_node: int | None = None,
+    per_core: float = PER_CORE,
+    memory_mb: int = MEMORY_MB,
+    lease: float = 30.0,
+    patience: float = PATIENCE,
+) -> RemoteExecutor:
+    """Return an executor on a Ray cluster.
+
+    Args:
+        address: Address of the cluster. If empty, RAY_ADDRESS, else the cluster on this machine; if there is none, Ray
+            starts one.
+        per_node: Episodes on one node. None: as many as its cores and its memory allow; one core is left to Ray.
+        per_core: Episodes for each core.
+        memory_mb: Memory of an episode in MiB.
+        lease: Seconds without contact after which a node is lost, and after which it closes its sandboxes itself.
+        patience: Seconds without any node after which the run ends with an error.
+
+    Raises:
+        UsageError: An argument is invalid, or the cluster cannot be reached.
+    """
+    if lease <= 0 or per_core <= 0 or memory_mb < 1 or (per_node is not None and per_node < 1):
+        raise UsageError(f"lease, per_core, memory_mb and per_node must be positive: {lease=:g}, {per_core=:g}")
+    return RemoteExecutor(RayCluster(address, Room(per_node, per_core, memory_mb), lease), patience=patience)
+
+
+class Room(NamedTuple):
+    """Decides how many episodes a node may run at once.
+
+    Attributes:
+        per_node: Fixed number, or None.
+        per_core: Episodes for each core, except the one that is left to Ray.
+        memory_mb: Memory of an episode in MiB.
+    """
+
+    per_node: int | None
+    per_core: float
+    memory_mb: int
+
+    def of(self, resources: Mapping[str, float]) -> int:
+        """Return the number for a node with these resources: 0 without cores, as head nodes often are."""
+        cores = resources.get("CPU", 0.0)
+        if cores < 1 or self.per_node:
+            return self.per_node or 0 if cores else 0
+        by_memory = resources.get("memory", math.inf) / (self.memory_mb << 20)
+        return max(1, int(min(max(1.0, cores - 1) * self.per_core, by_memory)))
+
+
+class RayCluster:
+    """The nodes of a Ray cluster.
+
+    Args:
+        address: As in `ray_executor`.
+        room: Decides how many episodes a node may run.
+        lease: As in `ray_executor`.
+
+    Raises:
+        UsageError: The cluster cannot be reached.
+    """
+
+    def __init__(self, address: str, room: Room, lease: float) -> None:
+        self._room, self._lease = room, lease
+        self._setup = Setup.of_this_process()
+        self._resources: dict[str, dict[str, float]] = {}
+        self._kind = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=4)(RayHost)
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            try:
+                dashboard = None if address else False
+                ray.init(address or None, include_dashboard=dashboard, log_to_driver=False, logging_level="ERROR")
+            except Exception as error:
+                raise UsageError(
+                    f"cannot connect to the Ray cluster {address or 'on this machine'}: {error}"
+                ) from error
+
+    def nodes(self) -> Collection[str]:
+        """Return the ids of the nodes that are alive and have cores.
+
+        Raises:
+            NodeLost: Ray does not answer.
+        """
+        with _losses():
+            found = {one["NodeID"]: one["Resources"] for one in ray.nodes() if one["Alive"]}
+        self._resources = {name: resources for name, resources in found.items() if self._room.of(resources)}
+        return self._resources.keys()
+
+    def open(self, node: str) -> Node:
+        """Start an actor on a node.
+
+        Raises:
+            NodeLost: It did not start.
+            UsageError: The node has another version of swe_gym.
+        """
+        with _losses():
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            actor = self._kind.options(scheduling_strategy=there).remote(self._lease)
+            return _RayNode(actor, self._room.of(self._resources[node]), self._setup, self._lease)
+
+    def close(self) -> None:
+        """Disconnect, unless the program had connected before."""
+        if self._ours:
+            ray.shutdown()
+
+
+class _RayNode:
+    """An actor on a node."""
+
+    def __init__(self, actor: Any, room: int, setup: Setup, lease: float) -> None:
+        self.room = room
+        self._actor, self._lease = actor, lease
+        self._sent: list[Any] = []
+        try:
+            ray.get(self._actor.prepare.remote(setup), timeout=START_TIMEOUT)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, messages: Sequence[Message]) -> None:
+        self._sent.append(self._actor.send.remote(messages))
+
+    def poll(self, seconds: float) -> Events:
+        with _losses():
+            events: Events = ray.get(self._actor.poll.remote(seconds), timeout=seconds + self._lease)
+            sent, self._sent = self._sent, []
+            done, left = ray.wait(sent, num_returns=len(sent), timeout=0) if sent else ([], [])
+            self._sent += left
+            ray.get(done, timeout=CALL_TIMEOUT)
+            return events
+
+    def close(self) -> None:
+        with contextlib.suppress(ray.exceptions.RayError, ValueError):
+            ray.kill(self._actor, no_restart=True)
+
+
+@contextlib.contextmanager
+def _losses() -> Iterator[None]:
+    """Raise `NodeLost` for every failure of Ray. Errors of our own code in the actor are raised as they are."""
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+    except (ray.exceptions.RayError, ConnectionError, TimeoutError) as error:
+        raise NodeLost(" ".join(str(error).split())[:MOST_SAID], reason=type(error).__name__) from error

@@ -1,0 +1,317 @@
+"""`RemoteExecutor`: runs the jobs of a pool on the nodes of a cluster. It knows nodes by a protocol only."""
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from ...errors import UsageError
+from ..pool import CLOSE_TIMEOUT, AnyJob, Job, NodeLost
+from .host import Answer, Ended, Events, Message, Question, portable
+
+logger = logging.getLogger(__name__)
+
+POLL = 0.5
+"""Seconds of one call of `Host.poll`: how late a turn is shown."""
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks for new nodes."""
+
+PATIENCE = 120.0
+"""Seconds without any node after which jobs are refused."""
+
+MAX_DELAY = 30.0
+"""Longest wait in seconds before a lost node is used again."""
+
+MOST_QUESTIONS = 64
+"""Questions of jobs that are answered at once."""
+
+
+class Node(Protocol):
+    """A host on a node.
+
+    Attributes:
+        room: Number of jobs that it may run at once.
+    """
+
+    room: int
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send messages without waiting. If that fails, the next `poll` raises the error."""
+        ...
+
+    def poll(self, seconds: float) -> Events:
+        """Return what `Host.poll` returns.
+
+        Raises:
+            NodeLost: The node is gone, or did not answer in time.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the host at once, whatever it does."""
+        ...
+
+
+class Cluster(Protocol):
+    """Machines that can run hosts."""
+
+    def nodes(self) -> Collection[str]:
+        """Return the ids of all nodes that are alive."""
+        ...
+
+    def open(self, node: str) -> Node:
+        """Start a host on a node.
+
+        Raises:
+            NodeLost: It did not start.
+        """
+        ...
+
+    def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _Running:
+    """A job on a node."""
+
+    ident: int
+    job: Job[Any]
+    work: bytes
+    ended: Callable[[Any], None]
+    error: BaseException | None = None
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _Open:
+    """A node with a host."""
+
+    name: str
+    node: Node
+    running: dict[int, _Running] = dataclasses.field(default_factory=dict)
+
+    @property
+    def free(self) -> int:
+        return self.node.room - len(self.running)
+
+
+class RemoteExecutor:
+    """Runs jobs on the nodes of a cluster, each on the node with the most room.
+
+    A node that fails a call is lost: its jobs end with `lost`, its host is ended, and whatever it still sends is
+    ignored. If the node is still alive, a new host is started on it.
+
+    Args:
+        cluster: The cluster. The executor closes it.
+        patience: Seconds without any node after which jobs are refused.
+    """
+
+    def __init__(self, cluster: Cluster, *, patience: float = PATIENCE) -> None:
+        self._cluster = cluster
+        self._patience = patience
+        self._lock = threading.RLock()
+        self._open: dict[str, _Open] = {}
+        self._serving: dict[str, threading.Thread] = {}
+        self._alive: Collection[str] = ()
+        self._waiting: collections.deque[_Running] = collections.deque()
+        self._idents = itertools.count()
+        self._answering = ThreadPoolExecutor(MOST_QUESTIONS, thread_name_prefix="answer")
+        self._closed = threading.Event()
+        self._last_seen = time.monotonic()
+        self._problem: BaseException | None = None
+        self._last_loss = "none has started"
+        self._watcher = threading.Thread(target=self._watch, name="nodes", daemon=True)
+        self._watcher.start()
+
+    # --- the pool's side --------------------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Return whether another job may start now.
+
+        Raises:
+            NodeLost: There was no node for `patience` seconds.
+            UsageError: A node has another version of swe_gym.
+        """
+        with self._lock:
+            if self._problem is not None:
+                raise self._problem
+            if self._open:
+                self._last_seen = time.monotonic()
+            elif time.monotonic() > self._last_seen + self._patience:
+                message = f"no node for {self._patience:g} s ({self._last_loss}): check the cluster, then run again"
+                raise NodeLost(message, reason="NoNode")
+            return sum(one.free for one in self._open.values()) > len(self._waiting)
+
+    def start(self, job: AnyJob, ended: Callable[[AnyJob], None]) -> None:
+        """Run a job on the node with the most room.
+
+        Raises:
+            UsageError: The job can run in this process only.
+        """
+        work = job.work()
+        if work is None:
+            raise UsageError(f"{type(job).__name__} can run in threads of this process only")
+        with self._lock:
+            self._waiting.append(_Running(next(self._idents), job, pickle.dumps(work), ended))
+            self._assign()
+
+    def _assign(self) -> None:
+        """Send waiting jobs to nodes with room."""
+        while self._waiting and (free := max(self._open.values(), key=lambda one: one.free, default=None)):
+            if free.free <= 0:
+                return
+            running = self._waiting.popleft()
+            free.running[running.ident] = running
+            free.node.send([Message("start", running.ident, running.work)])
+
+    def cancel(self, job: AnyJob) -> None:
+        """Cancel a job on its node. A job that waits for a node ends here."""
+        with self._lock:
+            for running in self._waiting:
+                if running.job is job:
+                    self._waiting.remove(running)
+                    self._end_lost(running, NodeLost("cancelled before it started", reason="cancelled"))
+                    return
+            for one in self._open.values():
+                for running in one.running.values():
+                    if running.job is job:
+                        one.node.send([Message("cancel", running.ident, job.cancelled)])
+
+    def join(self, jobs_left: bool) -> None:
+        """Wait until no job runs, at most `CLOSE_TIMEOUT` seconds, and not for jobs that are left behind."""
+        deadline = time.monotonic() + CLOSE_TIMEOUT
+        while not jobs_left and time.monotonic() < deadline and any(one.running for one in self._nodes()):
+            self._closed.wait(0.02)
+
+    def close(self) -> None:
+        """End all hosts and disconnect from the cluster. Idempotent."""
+        self._closed.set()
+        for thread in (self._watcher, *self._serving.values()):
+            thread.join(CLOSE_TIMEOUT)
+        self._answering.shutdown(wait=False, cancel_futures=True)
+        self._cluster.close()
+
+    def _nodes(self) -> list[_Open]:
+        with self._lock:
+            return list(self._open.values())
+
+    # --- the nodes' side: one thread for each ---------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Serve every node that is alive."""
+        while not self._closed.is_set():
+            try:
+                self._alive = self._cluster.nodes()
+            except NodeLost as error:
+                self._last_loss = str(error)
+            except Exception as error:  # noqa: BLE001  the pool raises it
+                self._problem = error
+                return
+            for name in self._alive:
+                if name not in self._serving or not self._serving[name].is_alive():
+                    self._serving[name] = threading.Thread(target=self._serve, args=(name,), name=name, daemon=True)
+                    self._serving[name].start()
+            self._closed.wait(LOOK_EVERY)
+
+    def _serve(self, name: str) -> None:
+        """Keep a host on a node as long as the node is alive."""
+        losses = 0
+        while not self._closed.is_set() and name in self._alive:
+            started = time.monotonic()
+            try:
+                with contextlib.closing(self._cluster.open(name)) as node:
+                    self._follow(_Open(name, node))
+            except NodeLost as error:
+                losses = 1 if time.monotonic() > started + 2 * MAX_DELAY else losses + 1
+                self._last_loss = f"node {name}: {error}"
+                logger.warning("node %s was lost: %s", name, error)
+                self._closed.wait(min(MAX_DELAY, 2.0 ** (losses - 1)))
+            except Exception as error:  # noqa: BLE001  the pool raises it
+                self._problem = error
+                return
+
+    def _follow(self, one: _Open) -> None:
+        """Handle the events of a host until the executor is closed. Its jobs are lost if the host is lost."""
+        with self._lock:
+            self._open[one.name] = one
+            self._assign()
+        try:
+            while not self._closed.is_set():
+                self._handle(one, one.node.poll(POLL))
+        except NodeLost as error:
+            self._lose(one, error)
+            raise
+        except Exception as error:
+            self._lose(one, NodeLost(str(error), reason=type(error).__name__))
+            raise
+        finally:
+            with self._lock:
+                self._open.pop(one.name, None)
+
+    def _lose(self, one: _Open, error: NodeLost) -> None:
+        with self._lock:
+            self._open.pop(one.name, None)
+            lost = list(one.running.values())
+            one.running.clear()
+        for running in lost:
+            self._end_lost(running, NodeLost(f"node {one.name}: {error}", reason=error.reason))
+
+    def _end_lost(self, running: _Running, error: NodeLost) -> None:
+        running.job.lost = error
+        running.job.seconds = time.monotonic() - running.job.started
+        running.ended(running.job)
+
+    def _handle(self, one: _Open, events: Events) -> None:
+        for ident, event in events.events:
+            if (running := one.running.get(ident)) is None:
+                continue
+            if isinstance(event, Ended):
+                self._end(one, running, event)
+            elif isinstance(event, Question):
+                self._answering.submit(self._answer, one, running, event)
+            else:
+                self._receive(one, running, event)
+        for ident, phase in events.phases.items():
+            if ident in one.running:
+                one.running[ident].job.receive(("phase", phase))
+
+    def _receive(self, one: _Open, running: _Running, event: object) -> None:
+        if running.job.abandoned:
+            return
+        try:
+            running.job.receive(event)
+        except Exception as error:  # noqa: BLE001  the pool's caller raises it, as soon as the job has ended
+            running.error = running.error or error
+            one.node.send([Message("cancel", running.ident, "stopped")])
+
+    def _answer(self, one: _Open, running: _Running, question: Question) -> None:
+        """Answer a question of a job, in a thread: a policy may take long."""
+        try:
+            answer = Answer(running.job.receive(question.asked))
+        except BaseException as error:  # noqa: BLE001  the job raises it
+            answer = Answer(error=portable(error))
+        with self._lock:
+            if one.running.get(running.ident) is running:
+                one.node.send([Message("answer", running.ident, answer)])
+
+    def _end(self, one: _Open, running: _Running, event: Ended) -> None:
+        job = running.job
+        try:
+            job.error, job.seconds = running.error or event.error, event.seconds
+            if job.error is None:
+                job.take(event.result)
+        except Exception as error:  # noqa: BLE001  the pool's caller raises it
+            job.error = error
+        with self._lock:
+            del one.running[running.ident]
+            running.ended(job)
+            self._assign()

@@ -1,0 +1,89 @@
+"""Rollouts on a Ray cluster of local nodes: one is killed, one is cut off and comes back, the driver is killed."""
+
+import collections
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+if "ray" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
+    pytest.importorskip("ray", reason="Ray is tested in a separate environment")
+
+from executors import PLAY, Machines, lines, machines
+
+from swe_gym.errors import UsageError
+from swe_gym.rollout.engine import RolloutOptions, rollout
+from swe_gym.rollout.executors import open_executor
+from swe_gym.rollout.executors.ray import Room
+from swe_gym.rollout.plan import Plan
+from swe_gym.rollout.progress import Progress
+from swe_gym.tasks import load_source
+from swe_gym.testing.sandbox_contract.case import eventually
+from swe_gym.trajectories.run_folder import FAILED, read_live
+from swe_gym.trajectories.trajectory import Trajectory
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray emits warnings
+
+ATTEMPTS = 3
+LEASE = 8.0
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Machines]:
+    """A head node without cores, and two nodes."""
+    with machines(2) as two:
+        yield two
+
+
+def test_a_node_has_room_for_what_its_cores_and_its_memory_allow() -> None:
+    resources = {"CPU": 8.0, "memory": 6.0 * 2**30}
+    assert [Room(None, 2.0, 1024).of(resources), Room(None, 4.0, 128).of(resources)] == [6, 28]
+    assert [Room(5, 2.0, 1024).of({"CPU": 2.0}), Room(5, 2.0, 1024).of({"CPU": 0.0})] == [5, 0]
+    with pytest.raises(UsageError, match="Did you mean 'lease'"), open_executor("ray", {"leas": 3}):
+        pass
+    with pytest.raises(UsageError, match="lease, per_core, memory_mb and per_node must be positive"):
+        open_executor("ray", {"lease": 0}).__enter__()
+
+
+def test_every_episode_is_played_once_whatever_dies(made: Machines, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    plan = Plan(source="toy", policy="gold", attempts=ATTEMPTS)
+    wanted = {(task, attempt) for task in load_source("toy").ids() for attempt in range(ATTEMPTS)}
+
+    command = [sys.executable, "-c", PLAY, str(folder), made.address, str(ATTEMPTS), str(LEASE)]
+    with subprocess.Popen(command) as driver:
+        eventually(lambda: made.look() > 0 and lines(folder) >= 4, 120, "it plays")
+        driver.kill()
+    eventually(made.no_box_is_left, 30, "the sandboxes of a killed driver end")
+    before = lines(folder)
+    assert 4 <= before < len(wanted)
+
+    faults: list[tuple[int, Callable[[], object]]] = [
+        (before + 6, lambda: made.cut_off(0, LEASE + 2.0)),
+        (before + 16, lambda: made.kill(1)),  # the other one has come back, or will
+    ]
+    turns: list[int] = []
+
+    def disturb(progress: Progress) -> None:
+        made.look()
+        turns.extend(len(one.turns) for one in read_live(folder))
+        if faults and progress.done >= faults[0][0]:
+            faults.pop(0)[1]()
+
+    where = {"address": made.address, "per_node": 3, "lease": LEASE}
+    options = RolloutOptions(executor="ray", executor_options=where, retries=20)
+    result = rollout(plan, folder, options, on_progress=disturb)
+    assert faults == []
+    counts = collections.Counter((one.task_id, one.attempt) for one in result.trajectories())
+    assert (set(counts), set(counts.values())) == (wanted, {1})
+    assert {one.reward for one in result.trajectories()} == {1.0}
+    failed = list(Trajectory.read(folder / FAILED))
+    assert {one.reason.partition(" ")[0] for one in failed} <= {"NodeLost", "killed"}
+    assert "NodeLost" in {one.reason.partition(" ")[0] for one in failed}
+    assert {one.reward_valid for one in failed} == {False}
+    assert max(turns) > 0  # turns arrive while the episode runs
+    assert list((folder / "live").iterdir()) == []
+    eventually(made.no_box_is_left, 30, "no sandbox is left")

@@ -1,0 +1,262 @@
+"""Jobs on nodes: each ends once, whatever happens to its node. The nodes are in this process."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from node_parts import LocalCluster, wait_for
+
+from swe_gym.curation.validate import validate
+from swe_gym.errors import PolicyError, SandboxLost, UsageError
+from swe_gym.rollout.engine import RolloutOptions, rollout
+from swe_gym.rollout.executors import open_executor
+from swe_gym.rollout.executors.remote import RemoteExecutor
+from swe_gym.rollout.plan import Plan
+from swe_gym.rollout.policy import PolicyReport
+from swe_gym.rollout.pool import EpisodePool, Job, Link, NodeLost
+from swe_gym.tasks import load_source
+from swe_gym.trajectories.run_folder import FAILED
+from swe_gym.trajectories.trajectory import PolicyInfo, Trajectory, Usage
+
+GATES: dict[str, threading.Event] = {}
+
+
+class Unpicklable(Exception):
+    """An error that cannot travel."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class Data(NamedTuple):
+    key: str
+    number: int
+
+    def make(self, link: Link) -> Job[str]:
+        job = Echo(self.key, self.number)
+        job.link = link
+        return job
+
+
+class Echo(Job[str]):
+    """A job whose key says what it does on its node."""
+
+    link: Link
+
+    def __init__(self, key: str, number: int = 1) -> None:
+        super().__init__(key, number)
+        self.events: list[object] = []
+        self.value: object = None
+        self.may_end = threading.Event()
+
+    def work(self) -> Data | None:
+        return None if self.key == "here" else Data(self.key, self.number)
+
+    def run(self) -> None:
+        verb, _, rest = self.key.partition(" ")
+        if verb == "ask":
+            self.value = self.link.ask(rest)
+        elif verb == "wait":
+            self.link.emit("started")
+            while not (GATES[rest].is_set() or self.may_end.is_set()):
+                self.may_end.wait(0.01)
+            self.value = f"{self.key}: {self.cancelled}"
+        elif verb == "raise":
+            raise {"lost": SandboxLost("gone", reason="oom"), "odd": Unpicklable("odd")}[rest]
+        else:
+            self.value = self.link.once("shared", object) is self.link.once("shared", object)
+
+    def close(self) -> None:
+        self.may_end.set()
+
+    def result(self) -> object:
+        return self.value
+
+    def take(self, result: Any) -> None:
+        self.value = result
+
+    def receive(self, event: Any) -> object:
+        if event == "refuse":
+            raise PolicyError("no answer", reason="server")
+        self.events.append(event)
+        return f"answer to {event}"
+
+
+@pytest.fixture
+def gates() -> Iterator[Callable[[str], threading.Event]]:
+    """Gates by name, opened at the end."""
+    yield lambda name: GATES.setdefault(name, threading.Event())
+    for gate in GATES.values():
+        gate.set()
+    GATES.clear()
+
+
+@contextlib.contextmanager
+def pool_on(cluster: LocalCluster, **settings: Any) -> Iterator[EpisodePool[str, Echo]]:
+    executor = RemoteExecutor(cluster, patience=settings.pop("patience", 20.0))
+    with contextlib.closing(executor), EpisodePool(Echo, workers=99, executor=executor, **settings) as pool:
+        yield pool
+
+
+def test_results_answers_and_errors_travel() -> None:
+    cluster = LocalCluster(a=2, b=2)
+    keys = ["x", "y", "ask why", "ask refuse", "raise lost", "raise odd"]
+    with pool_on(cluster) as pool:
+        jobs = {job.key: job for job in pool.run(keys, raising=False)}
+    assert [jobs[key].value for key in keys] == [True, True, "answer to why", None, None, None]
+    assert repr(jobs["ask refuse"].error) == repr(PolicyError("no answer"))
+    assert isinstance(lost := jobs["raise lost"].error, SandboxLost)
+    assert lost.reason == "oom"
+    assert "Unpicklable: odd" in str(jobs["raise odd"].error)
+    assert cluster.closed
+    assert all(node.gone.is_set() for nodes in cluster.opened.values() for node in nodes)
+
+
+def test_a_node_runs_as_many_jobs_as_it_has_room_for(gates: Callable[[str], threading.Event]) -> None:
+    gates("g")
+    with pool_on(LocalCluster(a=1, b=2)) as pool:
+        jobs = pool.run(["wait g"] * 5)
+        threading.Thread(target=lambda: (wait_for(lambda: len(pool.running) == 3), gates("g").set())).start()
+        assert len(list(jobs)) == 5
+
+
+def test_jobs_of_a_lost_node_are_retried_and_its_late_results_ignored(gates: Callable[[str], threading.Event]) -> None:
+    gates("g")
+    cluster = LocalCluster(a=2)
+    with pool_on(cluster, retries=1) as pool:
+        jobs = pool.run(["wait g", "wait g"])
+
+        def fail() -> None:
+            wait_for(lambda: [job.events for job in list(pool.running)] == [["started"]] * 2)
+            cluster.opened["a"][0].cut.set()
+
+        threading.Thread(target=fail).start()
+        lost = [next(jobs), next(jobs)]
+        assert [(job.lost.reason, job.error) for job in lost if job.lost] == [("Unplugged", None)] * 2
+        assert all(pool.retry(job) for job in lost)
+        gates("g").set()  # the first copies end too
+        assert [(job.number, job.lost) for job in jobs] == [(2, None)] * 2
+    assert len(cluster.opened["a"]) == 2
+    assert [job.value for job in lost] == [None, None]
+
+
+def test_a_node_that_is_cut_off_ends_its_jobs_itself(gates: Callable[[str], threading.Event]) -> None:
+    gates("never")
+    cluster = LocalCluster(a=1)
+    cluster.lease = 0.4
+    with pool_on(cluster) as pool:
+        jobs = pool.run(["wait never"])
+        threading.Thread(
+            target=lambda: (
+                wait_for(lambda: pool.running and cluster.opened["a"][0].host._running),
+                cluster.opened["a"][0].cut.set(),
+            )
+        ).start()
+        assert next(jobs).lost is not None
+        assert cluster.opened["a"][0].closed.wait(20)
+        assert not cluster.opened["a"][0].host._running
+
+
+def test_a_cancelled_job_ends_on_its_node(gates: Callable[[str], threading.Event]) -> None:
+    gates("never")
+    with pool_on(LocalCluster(a=2), wall_clock=0.2, grace=20.0) as pool:
+        assert [job.value for job in pool.run(["wait never"])] == ["wait never: wall_clock"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error", "message"),
+    [
+        (NodeLost("no room", reason="full"), NodeLost, r"no node for 0 s \(node a: no room\)"),
+        (UsageError("another version"), UsageError, "another version"),
+    ],
+)
+def test_a_cluster_without_nodes_is_an_error(refusal: Exception, error: type[Exception], message: str) -> None:
+    cluster = LocalCluster(a=1)
+    cluster.refuse = refusal
+    executor = RemoteExecutor(cluster, patience=0.0 if error is NodeLost else 20.0)
+    with contextlib.closing(executor):
+        wait_for(lambda: executor._problem or "room" in executor._last_loss)
+        with pytest.raises(error, match=message), EpisodePool(Echo, workers=1, executor=executor) as pool:
+            list(pool.run("x"))
+
+
+def test_what_cannot_run_on_a_node_is_refused() -> None:
+    with pytest.raises(UsageError, match="Echo can run in threads"), pool_on(LocalCluster(a=1)) as pool:
+        list(pool.run(["here"]))
+    with pytest.raises(UsageError, match="Did you mean 'threads'"), open_executor("thread"):
+        pass
+    with pytest.raises(UsageError, match="unknown option of executor 'threads': 'address'"):
+        open_executor("threads", {"address": "x"}).__enter__()
+
+
+NODES = {"executor": "node_parts:local_executor"}
+
+
+def test_a_rollout_on_nodes_is_that_in_threads(tmp_path: Path) -> None:
+    plan = Plan(source="toy", policy="gold", tasks=tuple(load_source("toy").ids()[:3]))
+    ours = rollout(plan, tmp_path / "nodes", RolloutOptions(**NODES))
+    theirs = rollout(plan, tmp_path / "threads", RolloutOptions(workers=3))
+    assert summary(ours.trajectories()) == summary(theirs.trajectories())
+    assert list((tmp_path / "nodes" / "live").iterdir()) == []
+    plan = plan.model_copy(update={"env": {"reward": "engine_parts:broken_reward"}})
+    with pytest.raises(ZeroDivisionError):
+        rollout(plan, tmp_path / "broken", RolloutOptions(**NODES))
+    with pytest.raises(UsageError, match="warm=2 needs executor='threads'"):
+        rollout(plan, tmp_path / "warm", RolloutOptions(warm=2, **NODES))
+
+
+def summary(records: Iterable[Trajectory]) -> list[Any]:
+    """Return what does not depend on the clock."""
+    return sorted(
+        (one.task_id, one.reward, one.reason, one.verdict and one.verdict.resolved, one.seed, one.tries, _turns(one))
+        for one in records
+    )
+
+
+def _turns(record: Trajectory) -> list[Any]:
+    return [(turn.action, turn.observation, turn.reward) for turn in record.turns]
+
+
+class Asking:
+    """A policy that is not importable at a node: it lists files, then does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, env: Any, *, seed: int | None = None) -> "Asking":  # noqa: ARG002  a factory too
+        return Asking()
+
+    def reset(self, info: Any) -> None:
+        assert info["outcome"] == "running"
+
+    def act(self, observation: str) -> str:  # noqa: ARG002  the same each time
+        self.asked += 1
+        if self.asked > 2:
+            raise PolicyError("overloaded", reason="server")
+        return '{"name": "listdir", "arguments": {}}'
+
+    def report(self) -> PolicyReport:
+        usage = Usage(completion_tokens=7, calls=1)
+        messages = ({"role": "user", "content": "?"},) * self.asked
+        return PolicyReport(policy=PolicyInfo(name="asking"), usage=usage, messages=messages)
+
+    def close(self) -> None: ...
+
+
+def test_a_policy_of_this_process_plays_on_nodes(tmp_path: Path) -> None:
+    plan = Plan(source="toy", tasks=tuple(load_source("toy").ids()[:1]))
+    result = rollout(plan, tmp_path / "run", RolloutOptions(retries=0, **NODES), policies=Asking())
+    assert result.progress.failures == {"PolicyError (server)": 1}
+    (record,) = Trajectory.read(tmp_path / "run" / FAILED)
+    assert [turn.usage.completion_tokens for turn in record.turns] == [7, 7]
+    assert (record.policy.name, record.usage.completion_tokens, len(record.messages)) == ("asking", 21, 3)
+
+
+def test_tasks_are_validated_on_nodes(source: Any) -> None:
+    found = {one.task_id: one.status for one in validate(source, times=1, **NODES)}
+    assert found == {one.task_id: one.status for one in validate(source, times=1)}
+    assert {"valid", "invalid", "skipped"} <= set(found.values())

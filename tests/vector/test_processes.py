@@ -1,0 +1,155 @@
+"""`SweVectorEnv` over worker processes: what differs from threads is only where the environments run."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from vector_parts import TIMEOUT, Scripted
+
+from swe_gym.errors import SandboxLost, UsageError
+from swe_gym.testing.sandbox_contract.case import eventually
+from swe_gym.vector import SweVectorEnv, processes
+from swe_gym.wrappers.vector import RecordTrajectory
+
+ACTIONS = ("1", "2", "3", "4")
+LIST = '{"name": "listdir", "arguments": {}}'
+
+
+def wide(size: int) -> gym.Env[str, str]:
+    """An environment whose info has this many bytes."""
+    env = Scripted(name="wide")
+    step = env.step
+    env.step = lambda action: (*step(action)[:4], {"bytes": bytes(size)})  # type: ignore[method-assign]
+    return env
+
+
+def broken() -> gym.Env[Any, Any]:
+    raise RuntimeError(f"made in {os.getpid()}")
+
+
+@pytest.fixture
+def envs() -> Iterator[SweVectorEnv]:
+    """Four environments in two processes, made by a function that is not importable."""
+    names = iter("abcd")
+    makers: list[Callable[[], gym.Env[Any, Any]]] = [lambda name=name: Scripted(name=name) for name in names]  # type: ignore[misc]
+    with SweVectorEnv(makers, executor="process", processes=2) as made:
+        yield made
+
+
+def pids(envs: SweVectorEnv) -> list[int]:
+    return [process._process.pid for process in envs._processes]
+
+
+def test_slots_share_processes_and_answer_as_in_threads(envs: SweVectorEnv) -> None:
+    assert envs.reset(seed=3)[0] == ("a reset 1", "b reset 1", "c reset 1", "d reset 1")
+    assert envs.get_attr("resets")[2] == [(5, None)]
+    assert len({*pids(envs), os.getpid()}) == 3
+    tickets = envs.send(("x", "y"), [3, 0])
+    observations, rewards, *_, infos = envs.drain()
+    assert (observations, rewards.tolist()) == (("d x", "a y"), [1.0, 1.0])
+    assert (infos["ticket"].tolist(), infos["env_id"].tolist()) == (tickets, [3, 0])
+    envs.set_attr("name", list("wxyz"))
+    assert envs.step(ACTIONS)[0] == ("w 1", "x 2", "y 3", "z 4")
+    with pytest.raises(AttributeError):
+        envs.get_attr("unheard_of")
+    with pytest.raises(UsageError, match="wrap them in env_fns"):
+        envs.wrap(lambda env: env)
+    for what, shown in (("mistake", KeyError), ("two", RuntimeError), ("exit", RuntimeError)):
+        with pytest.raises(shown) as caught:
+            envs.step(("x", f"raise {what}", "raise lost", "z"))
+        assert "slot 1" in caught.value.__notes__[0]
+        infos = envs.step_wait()[4]
+        assert infos["failure"][2] == "SandboxLost (oom)"
+        assert isinstance(envs.errors[2], SandboxLost)
+        assert envs.step(ACTIONS)[0][1].startswith("x reset")
+
+
+def test_a_killed_process_fails_its_slots_and_starts_again_at_the_next_reset(envs: SweVectorEnv) -> None:
+    envs.reset()
+    os.kill(pids(envs)[1], signal.SIGKILL)
+    observations, rewards, _, truncations, infos = envs.step(ACTIONS)
+    assert observations == ("a 1", "b 2", "c reset 1", "d reset 1")
+    assert (rewards.tolist(), truncations.tolist()) == ([1, 1, 0, 0], [False, False, True, True])
+    assert infos["_reward_valid"].tolist() == [False, False, True, True]
+    assert infos["reward_valid"].tolist() == [False] * 4  # 0 where there is none, and in failed rows
+    assert infos["failure"].tolist() == [None, None, *["SandboxLost (killed)"] * 2]
+    envs.reset(options={"reset_mask": np.array([False, False, True, False])})
+    assert envs.step(ACTIONS)[0] == ("a 1", "b 2", "c 3", "d reset 1")
+    envs.send(("wait never",), [0])
+    os.kill(pids(envs)[0], signal.SIGKILL)
+    assert envs.recv(timeout=TIMEOUT)[4]["outcome"].tolist() == ["infra_failed"]
+
+
+def test_what_is_too_large_or_cannot_be_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match="env_fns cannot be sent to a worker process"):
+        SweVectorEnv([lambda: lock], executor="process")  # type: ignore[list-item,return-value]  # never called
+    with pytest.raises(UsageError, match="unknown executor 'processes'"):
+        SweVectorEnv([Scripted], executor="processes")
+    with pytest.raises(RuntimeError, match="made in") as caught:
+        SweVectorEnv([Scripted, broken], executor="process", processes=1)
+    pid = int(str(caught.value).rpartition(" ")[2])
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), 20, "the worker ended")
+    with SweVectorEnv([lambda: wide(64 << 20)], executor="process") as envs:
+        envs.reset()
+        with pytest.raises(UsageError, match="the result of 'step' has 67,"):
+            envs.step(["x"])
+        monkeypatch.setattr(processes, "MAX_BYTES", 1000)
+        envs.step_wait()
+        envs.reset()
+        with pytest.raises(UsageError, match="an argument of 'step' has"):
+            envs.step(["x" * 2000])
+        envs.step_wait()
+
+
+def test_real_sandboxes_run_in_the_workers_with_their_wrappers() -> None:
+    wrappers = [lambda env: gym.wrappers.TimeLimit(env, 2)]
+    with gym.make_vec("SWE/Toy-v0", num_envs=2, executor="process", processes=2, warm=2, wrappers=wrappers) as envs:
+        for _ in range(2):  # the second episode takes a warm sandbox
+            assert envs.reset(seed=1)[1]["outcome"].tolist() == ["running"] * 2
+            envs.step([LIST] * 2)
+            assert envs.step([LIST] * 2)[3].tolist() == [True, True]
+        with pytest.raises(UsageError, match="wrap them in env_fns"):
+            RecordTrajectory(envs)
+
+
+PARENT = """
+import os, time
+import gymnasium
+import swe_gym
+
+envs = gymnasium.make_vec("SWE/Toy-v0", num_envs=2, executor="process", processes=2)
+envs.reset(seed=1)
+print(*(process._process.pid for process in envs._processes), flush=True)
+if os.fork() == 0:  # it holds the connections open
+    time.sleep(60)
+envs.step_async(['{"name": "bash", "arguments": {"command": "sleep 60"}}'] * 2)
+time.sleep(60)
+"""
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
+
+
+def test_everything_ends_with_the_parent() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        below = [*workers, *(child for worker in workers for child in children(worker))]
+        eventually(lambda: len(children(parent.pid)) > 2, 20, "it has forked")
+        fork = [one for one in children(parent.pid) if one not in workers]
+        parent.kill()
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below), 20, "no process is left")
+        for pid in fork:
+            os.kill(pid, signal.SIGKILL)
+    assert len(workers) == 2
+    assert len(below) > 2
