@@ -1,4 +1,7 @@
-"""Plays the episodes of one update, many at once. Episodes that the infrastructure loses are reported and left out."""
+"""Plays episodes, many at once: those of one update, or an evaluation.
+
+Episodes that the infrastructure loses are reported and left out.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import gymnasium
@@ -25,6 +28,9 @@ GRACE = 1.0
 """Seconds that cancelled episodes have to end."""
 
 _PARTS = ("start", "tools", "grading", "policy")
+ACTIVITIES = (*_PARTS, "rest", "lost")
+"""What the threads of episodes do; names in `Played.seconds`."""
+
 _NOT_PLAYED = Failure("Cancelled", "reset", "cancelled before it started", retry=False, counts=False)
 
 
@@ -60,6 +66,18 @@ class Played:
     lost: tuple[str, ...]
     seconds: dict[str, float]
 
+    @classmethod
+    def of(cls, ends: Iterable[tuple[Slot, Trajectory | Failure]], seconds: dict[str, float]) -> Played:
+        """Return how the episodes of slots ended."""
+        found = list(ends)
+        good = [(slot.group, end) for slot, end in found if isinstance(end, Trajectory)]
+        return cls(
+            trajectories=tuple(trajectory for _, trajectory in good),
+            groups=tuple(group for group, _ in good),
+            lost=tuple(_told(end) for _, end in found if isinstance(end, Failure)),
+            seconds=seconds,
+        )
+
     def keep(self, where: Sequence[bool]) -> Played:
         """Return the episodes for which `where` is true."""
         chosen = [index for index, kept in enumerate(where) if kept]
@@ -70,7 +88,7 @@ class Played:
         )
 
 
-class _Episode(EpisodeJob[int]):
+class Episode(EpisodeJob[int]):
     """One try at the episode of a slot; the key is the slot's index."""
 
     @property
@@ -110,11 +128,12 @@ class Collector:
         self._options = options
         self._first = make_env(config, options)  # holds the source, so that it is read once
         self.task_ids: Sequence[str] = _swe_env(self._first).source.ids()
-        self._pool: EpisodePool[int, _Episode] | None = None
+        self.workers = config.workers
+        self._pool: EpisodePool[int, Episode] | None = None
         self._closed = False
 
     def play(self, slots: Sequence[Slot], *, temperature: float) -> Played:
-        """Play an episode for each slot, `config.workers` at once. Lost episodes are retried once.
+        """Play an episode for each slot, `env.workers` at once. Lost episodes are retried once.
 
         After an error or Ctrl-C, running episodes have `GRACE` seconds to end.
 
@@ -124,32 +143,34 @@ class Collector:
         started = time.monotonic()
         losses: list[list[Trajectory]] = [[] for _ in slots]
         ends: list[Trajectory | Failure] = [_NOT_PLAYED for _ in slots]
-        seconds = dict.fromkeys((*_PARTS, "rest", "lost"), 0.0)
+        seconds = dict.fromkeys(ACTIVITIES, 0.0)
 
-        def make(index: int, number: int) -> _Episode:
-            env, slot = make_env(self._config, self._options), slots[index]
-            policy = functools.partial(self._policy, seed=slot.seed, temperature=temperature)
-            return _Episode(index, number, env, policy, task_id=slot.task_id, seed=slot.seed, losses=losses[index])
+        def make(index: int, number: int) -> Episode:
+            return self.episode(index, number, slots[index], losses[index], temperature)
 
-        with EpisodePool(make, workers=self._config.workers, retries=1, grace=GRACE) as self._pool:
+        with self.pool(make) as self._pool:
             if self._closed:
                 self._pool.cancel("closed")
             for episode in self._pool.run(range(len(slots))):
                 record, failure = episode.outcome()
                 ends[episode.key] = failure or record.without_oracle()
-                for part, spent in _parts(episode, record if failure is None else None).items():
+                for part, spent in activities(episode, record if failure is None else None).items():
                     seconds[part] += spent
                 if failure is not None and failure.retry:
                     self._pool.retry(episode)
         wall = time.monotonic() - started
-        seconds["idle"] = max(0.0, min(self._config.workers, len(slots)) * wall - sum(seconds.values()))
-        good = [(slot.group, end) for slot, end in zip(slots, ends, strict=True) if isinstance(end, Trajectory)]
-        return Played(
-            trajectories=tuple(trajectory for _, trajectory in good),
-            groups=tuple(group for group, _ in good),
-            lost=tuple(_told(end) for end in ends if isinstance(end, Failure)),
-            seconds={"all": wall, **seconds},
-        )
+        seconds["idle"] = max(0.0, min(self.workers, len(slots)) * wall - sum(seconds.values()))
+        return Played.of(zip(slots, ends, strict=True), {"all": wall, **seconds})
+
+    def pool(self, make: Callable[[int, int], Episode]) -> EpisodePool[int, Episode]:
+        """Return a pool of `config.workers` threads that retries a lost episode once."""
+        return EpisodePool(make, workers=self.workers, retries=1, grace=GRACE)
+
+    def episode(self, key: int, number: int, slot: Slot, losses: list[Trajectory], temperature: float) -> Episode:
+        """Return a try at the episode of a slot. Earlier tries have left their losses in `losses`."""
+        policy = functools.partial(self._policy, seed=slot.seed, temperature=temperature)
+        env = make_env(self._config, self._options)
+        return Episode(key, number, env, policy, task_id=slot.task_id, seed=slot.seed, losses=losses)
 
     def _policy(self, env: gymnasium.Env[str, str], seed: int, temperature: float) -> TokenPolicy:
         return TokenPolicy(
@@ -172,8 +193,8 @@ class Collector:
         self._first.close()
 
 
-def _parts(episode: _Episode, record: Trajectory | None) -> dict[str, float]:
-    """Return what the thread of an ended try did, in seconds. `record` is None if the try does not count."""
+def activities(episode: Episode, record: Trajectory | None) -> dict[str, float]:
+    """Return the seconds of an ended try's thread by activity. `record` is None if the try does not count."""
     if record is None:
         return {"lost": episode.seconds}
     parts = {name: record.seconds.get(name, 0.0) for name in _PARTS}

@@ -81,7 +81,7 @@ def weights(trainer: Trainer) -> Any:
 
 def numbers(output: Path) -> list[dict[str, Any]]:
     """Return the logged metrics of updates, without times."""
-    clocks = ("time", "minutes", "seconds")
+    clocks = ("time", "minutes", "seconds", "rollout_idle_frac", "train_idle_frac", "staleness_mean", "staleness_max")
     lines = [line for line in read_log(output / "log.jsonl") if line["event"] == "update"]
     return [{name: value for name, value in line.items() if name not in clocks} for line in lines]
 
