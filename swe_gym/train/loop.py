@@ -151,6 +151,9 @@ class Trainer:
             return
         with contextlib.closing(AsyncCollector(train, self.config.generation.temperature)) as self._ahead:
             slots, ends = zip(*self.state.in_flight, strict=True) if self.state.in_flight else ((), ())
+            if slots:
+                finished = sum(end is not None for end in ends)
+                self.log.add("resume", self.state.update, restarted=len(slots) - finished, finished=finished)
             self._ahead.add(slots, ends)
             yield
 
