@@ -118,7 +118,7 @@ class PausingEnv(SweEnv):
         """Nothing is open."""
 
 
-gymnasium.register("Pausing-v0", entry_point=PausingEnv)
+gymnasium.register("Pausing-v0", entry_point=f"{__name__}:PausingEnv")
 
 
 def make_copying_generator(config: Any, model: Any, tokenizer: Any) -> Any:
@@ -143,7 +143,7 @@ def write_model(folder: Path, seed: int) -> None:
 
     words = ["<unk>", "<end>", "<begin>", "<answer>", "be", "brief", "next", "\u2402answer\u2403", "?", "!"]
     words += [f"{verb}{number}" for verb in ("ask", "say") for number in range(KINDS)]
-    words += [f"other{number}" for number in range(32 - len(words))]
+    words += [f"other{number}" for number in range(27 - len(words))]
     raw = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", clean_up_tokenization_spaces=False)
@@ -179,12 +179,13 @@ def run(folder: Path, *, seed: int, updates: int, staleness: int, pause: float) 
         },
         "generation": {"backend": "__main__:make_copying_generator", "max_tokens": 1, "max_context": 64},
         "algorithm": {
+            "advantage": "grpo",
             "prompts_per_step": 8,
             "group_size": 4,
             "async_rollout": staleness > 0,
             "max_staleness": max(1, staleness),
         },
-        "optim": {"lr": 3e-3, "max_tokens_per_microbatch": 512},
+        "optim": {"lr": 1e-2, "max_tokens_per_microbatch": 512},
         "evaluation": {"tasks": 48},
     }
     Trainer(make_config(config)).run()

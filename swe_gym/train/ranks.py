@@ -144,7 +144,7 @@ def on_all_ranks(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate
     """Make a method one that all processes run when rank 0 calls it."""
 
     @functools.wraps(method)
-    def call(self: S, *arguments: P.args, **options: P.kwargs) -> R:
+    def call(self: S, /, *arguments: P.args, **options: P.kwargs) -> R:
         with self.ranks.call(method.__name__, arguments, options):
             return method(self, *arguments, **options)
 
