@@ -314,7 +314,7 @@ class TrainConfig(Frozen):
             )
         if algorithm.async_rollout and algorithm.max_staleness < 1:
             raise ValueError(
-                "algorithm.async_rollout trains on tokens of earlier weights: algorithm.max_staleness must be at least 1"
+                "algorithm.async_rollout trains on tokens of older weights: algorithm.max_staleness must be at least 1"
             )
         if self.run.evaluate_every and self.env.held_out == self.env.train:
             raise ValueError(
