@@ -146,7 +146,7 @@ class Trainer:
     @contextlib.contextmanager
     def _episodes_in_flight(self, train: Collector) -> Iterator[None]:
         """Play training episodes in the background if `async_rollout` is set."""
-        if not self.config.algorithm.async_rollout:
+        if not self.config.algorithm.async_rollout or self._done():
             yield
             return
         with contextlib.closing(AsyncCollector(train, self.config.generation.temperature)) as self._ahead:
