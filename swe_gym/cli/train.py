@@ -1,5 +1,9 @@
 """`swe-gym train`: the reference trainer on a configuration."""
 
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +20,16 @@ def train(
         typer.Argument(metavar="SECTION.FIELD=VALUE", help="Overrides, for example optim.lr=2e-5."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Print the full configuration and exit.")] = False,
+    nproc: Annotated[int, typer.Option("--nproc", min=1, help="Training processes, one per GPU; calls torchrun.")] = 1,
 ) -> None:
     """Train a language model on an environment. Run the same command again to resume."""
     from ..train.config import load_config  # without torch
 
     found = load_config(config, changes or ())
     console = open_console()
+    console.quiet = os.environ.get("RANK", "0") != "0"  # another process of torchrun prints
+    if nproc > 1 and not check:
+        _run_torchrun(nproc, ["train", str(config), *(changes or ())])
     console.print_json(found.model_dump_json())
     if check:
         return
@@ -35,3 +43,11 @@ def train(
     except KeyboardInterrupt:
         console.print("Interrupted. Run the same command to resume from the last checkpoint.")
         raise
+
+
+def _run_torchrun(nproc: int, command: Sequence[str]) -> None:
+    """Replace this process by torchrun, which runs a command of `swe-gym` in several processes."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingDependency("training needs torch: pip install 'swe-gym[train]'")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
+    os.execv(sys.executable, [*torchrun, "-m", "swe_gym", *command])

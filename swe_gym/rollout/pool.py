@@ -281,6 +281,12 @@ class EpisodePool(Generic[Key, AnyJob]):
                 yield from self._abandon_stuck()
             self._on_tick()
 
+    def add(self, keys: Iterable[Key]) -> None:
+        """Queue further keys; from any thread. An idle pool starts them with the next `run`, a stopping one never."""
+        if not self.stopping:
+            self._waiting.extend(keys)
+            self._ended.put(None)
+
     def retry(self, job: AnyJob) -> bool:
         """Schedule another try at a job's key, after a delay. Returns False if there is none left."""
         if job.number > self._retries or self.stopping:

@@ -64,6 +64,7 @@ def sync_weights(
         TrainingStopped: The difference is above the limit: the weights did not arrive.
         PolicyError: The generator failed.
     """
+    learner.gather()
     generator.sync_weights(version)
     conversation = Conversation(template, [{"role": "user", "content": _QUESTION}])
     prompt = conversation.prompt

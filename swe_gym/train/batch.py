@@ -23,8 +23,9 @@ class Row:
     Attributes:
         episode: Number of the episode in its batch.
         token_ids: Token ids, shape (length,).
-        sampled: Mask of the sampled tokens, booleans of shape (length,).
+        sampled: Mask of the sampled tokens to train on, booleans of shape (length,).
         logprobs: Log-probabilities of the sampler, 0 for other tokens, shape (length,).
+        versions: Versions of the weights, -1 for other tokens, shape (length,).
         temperature: Sampling temperature.
     """
 
@@ -32,6 +33,7 @@ class Row:
     token_ids: Tensor
     sampled: Tensor
     logprobs: Tensor
+    versions: Tensor
     temperature: float
 
     def __len__(self) -> int:
@@ -71,11 +73,13 @@ class Batch:
         rows: The segments of all episodes.
         episodes: Episode number of each sampled token, shape (tokens,).
         sampler: Log-probabilities of the sampler, shape (tokens,).
+        versions: Version of the weights that sampled each token, shape (tokens,).
     """
 
     rows: tuple[Row, ...]
     episodes: Tensor
     sampler: Tensor
+    versions: Tensor
 
     @property
     def tokens(self) -> int:
@@ -103,22 +107,28 @@ class Batch:
         return [_pack(*zip(*(chosen[i] for i in group), strict=True)) for group in groups]
 
 
-def make_batch(trajectories: Sequence[Trajectory]) -> Batch:
+def make_batch(trajectories: Sequence[Trajectory], oldest: int = -1) -> Batch:
     """Make a batch of episodes; the number of an episode is its index.
+
+    Args:
+        trajectories: The episodes.
+        oldest: The oldest version of the weights. Tokens of older ones are masked: they are context only.
 
     Raises:
         UsageError: The first token of a segment is sampled.
     """
-    return segments_batch([trajectory.segments for trajectory in trajectories])
+    return segments_batch([trajectory.segments for trajectory in trajectories], oldest)
 
 
-def segments_batch(episodes: Sequence[Sequence[Segment]]) -> Batch:
-    """Make a batch of the segments of each episode."""
-    rows = tuple(_row(number, segment) for number, segments in enumerate(episodes) for segment in segments)
+def segments_batch(episodes: Sequence[Sequence[Segment]], oldest: int = -1) -> Batch:
+    """Make a batch of the segments of each episode, as `make_batch` does."""
+    numbered = [(number, segment) for number, segments in enumerate(episodes) for segment in segments]
+    rows = tuple(_row(number, segment, oldest) for number, segment in numbered if max(segment.versions) >= oldest)
     return Batch(
         rows=rows,
         episodes=_flat([torch.full((len(row),), row.episode) for row in rows], rows, torch.long),
         sampler=_flat([row.logprobs for row in rows], rows, torch.float32),
+        versions=_flat([row.versions for row in rows], rows, torch.long),
     )
 
 
@@ -128,17 +138,19 @@ def _flat(columns: Iterable[Tensor], rows: Iterable[Row], dtype: torch.dtype) ->
     return torch.cat(parts).to(dtype) if parts else torch.zeros(0, dtype=dtype)
 
 
-def _row(episode: int, segment: Segment) -> Row:
+def _row(episode: int, segment: Segment, oldest: int) -> Row:
     """Convert a segment, which `Segment` has validated, to tensors."""
     if segment.loss_mask and segment.loss_mask[0]:
         raise UsageError(
             f"episode {episode}: the first token of a segment is sampled, and no token before it predicts it"
         )
+    versions = torch.tensor(segment.versions, dtype=torch.long)
     return Row(
         episode=episode,
         token_ids=torch.tensor(segment.token_ids, dtype=torch.long),
-        sampled=torch.tensor(segment.loss_mask, dtype=torch.bool),
+        sampled=torch.tensor(segment.loss_mask, dtype=torch.bool) & (versions >= oldest),
         logprobs=torch.tensor(segment.logprobs, dtype=torch.float32),
+        versions=versions,
         temperature=segment.temperature,
     )
 

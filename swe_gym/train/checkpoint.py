@@ -42,7 +42,7 @@ class Checkpoints:
             update: Number of updates made.
             tensors: State dictionaries by name. The states of the global random number generators are added.
             facts: Plain JSON.
-            waiting: Episodes that were played and not trained on yet, as (group, trajectory).
+            waiting: Episodes that were played and not trained on yet, as (number, trajectory).
         """
         target = self._folder / f"{update:08d}"
         partial = target.with_name(f"{target.name}.part")
@@ -51,7 +51,7 @@ class Checkpoints:
         torch.save({**tensors, "torch_rng": torch.get_rng_state()}, partial / "state.pt")
         if torch.cuda.is_available():
             torch.save(torch.cuda.get_rng_state_all(), partial / "cuda_rng.pt")
-        lines = [json.dumps([group, trajectory.model_dump(mode="json")]) for group, trajectory in waiting]
+        lines = [json.dumps([number, trajectory.model_dump(mode="json")]) for number, trajectory in waiting]
         (partial / "waiting.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         (partial / "facts.json").write_text(json.dumps({**facts, "update": update, "random": random_state(random)}))
         (partial / _COMPLETE).touch()
@@ -85,18 +85,19 @@ class Checkpoint:
         if not (folder / _COMPLETE).exists():
             raise UsageError(f"not a complete checkpoint: {folder / _COMPLETE} is missing")
         self.folder = folder
+        self.state = folder / "state.pt"
         self.facts: State = json.loads((folder / "facts.json").read_text())
         self.update: int = self.facts["update"]
 
     def tensors(self) -> State:
         """Return the state dictionaries."""
-        state: State = torch.load(self.folder / "state.pt", map_location="cpu", weights_only=True)
+        state: State = torch.load(self.state, map_location="cpu", weights_only=True, mmap=True)
         return state
 
     def waiting(self) -> list[tuple[int, Trajectory]]:
         """Return the episodes that were played and not trained on yet."""
         lines = (self.folder / "waiting.jsonl").read_text(encoding="utf-8").splitlines()
-        return [(group, Trajectory.model_validate(row)) for group, row in map(json.loads, lines)]
+        return [(number, Trajectory.model_validate(row)) for number, row in map(json.loads, lines)]
 
     def restore_random(self, state: State) -> None:
         """Restore the global random number generators of Python and PyTorch; `state` is `tensors()`."""

@@ -1,4 +1,7 @@
-"""Plays the episodes of one update, many at once. Episodes that the infrastructure loses are reported and left out."""
+"""Plays episodes, many at once: those of one update, or an evaluation.
+
+Episodes that the infrastructure loses are reported and left out.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import gymnasium
 
@@ -33,6 +36,9 @@ GRACE = 1.0
 MakePolicy = Callable[[gymnasium.Env[str, str]], Policy | AgentPlayer]
 
 _PARTS = ("start", "tools", "grading", "policy")
+ACTIVITIES = (*_PARTS, "rest", "lost")
+"""What the threads of episodes do; names in `Played.seconds`."""
+
 _NOT_PLAYED = Failure("Cancelled", "reset", "cancelled before it started", retry=False, counts=False)
 
 
@@ -68,6 +74,18 @@ class Played:
     lost: tuple[str, ...]
     seconds: dict[str, float]
 
+    @classmethod
+    def of(cls, ends: Iterable[tuple[Slot, Trajectory | Failure]], seconds: dict[str, float]) -> Played:
+        """Return how the episodes of slots ended."""
+        found = list(ends)
+        good = [(slot.group, end) for slot, end in found if isinstance(end, Trajectory)]
+        return cls(
+            trajectories=tuple(trajectory for _, trajectory in good),
+            groups=tuple(group for group, _ in good),
+            lost=tuple(_told(end) for _, end in found if isinstance(end, Failure)),
+            seconds=seconds,
+        )
+
     def keep(self, where: Sequence[bool]) -> Played:
         """Return the episodes for which `where` is true."""
         chosen = [index for index, kept in enumerate(where) if kept]
@@ -78,7 +96,7 @@ class Played:
         )
 
 
-class _Episode(EpisodeJob[int]):
+class Episode(EpisodeJob[int]):
     """One try at the episode of a slot; the key is the slot's index."""
 
     data: _EpisodeWork | None = None
@@ -107,15 +125,15 @@ class _EpisodeWork(NamedTuple):
     slot: Slot
     losses: tuple[Trajectory, ...]
 
-    def make(self, link: Link) -> _Episode:
+    def make(self, link: Link) -> Episode:
         """Make the episode on a node."""
         return self.episode(lambda _env: HostedPolicy(link), list(self.losses))
 
-    def episode(self, policy: MakePolicy, losses: list[Trajectory]) -> _Episode:
+    def episode(self, policy: MakePolicy, losses: list[Trajectory]) -> Episode:
         """Make the episode with a policy."""
         env = make_env(self.config, self.options)
         task_id, seed = self.slot.task_id, self.slot.seed
-        episode = _Episode(self.place, self.number, env, policy, task_id=task_id, seed=seed, losses=losses)
+        episode = Episode(self.place, self.number, env, policy, task_id=task_id, seed=seed, losses=losses)
         episode.data = self
         return episode
 
@@ -152,11 +170,12 @@ class Collector:
         self._open = contextlib.ExitStack()
         self._executor = self._open.enter_context(open_executor(config.executor, config.executor_options))
         self.task_ids: Sequence[str] = _swe_env(self._first).source.ids()
-        self._pool: EpisodePool[int, _Episode] | None = None
+        self.workers = config.workers
+        self._pool: EpisodePool[int, Episode] | None = None
         self._closed = False
 
     def play(self, slots: Sequence[Slot], *, temperature: float) -> Played:
-        """Play an episode for each slot, `config.workers` at once. Lost episodes are retried once.
+        """Play an episode for each slot, `env.workers` at once. Lost episodes are retried once.
 
         After an error or Ctrl-C, running episodes have `GRACE` seconds to end.
 
@@ -166,34 +185,34 @@ class Collector:
         started = time.monotonic()
         losses: list[list[Trajectory]] = [[] for _ in slots]
         ends: list[Trajectory | Failure] = [_NOT_PLAYED for _ in slots]
-        seconds = dict.fromkeys((*_PARTS, "rest", "lost"), 0.0)
+        seconds = dict.fromkeys(ACTIVITIES, 0.0)
 
-        def make(index: int, number: int) -> _Episode:
-            slot = slots[index]
-            policy = functools.partial(self._policy, seed=slot.seed, temperature=temperature)
-            work = _EpisodeWork(self._config, self._options, index, number, slot, tuple(losses[index]))
-            return work.episode(policy, losses[index])
+        def make(index: int, number: int) -> Episode:
+            return self.episode(index, number, slots[index], losses[index], temperature)
 
-        how: dict[str, Any] = {"workers": self._config.workers, "retries": 1, "grace": GRACE}
-        with EpisodePool(make, executor=self._executor, **how) as self._pool:
+        with self.pool(make) as self._pool:
             if self._closed:
                 self._pool.cancel("closed")
             for episode in self._pool.run(range(len(slots))):
                 record, failure = episode.outcome()
                 ends[episode.key] = failure or record.without_oracle()
-                for part, spent in _parts(episode, record if failure is None else None).items():
+                for part, spent in activities(episode, record if failure is None else None).items():
                     seconds[part] += spent
                 if failure is not None and failure.retry:
                     self._pool.retry(episode)
         wall = time.monotonic() - started
-        seconds["idle"] = max(0.0, min(self._config.workers, len(slots)) * wall - sum(seconds.values()))
-        good = [(slot.group, end) for slot, end in zip(slots, ends, strict=True) if isinstance(end, Trajectory)]
-        return Played(
-            trajectories=tuple(trajectory for _, trajectory in good),
-            groups=tuple(group for group, _ in good),
-            lost=tuple(_told(end) for end in ends if isinstance(end, Failure)),
-            seconds={"all": wall, **seconds},
-        )
+        seconds["idle"] = max(0.0, min(self.workers, len(slots)) * wall - sum(seconds.values()))
+        return Played.of(zip(slots, ends, strict=True), {"all": wall, **seconds})
+
+    def pool(self, make: Callable[[int, int], Episode]) -> EpisodePool[int, Episode]:
+        """Return a pool of `config.workers` threads that retries a lost episode once."""
+        return EpisodePool(make, workers=self.workers, retries=1, grace=GRACE, executor=self._executor)
+
+    def episode(self, key: int, number: int, slot: Slot, losses: list[Trajectory], temperature: float) -> Episode:
+        """Return a try at the episode of a slot. Earlier tries have left their losses in `losses`."""
+        policy = functools.partial(self._policy, seed=slot.seed, temperature=temperature)
+        work = _EpisodeWork(self._config, self._options, key, number, slot, tuple(losses))
+        return work.episode(policy, losses)
 
     def _policy(self, env: gymnasium.Env[str, str], seed: int, temperature: float) -> TokenPolicy | AgentPlayer:
         if self._agent is not None:
@@ -226,8 +245,8 @@ class Collector:
         self._first.close()
 
 
-def _parts(episode: _Episode, record: Trajectory | None) -> dict[str, float]:
-    """Return what the thread of an ended try did, in seconds. `record` is None if the try does not count."""
+def activities(episode: Episode, record: Trajectory | None) -> dict[str, float]:
+    """Return the seconds of an ended try's thread by activity. `record` is None if the try does not count."""
     if record is None:
         return {"lost": episode.seconds}
     parts = {name: record.seconds.get(name, 0.0) for name in _PARTS}

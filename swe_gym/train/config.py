@@ -182,8 +182,9 @@ class AlgorithmConfig(Frozen):
         value_clip: Value clip range. 0 disables clipping.
         whiten: Whiten the advantages of "gae" over the batch.
         zero_variance_groups: "drop" or "keep" groups whose rewards are all equal.
-        async_rollout: Collect the next batch while training on this one, one update off-policy.
-        max_staleness: Maximum age of sampled tokens, in updates. Older episodes are dropped.
+        async_rollout: Play episodes while training. Slow ones stay in flight over several updates.
+        max_staleness: Maximum age of sampled tokens, in updates. Older ones are masked. With `async_rollout`, up to
+            (max_staleness + 1) * prompts_per_step groups are in flight.
     """
 
     advantage: Literal["rloo", "grpo", "dr_grpo", "reinforce++", "gae"] = "rloo"
@@ -321,7 +322,7 @@ class TrainConfig(Frozen):
             )
         if algorithm.async_rollout and algorithm.max_staleness < 1:
             raise ValueError(
-                "algorithm.async_rollout runs one update behind: algorithm.max_staleness must be at least 1"
+                "algorithm.async_rollout trains on tokens of older weights: algorithm.max_staleness must be at least 1"
             )
         if self.run.evaluate_every and self.env.held_out == self.env.train:
             raise ValueError(

@@ -6,15 +6,18 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from .batch import Batch, Pack
 from .config import AlgorithmConfig, OptimConfig
 from .losses import kl, policy_loss, token_weights, truncated_importance, value_loss
 from .model import PolicyModel
+from .ranks import Ranks, on_all_ranks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,28 +64,48 @@ class Learner:
         optim: Settings of the optimizer.
         algorithm: Settings of the loss.
         reference: Frozen model of the KL penalty.
+        ranks: The processes that compute together; by default this one alone. All make a learner of the same model.
+        copy: Unsharded copy of a sharded model, which `gather` fills; in rank 0.
 
     Attributes:
+        ranks: As in the arguments.
         seconds: Wall-clock seconds of "forward", "backward" and "step" since the caller reset them.
         steps: Number of optimizer steps.
     """
 
     def __init__(
-        self, model: PolicyModel, optim: OptimConfig, algorithm: AlgorithmConfig, reference: PolicyModel | None = None
+        self,
+        model: PolicyModel,
+        optim: OptimConfig,
+        algorithm: AlgorithmConfig,
+        reference: PolicyModel | None = None,
+        ranks: Ranks | None = None,
+        copy: PolicyModel | None = None,
     ) -> None:
-        self.model, self._reference = model, reference
-        self._optim, self._algorithm = optim, algorithm
-        head = [] if model.value is None else list(model.value.parameters())
-        body = [weight for weight in model.lm.parameters() if weight.requires_grad]
+        self.model, self._reference, self._copy = model, reference, copy
+        self.ranks = ranks or Ranks()
+        self._algorithm = algorithm
+        self._device = self.ranks.device or next(model.parameters()).device
+        self.seconds = {"forward": 0.0, "backward": 0.0, "step": 0.0}
+        self._start(optim)
+
+    def _start(self, optim: OptimConfig) -> None:
+        head = [] if self.model.value is None else list(self.model.value.parameters())
+        body = [weight for weight in self.model.lm.parameters() if weight.requires_grad]
         groups: list[dict[str, Any]] = [{"params": body, "lr": optim.lr, "base_lr": optim.lr}]
         if head:
             groups.append({"params": head, "lr": optim.value_lr, "base_lr": optim.value_lr})
         self.optimizer = torch.optim.AdamW(groups, betas=optim.betas, eps=optim.eps, weight_decay=optim.weight_decay)
+        self._optim = optim
         self._weights = [*body, *head]
-        self._device = self._weights[0].device
         self.steps = 0
-        self.seconds = {"forward": 0.0, "backward": 0.0, "step": 0.0}
 
+    @on_all_ranks
+    def restart(self, optim: OptimConfig) -> None:
+        """Start over with a new optimizer; the weights stay."""
+        self._start(optim)
+
+    @on_all_ranks
     def compute_logprobs(self, batch: Batch) -> OldLogprobs:
         """Run the model and the reference on a batch, without gradient."""
         started = time.monotonic()
@@ -90,17 +113,22 @@ class Learner:
         logprobs, values = torch.zeros(batch.tokens), torch.zeros(batch.tokens)
         reference = None if self._reference is None else torch.zeros(batch.tokens)
         with torch.no_grad():
-            for pack in batch.packs(self._optim.max_tokens_per_microbatch):
+            for pack, counts in self.ranks.share(batch.packs(self._optim.max_tokens_per_microbatch)):
                 here = pack.to(self._device)
                 out = self.model(here)
+                frozen = None if self._reference is None else self._reference(here).logprobs.cpu()
+                if not counts:
+                    continue
                 logprobs[pack.index] = out.logprobs.cpu()
                 if out.values is not None:
                     values[pack.index] = out.values.cpu()
-                if reference is not None and self._reference is not None:
-                    reference[pack.index] = self._reference(here).logprobs.cpu()
+                if reference is not None and frozen is not None:
+                    reference[pack.index] = frozen
+        self.ranks.add_up(logprobs, values, reference)
         self.seconds["forward"] += time.monotonic() - started
         return OldLogprobs(logprobs, None if self.model.value is None else values, reference)
 
+    @on_all_ranks
     def learn(self, batch: Batch, old: OldLogprobs, targets: Targets, draw: torch.Generator) -> dict[str, Any]:
         """Take the optimizer steps of one update.
 
@@ -141,9 +169,11 @@ class Learner:
         weights[part] = token_weights(batch.episodes[part], self._algorithm.loss_agg, length=length)
         facts: dict[str, float] = {}
         self.optimizer.zero_grad(set_to_none=True)
-        for pack in batch.packs(self._optim.max_tokens_per_microbatch, part):
-            for name, value in self._backward(batch, pack, weights, old, targets).items():
+        for pack, counts in self.ranks.share(batch.packs(self._optim.max_tokens_per_microbatch, part)):
+            counted = weights if counts else torch.zeros_like(weights)
+            for name, value in self._backward(batch, pack, counted, old, targets).items():
                 facts[name] = facts.get(name, 0.0) + value
+        facts = self.ranks.totals(facts)
         facts["grad_norm"] = self._apply()
         return facts
 
@@ -187,7 +217,7 @@ class Learner:
             facts["value_loss"] = float(error.detach())
             loss = loss + algorithm.value_coef * error
         started = time.monotonic()
-        loss.backward()
+        (loss * self.ranks.size).backward()  # FSDP averages the gradients of the processes
         self.seconds["backward"] += time.monotonic() - started
         facts["loss"] = float(loss.detach())
         return facts
@@ -199,7 +229,8 @@ class Learner:
             The gradient norm before clipping.
         """
         started = time.monotonic()
-        norm = float(torch.nn.utils.clip_grad_norm_(self._weights, self._optim.max_grad_norm))
+        clipped: Any = torch.nn.utils.clip_grad_norm_(self._weights, self._optim.max_grad_norm)
+        norm = float(clipped.full_tensor() if self.ranks.size > 1 else clipped)
         if math.isfinite(norm):
             share = min(1.0, (self.steps + 1) / self._optim.warmup_steps) if self._optim.warmup_steps else 1.0
             for group in self.optimizer.param_groups:
@@ -210,6 +241,7 @@ class Learner:
         self.seconds["step"] += time.monotonic() - started
         return norm
 
+    @on_all_ranks
     def imitate(self, batch: Batch) -> dict[str, float]:
         """Take one step of supervised learning on the batch's sampled tokens.
 
@@ -219,20 +251,58 @@ class Learner:
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        for pack in batch.packs(self._optim.max_tokens_per_microbatch):
-            loss = -self.model(pack.to(self._device)).logprobs.sum() / batch.tokens
-            loss.backward()
+        for pack, counts in self.ranks.share(batch.packs(self._optim.max_tokens_per_microbatch)):
+            loss = -self.model(pack.to(self._device)).logprobs.sum() / batch.tokens * counts
+            (loss * self.ranks.size).backward()
             total += float(loss.detach())
-        return {"loss": total, "grad_norm": self._apply()}
+        return {**self.ranks.totals({"loss": total}), "grad_norm": self._apply()}
 
+    @on_all_ranks
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: trained weights, optimizer and step count."""
+        """Return the state for a checkpoint: trained weights, optimizer and step count, none of it sharded."""
         trained = {name for name, weight in self.model.named_parameters() if weight.requires_grad}
         weights = {name: value for name, value in self.model.state_dict().items() if name in trained}
-        return {"model": weights, "optimizer": self.optimizer.state_dict(), "steps": torch.tensor(self.steps)}
+        state = {"model": weights, "optimizer": self.optimizer.state_dict(), "steps": torch.tensor(self.steps)}
+        return tree_map(self.ranks.whole, state) if self.ranks.size > 1 else state
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        self.model.load_state_dict(state["model"], strict=False)
-        self.optimizer.load_state_dict(state["optimizer"])
+    @on_all_ranks
+    def load(self, path: Path) -> None:
+        """Restore what `state` returned from a file of `torch.save`."""
+        state = self._read(path)
+        self._load(self.model, state["model"])
+        optimizer = state["optimizer"]
+        for index, values in optimizer["state"].items():
+            weight = self._weights[index]
+            optimizer["state"][index] = {name: self.ranks.spread(value, weight) for name, value in values.items()}
+        self.optimizer.load_state_dict(optimizer)
         self.steps = int(state["steps"])
+
+    @on_all_ranks
+    def load_reference(self, path: Path) -> None:
+        """Load weights into the reference of the KL penalty."""
+        if self._reference is not None:
+            self._load(self._reference, self._read(path))
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        several = self.ranks.size > 1  # each reads its part only
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=several)
+        return state
+
+    def _load(self, model: PolicyModel, weights: dict[str, Tensor]) -> None:
+        own = model.state_dict()
+        parts = {name: self.ranks.spread(weight, own.get(name)) for name, weight in weights.items()}
+        model.load_state_dict(parts, strict=False)
+
+    @on_all_ranks
+    def gather(self) -> None:
+        """Copy sharded weights to the unsharded copy. Does nothing in one process."""
+        if self.ranks.size > 1:
+            copies = {} if self._copy is None else self._copy.state_dict()
+            for name, value in self.model.state_dict().items():
+                whole = self.ranks.whole(value)
+                if name in copies:
+                    copies[name].copy_(whole)
+
+    def whole_model(self) -> PolicyModel:
+        """Return the model that generators read and that is exported: a sharded model's copy, after `gather`."""
+        return self.model if self._copy is None else self._copy

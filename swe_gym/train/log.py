@@ -31,12 +31,13 @@ class Log:
         self.path = folder / "log.jsonl"
         self.trackers = list(trackers)
 
-    def truncate(self, update: int) -> None:
-        """Remove events after an update, so that a resumed run logs no update twice."""
+    def truncate(self, update: int) -> list[JsonObject]:
+        """Remove and return the events after an update, so that a resumed run logs no update twice."""
         if not self.path.exists():
-            return
-        kept = (line for _, line in whole_lines(self.path) if json.loads(line).get("update", 0) <= update)
-        write_text(self.path, b"".join(kept).decode())
+            return []
+        lines = [(json.loads(line), line) for _, line in whole_lines(self.path)]
+        write_text(self.path, b"".join(line for event, line in lines if event.get("update", 0) <= update).decode())
+        return [event for event, _ in lines if event.get("update", 0) > update]
 
     def add(self, event: str, update: int, **metrics: Any) -> None:
         """Append an event. Numbers that are not finite become strings."""

@@ -1,6 +1,5 @@
 """The training loop: roll out, evaluate, update, sync the weights, repeat."""
 
-import concurrent.futures
 import contextlib
 import logging
 import time
@@ -13,14 +12,16 @@ from ..atomic import write_text
 from ..rollout.tokens import ChatTemplate
 from ..trajectories.run_folder import LOCK, take_lock
 from .agreement import TrainingStopped, sync_weights
+from .async_collect import AsyncCollector
 from .checkpoint import Checkpoints
-from .collect import Collector, Played, Slot
+from .collect import Collector, Played
 from .config import TrainConfig
 from .evaluate import check_tasks, evaluation_slots, summarize
 from .generators import TrainGenerator, make_generator
-from .learner import Learner
-from .loading import load_policy, load_tokenizer, seed_everything
+from .loading import load_learner, load_tokenizer, seed_everything
 from .log import Log
+from .ranks import Ranks, open_ranks
+from .sampler import Sampler
 from .sft import run_sft
 from .state import RunState, check_folder
 from .trackers import make_tracker
@@ -37,14 +38,16 @@ class Trainer:
 
     Args:
         config: The configuration.
+        ranks: The processes that train; by default this one alone.
 
     Raises:
         UsageError: The run folder holds a run of another configuration, or the configuration names something missing.
         MissingDependency: transformers or vLLM is not installed.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, ranks: Ranks | None = None) -> None:
         self.config = config
+        self._ranks = ranks or Ranks()
         self.folder = Path(config.run.output)
         self.checkpoints = Checkpoints(self.folder, config.run.keep)
         check_folder(self.folder, self.checkpoints, config)
@@ -59,7 +62,9 @@ class Trainer:
             self.log.close(failed=True)
             raise
         self.state = RunState(config.run.seed)
-        self._generator: TrainGenerator | None = None
+        self._generator: Sampler | None = None
+        self._ahead: AsyncCollector | None = None
+        self._repeated: dict[int, list[int]] = {}  # update -> its groups, for updates after the checkpoint
 
     def _load_model(self) -> None:
         config = self.config
@@ -67,11 +72,8 @@ class Trainer:
         torch.set_float32_matmul_precision(config.model.matmul_precision)
         self.tokenizer = load_tokenizer(config.model.path)
         self.template = ChatTemplate(self.tokenizer)
-        self.model = load_policy(config.model)
-        self.model.check()
-        penalized = config.algorithm.kl_coef > 0
-        self._reference = load_policy(config.model).requires_grad_(False).eval() if penalized else None
-        self.learner = Learner(self.model, config.optim, config.algorithm, self._reference)
+        self.learner = load_learner(config, self._ranks)
+        self.model = self.learner.whole_model()
 
     def run(self) -> None:
         """Train to the end. A killed run resumes with the next call.
@@ -99,27 +101,33 @@ class Trainer:
 
     def _train(self) -> None:
         resumed = self.state.resume(self.checkpoints, self.learner)
-        self.log.truncate(self.state.update if resumed else -1)
+        removed = self.log.truncate(self.state.update if resumed else -1)
         if resumed:
             logger.info("resuming %s after update %d", self.folder, self.state.update)
-        if not resumed:
+            self._repeated = {line["update"]: line["groups"] for line in removed if "groups" in line}
+        else:
             (self.folder / REFERENCE).unlink(missing_ok=True)  # left by a run without a checkpoint
             self._sft()
-        self._load_reference()
-        generator = self._generator = make_generator(self.config.generation, self.model, self.tokenizer)
+        if self.config.algorithm.kl_coef > 0 and (self.folder / REFERENCE).exists():
+            self.learner.load_reference(self.folder / REFERENCE)
+        generator = self._generator = Sampler(make_generator(self.config.generation, self.model, self.tokenizer))
         with self._collectors(generator) as (train, held_out):
             self._sync_weights(generator)
             if not resumed:
                 self._evaluate(held_out)
                 self._save()
+            with self._episodes_in_flight(train):
+                self._loop(train, held_out, generator)
+
+    def _loop(self, train: Collector, held_out: Collector, generator: Sampler) -> None:
+        done = self._done()
+        while not done:
+            self._update(train, generator)
+            if self.config.run.evaluate_every and self.state.update % self.config.run.evaluate_every == 0:
+                self._evaluate(held_out)
             done = self._done()
-            while not done:
-                self._update(train, generator)
-                if self.config.run.evaluate_every and self.state.update % self.config.run.evaluate_every == 0:
-                    self._evaluate(held_out)
-                done = self._done()
-                if done or self.state.update % self.config.run.checkpoint_every == 0:
-                    self._save()
+            if done or self.state.update % self.config.run.checkpoint_every == 0:
+                self._save()
 
     def _done(self) -> bool:
         limit = self.config.run.minutes
@@ -135,79 +143,75 @@ class Trainer:
             with contextlib.closing(Collector(*parts, self.config.env.held_out)) as held_out:
                 yield train, held_out
 
+    @contextlib.contextmanager
+    def _episodes_in_flight(self, train: Collector) -> Iterator[None]:
+        """Play training episodes in the background if `async_rollout` is set."""
+        if not self.config.algorithm.async_rollout or self._done():
+            yield
+            return
+        with contextlib.closing(AsyncCollector(train, self.config.generation.temperature)) as self._ahead:
+            slots, ends = zip(*self.state.in_flight, strict=True) if self.state.in_flight else ((), ())
+            if slots:
+                finished = sum(end is not None for end in ends)
+                self.log.add("resume", self.state.update, restarted=len(slots) - finished, finished=finished)
+            self._ahead.add(slots, ends)
+            yield
+
     def _sft(self) -> None:
         """Fine-tune, and keep the result as the reference of the KL penalty: a resumed run has no other copy."""
-        trained = run_sft(self.config, self.model, self.template, self.tokenizer.eos_token_id, self.log)
-        if trained and self._reference is not None:
+        trained = run_sft(self.config, self.learner, self.template, self.tokenizer.eos_token_id, self.log)
+        if trained and self.config.algorithm.kl_coef > 0:
             partial = self.folder / "reference.part"
             torch.save(self.learner.state()["model"], partial)
             partial.replace(self.folder / REFERENCE)
 
-    def _load_reference(self) -> None:
-        path = self.folder / REFERENCE
-        if self._reference is not None and path.exists():
-            self._reference.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=False)
-
-    def _sync_weights(self, generator: TrainGenerator) -> float:
+    def _sync_weights(self, generator: Sampler) -> float:
         limit = self.config.generation.max_logprob_diff
         return sync_weights(generator, self.learner, self.template, version=self.state.update, limit=limit)
 
-    def _update(self, train: Collector, generator: TrainGenerator) -> None:
-        started = time.monotonic()
-        self.learner.seconds = dict.fromkeys(self.learner.seconds, 0.0)
-        played = self.state.pending or self._collect(train)
+    def _update(self, train: Collector, generator: Sampler) -> None:
+        started, busy = time.monotonic(), generator.busy_seconds()
+        self.learner.seconds.update(dict.fromkeys(self.learner.seconds, 0.0))
+        played = self._collect(train)
         waited = time.monotonic() - started
-        with self._prefetch(train) as following:
-            metrics = make_update(played, self.learner, self.config, self.state)
-            waiting = time.monotonic()
-            self.state.pending = following.result() if following is not None else None
-            waited += time.monotonic() - waiting
+        metrics = make_update(played, self.learner, self.config, self.state)
         self.state.update += 1
         learning = dict(self.learner.seconds)  # without the forward pass of the weight-sync check
         syncing = time.monotonic()
         metrics["sync_logprob_diff"] = self._sync_weights(generator)
+        whole = time.monotonic() - started
+        metrics["rollout_idle_frac"] = max(0.0, 1 - (generator.busy_seconds() - busy) / whole)
+        metrics["train_idle_frac"] = waited / whole
+        if self._ahead is not None:
+            metrics["groups"] = sorted(set(played.groups))
         metrics["seconds"] = {
             **played.seconds,
             **learning,
             "waited": waited,
             "weight_sync": time.monotonic() - syncing,
-            "update": time.monotonic() - started,
+            "update": whole,
         }
         self.log.add("update", self.state.update, minutes=self.state.minutes, **metrics)
 
-    @contextlib.contextmanager
-    def _prefetch(self, train: Collector) -> Iterator[concurrent.futures.Future[Played] | None]:
-        """Collect the next batch in a thread if `async_rollout` is set. An error does not wait for it."""
-        if not self.config.algorithm.async_rollout:
-            yield None
-            return
-        thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="next-batch")
-        try:
-            yield thread.submit(self._collect, train)
-        except BaseException:
-            train.close()
-            raise
-        finally:
-            thread.shutdown(wait=False, cancel_futures=True)
-
     def _collect(self, train: Collector) -> Played:
-        """Run the episodes of one update.
+        """Return the episodes of one update: play them, or take groups that are complete.
 
         Raises:
             TrainingStopped: Too many of them were lost.
         """
-        algorithm, draw = self.config.algorithm, self.state.tasks
-        tasks = [train.task_ids[draw.randrange(len(train.task_ids))] for _ in range(algorithm.prompts_per_step)]
-        slots = [
-            Slot(task_id, group, draw.getrandbits(31))
-            for group, task_id in enumerate(tasks)
-            for _ in range(algorithm.group_size)
-        ]
-        played = train.play(slots, temperature=self.config.generation.temperature)
-        if len(played.lost) > self.config.run.max_failed * len(slots):
+        algorithm = self.config.algorithm
+        groups, size = algorithm.prompts_per_step, algorithm.group_size
+        if self._ahead is None:
+            slots = self.state.draw(train.task_ids, groups, size)
+            played = train.play(slots, temperature=self.config.generation.temperature)
+        else:
+            missing = groups * (algorithm.max_staleness + 1) - self._ahead.groups
+            self._ahead.add(self.state.draw(train.task_ids, missing, size))
+            played = self._ahead.take(groups, self._repeated.pop(self.state.update + 1, ()))
+        if len(played.lost) > self.config.run.max_failed * groups * size:
             raise TrainingStopped(
-                f"update {self.state.update + 1}: the infrastructure lost {len(played.lost)} of {len(slots)} episodes, "
-                f"more than run.max_failed allows; the first failure: {played.lost[0]}"
+                f"update {self.state.update + 1}: the infrastructure lost {len(played.lost)} of {groups * size} "
+                f"episodes, more than run.max_failed allows; the first failure: {played.lost[0]}"
             )
         return played
 
@@ -223,6 +227,7 @@ class Trainer:
 
     def _save(self) -> None:
         started = time.monotonic()
+        self.state.in_flight = self._ahead.in_flight() if self._ahead is not None else []
         self.state.save(self.checkpoints, self.learner)
         seconds = time.monotonic() - started
         self.log.add("checkpoint", self.state.update, minutes=self.state.minutes, seconds=seconds)
@@ -230,6 +235,8 @@ class Trainer:
 
 def train(config: TrainConfig) -> Path:
     """Run a configuration to its end and export the model.
+
+    Started by torchrun, all processes call it: the first runs the training, the others compute with it.
 
     Returns:
         The Hugging Face folder of the trained model.
@@ -239,8 +246,12 @@ def train(config: TrainConfig) -> Path:
         TrainingStopped: Training cannot continue.
         PolicyError: The generator failed.
     """
-    trainer = Trainer(config)
-    trainer.run()
-    folder = trainer.folder / "model"
+    folder = Path(config.run.output) / "model"
+    with open_ranks(config.model) as ranks:
+        if ranks.rank > 0:
+            ranks.follow(load_learner(config, ranks))
+            return folder
+        trainer = Trainer(config, ranks)
+        trainer.run()
     trainer.export(folder)
     return folder

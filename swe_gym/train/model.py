@@ -1,9 +1,9 @@
 """The model: a causal language model of Hugging Face with an optional value head."""
 
 import copy
-import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,7 @@ MAX_PACKING_GAP = 0.1
 """Largest mean difference of log-probabilities between a packed row and a single one."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TokenOutputs:
+class TokenOutputs(NamedTuple):
     """The outputs of a model for sampled tokens.
 
     Attributes:
@@ -78,6 +77,11 @@ class PolicyModel(nn.Module):
             empty = states.new_zeros(0, dtype=torch.float32)
             return TokenOutputs(empty, empty, values)
         return TokenOutputs(torch.cat(logprobs), torch.cat(entropy), values)
+
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        """The layers of the decoder."""
+        return next((list(one) for one in self.lm.get_decoder().modules() if isinstance(one, nn.ModuleList)), [])
 
     def check(self) -> None:
         """Check that packed rows give the same log-probabilities as single rows.

@@ -23,7 +23,6 @@ from .config import EnvConfig, SFTConfig, TrainConfig
 from .demonstrate import agent_demonstrations
 from .learner import Learner
 from .log import Log
-from .model import PolicyModel
 
 
 class PromptFormat(NamedTuple):
@@ -52,13 +51,13 @@ class PromptFormat(NamedTuple):
             env.close()
 
 
-def run_sft(config: TrainConfig, model: PolicyModel, template: ChatTemplate, end: int, log: Log) -> bool:
+def run_sft(config: TrainConfig, learner: Learner, template: ChatTemplate, end: int, log: Log) -> bool:
     """Fine-tune a model as `config.sft` says.
 
     Args:
         config: The configuration of the run.
-        model: The model.
-        template: Its chat template.
+        learner: The learner. Its optimizer starts over.
+        template: The model's chat template.
         end: The token that ends an answer.
         log: Log of the run.
 
@@ -86,8 +85,9 @@ def run_sft(config: TrainConfig, model: PolicyModel, template: ChatTemplate, end
     tasks = len({one.task_id for one in fitting})
     log.add("demonstrations", 0, episodes=len(fitting), tasks=tasks, too_long=len(episodes) - len(fitting))
     optim = config.optim.model_copy(update={"lr": sft.lr, "warmup_steps": 0})
-    learner = Learner(model, optim, config.algorithm)  # with an optimizer state of its own
+    learner.restart(optim)
     imitate(learner, fitting, sft, log, config.run.seed)
+    learner.restart(config.optim)
     return True
 
 

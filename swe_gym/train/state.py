@@ -3,15 +3,19 @@
 import json
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from ..errors import UsageError
+from ..rollout.progress import Failure
 from ..trajectories.run_folder import differences
+from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject
+from .async_collect import End
 from .checkpoint import Checkpoints, random_state, set_random_state
-from .collect import Played
+from .collect import Slot
 from .config import TrainConfig, stored_config
 from .learner import Learner
 
@@ -24,16 +28,17 @@ class RunState:
 
     Attributes:
         update: Number of updates made.
+        drawn: Number of groups drawn.
         tasks: Random number generator that draws tasks and seeds.
         shuffle: Random number generator that draws minibatches.
-        pending: Episodes that were played and not trained on yet.
+        in_flight: Episodes that were drawn and not trained on when the run was saved, and how they ended.
     """
 
     def __init__(self, seed: int) -> None:
-        self.update = 0
+        self.update = self.drawn = 0
         self.tasks = random.Random(seed)
         self.shuffle = torch.Generator().manual_seed(seed)
-        self.pending: Played | None = None
+        self.in_flight: list[tuple[Slot, End]] = []
         self._minutes_before = 0.0
         self._started = time.monotonic()
 
@@ -42,19 +47,30 @@ class RunState:
         """Wall-clock minutes, over all resumes."""
         return self._minutes_before + (time.monotonic() - self._started) / 60
 
+    def draw(self, task_ids: Sequence[str], groups: int, size: int) -> list[Slot]:
+        """Draw the episodes of groups: a task each, and a seed for each episode."""
+        tasks = [task_ids[self.tasks.randrange(len(task_ids))] for _ in range(groups)]
+        first, self.drawn = self.drawn, self.drawn + groups
+        return [
+            Slot(task_id, group, self.tasks.getrandbits(31))
+            for group, task_id in enumerate(tasks, first)
+            for _ in range(size)
+        ]
+
     def save(self, checkpoints: Checkpoints, learner: Learner) -> None:
         """Write a checkpoint."""
-        pending = self.pending
+        ends = [end for _, end in self.in_flight]
         checkpoints.save(
             self.update,
             tensors={**learner.state(), "shuffle": self.shuffle.get_state()},
             facts={
                 "cursor": random_state(self.tasks),
                 "minutes": self.minutes,
-                "waiting_seconds": pending.seconds if pending else None,
-                "lost": list(pending.lost) if pending else [],
+                "drawn": self.drawn,
+                "in_flight": [slot for slot, _ in self.in_flight],
+                "lost": [[index, *end] for index, end in enumerate(ends) if isinstance(end, Failure)],
             },
-            waiting=list(zip(pending.groups, pending.trajectories, strict=True)) if pending else (),
+            waiting=[(index, end) for index, end in enumerate(ends) if isinstance(end, Trajectory)],
         )
 
     def resume(self, checkpoints: Checkpoints, learner: Learner) -> bool:
@@ -67,17 +83,13 @@ class RunState:
         if checkpoint is None:
             return False
         tensors, facts = checkpoint.tensors(), checkpoint.facts
-        learner.load(tensors)
+        learner.load(checkpoint.state)
         self.shuffle.set_state(tensors["shuffle"])
         set_random_state(facts["cursor"], self.tasks)
-        if facts["waiting_seconds"] is not None:
-            rows = checkpoint.waiting()
-            self.pending = Played(
-                trajectories=tuple(trajectory for _, trajectory in rows),
-                groups=tuple(group for group, _ in rows),
-                lost=tuple(facts["lost"]),
-                seconds=facts["waiting_seconds"],
-            )
+        self.drawn = facts["drawn"]
+        ends: dict[int, End] = dict(checkpoint.waiting())
+        ends |= {index: Failure(*fields) for index, *fields in facts["lost"]}
+        self.in_flight = [(Slot(*slot), ends.get(index)) for index, slot in enumerate(facts["in_flight"])]
         checkpoint.restore_random(tensors)
         self.update = checkpoint.update
         self._minutes_before = facts["minutes"]

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject
 from .advantages import estimator, explained_variance, gae, nonzero_variance, whiten
 from .agreement import check_logprob_diff, mismatch
@@ -25,23 +26,24 @@ def make_update(played: Played, learner: Learner, config: TrainConfig, state: Ru
         TrainingStopped: Sampler and trainer differ by more than `generation.max_logprob_diff`.
     """
     algorithm = config.algorithm
+    oldest = state.update - algorithm.max_staleness
     metrics = rollout_metrics(played)
-    fresh = _is_fresh(played, state.update, algorithm.max_staleness)
-    metrics["stale"] = fresh.count(False)
-    played = played.keep(fresh)
+    metrics["stale"] = sum(_newest(one, state.update) < oldest for one in played.trajectories)
     varied = nonzero_variance(_rewards(played), torch.tensor(played.groups))
     metrics["frac_nonzero_variance"] = float(varied.float().mean()) if len(varied) else 0.0
     if algorithm.zero_variance_groups == "drop" and algorithm.advantage != "gae":
         played = played.keep(varied.tolist())
-    if not any(trajectory.segments for trajectory in played.trajectories):
+    batch = make_batch(played.trajectories, oldest)
+    if not batch.tokens:
         return {**metrics, "trained": 0}
-    batch = make_batch(played.trajectories)
     old = learner.compute_logprobs(batch)
-    batch, old, played, nonfinite = _drop_nonfinite(batch, old, played)
+    batch, old, played, nonfinite = _drop_nonfinite(batch, old, played, oldest)
     metrics.update(mismatch(batch, old), nonfinite=nonfinite, trained=len(played.trajectories), tokens=batch.tokens)
     if not batch.tokens:
         return metrics
-    check_logprob_diff(metrics["logprob_diff"], config.generation.max_logprob_diff, state.update)
+    check_logprob_diff(_same_weights(batch, old, state.update), config.generation.max_logprob_diff, state.update)
+    if algorithm.async_rollout:
+        metrics |= _staleness(batch, played, state.update)
     targets = _targets(algorithm, batch, old, played)
     if old.values is not None and targets.returns is not None:
         metrics["explained_variance"] = explained_variance(old.values, targets.returns)
@@ -67,14 +69,31 @@ def _rewards(played: Played) -> Tensor:
     return torch.tensor([float(trajectory.reward) for trajectory in played.trajectories])
 
 
-def _is_fresh(played: Played, update: int, max_staleness: int) -> list[bool]:
-    return [
-        min((v for s in one.segments for v in s.versions if v >= 0), default=update) >= update - max_staleness
-        for one in played.trajectories
-    ]
+def _newest(trajectory: Trajectory, update: int) -> int:
+    """Return the version of the newest token; `update` if there is none."""
+    return max((version for one in trajectory.segments for version in one.versions), default=update)
 
 
-def _drop_nonfinite(batch: Batch, old: OldLogprobs, played: Played) -> tuple[Batch, OldLogprobs, Played, int]:
+def _same_weights(batch: Batch, old: OldLogprobs, update: int) -> float:
+    """Return the mean difference of log-probabilities for tokens of the present weights; 0 if there is none."""
+    difference = (old.logprobs - batch.sampler)[batch.versions >= update].abs()
+    return float(difference.mean()) if len(difference) else 0.0
+
+
+def _staleness(batch: Batch, played: Played, update: int) -> JsonObject:
+    """Return the age of the trained tokens in updates, and the share of tokens that were too old."""
+    age = (update - batch.versions).float()
+    sampled = sum(sum(segment.loss_mask) for one in played.trajectories for segment in one.segments)
+    return {
+        "staleness_mean": float(age.mean()),
+        "staleness_max": int(age.max()),
+        "frac_stale_tokens": 1 - batch.tokens / sampled,
+    }
+
+
+def _drop_nonfinite(
+    batch: Batch, old: OldLogprobs, played: Played, oldest: int
+) -> tuple[Batch, OldLogprobs, Played, int]:
     """Drop episodes with a log-probability or value that is not finite."""
     finite = torch.isfinite(old.logprobs)
     if old.values is not None:
@@ -84,7 +103,7 @@ def _drop_nonfinite(batch: Batch, old: OldLogprobs, played: Played) -> tuple[Bat
         return batch, old, played, 0
     kept = [index not in dropped for index in range(len(played.trajectories))]
     rest = played.keep(kept)
-    return make_batch(rest.trajectories), old[torch.tensor(kept)[batch.episodes]], rest, len(dropped)
+    return make_batch(rest.trajectories, oldest), old[torch.tensor(kept)[batch.episodes]], rest, len(dropped)
 
 
 def _targets(algorithm: AlgorithmConfig, batch: Batch, old: OldLogprobs, played: Played) -> Targets:

@@ -157,6 +157,9 @@ METRICS = (
         "Share of the returns' variance that the value head explains.",
         ("explained_variance",),
     ),
+    Metric("Sampler idle", "Share of the time in which no answer was sampled.", ("rollout_idle_frac",), share=True),
+    Metric("Trainer idle", "Share of the time that the trainer waited.", ("train_idle_frac",), share=True),
+    Metric("Staleness", "Mean age of the trained tokens, in updates.", ("staleness_mean",)),
     Metric(
         "Dropped episodes",
         "Lost to the infrastructure, too stale, or with values that are not finite.",

@@ -1,5 +1,6 @@
 """A tiny model and tokenizer of real classes with random weights."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,3 +51,12 @@ def tiny_lm(tokenizer: Any) -> Any:
         attn_implementation="sdpa",
     )
     return transformers.LlamaForCausalLM(config)
+
+
+@pytest.fixture
+def model_folder(tiny_lm: Any, tokenizer: Any, tmp_path: Path) -> str:
+    """A folder with the tiny model and its tokenizer."""
+    folder = tmp_path / "start"
+    tiny_lm.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

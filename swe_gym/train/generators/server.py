@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from pathlib import Path
 from ...errors import MissingDependency, PolicyError
 
 logger = logging.getLogger(__name__)
+
+_TORCHRUN = re.compile(r"TORCHELASTIC_.*|MASTER_(ADDR|PORT)|ROLE_NAME|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)")
 
 _GUARD = """
 import os, select, signal, subprocess, sys, time
@@ -74,7 +77,7 @@ class VllmServer:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **variables, **env},
+                env={**_without_torchrun(os.environ), **variables, **env},
             )
         logger.info("starting vLLM on port %d; output: %s", port, log)
         started = time.monotonic()
@@ -129,6 +132,11 @@ class VllmServer:
 def _knows(vllm: Path, argument: str) -> bool:
     """Return whether the installed vLLM has an argument. Reading its sources is faster than `--help` (30 s)."""
     return any(argument in source.read_text() for source in (vllm / "entrypoints").rglob("cli_args.py"))
+
+
+def _without_torchrun(environment: Mapping[str, str]) -> dict[str, str]:
+    """Leave out the variables that torchrun sets for the trainer: the server has processes of its own."""
+    return {name: value for name, value in environment.items() if not _TORCHRUN.fullmatch(name)}
 
 
 def _free_port() -> int:

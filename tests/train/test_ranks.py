@@ -1,0 +1,94 @@
+"""Two processes on a CPU train as one does, and read each other's checkpoints."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from test_loop import SCRIPTED, config, numbers, toml, weights  # noqa: E402  only where torch is there
+
+from swe_gym.errors import UsageError  # noqa: E402
+from swe_gym.train.config import ModelConfig  # noqa: E402
+from swe_gym.train.loop import Trainer  # noqa: E402
+from swe_gym.train.ranks import open_ranks  # noqa: E402
+
+SECTIONS: dict[str, dict[str, Any]] = {
+    "run": {"updates": 22, "checkpoint_every": 2, "keep": 99},
+    "model": {"value_head": True},
+    "generation": {**SCRIPTED, "max_tokens": 100, "max_context": 250},
+    "algorithm": {"prompts_per_step": 1, "group_size": 3, "advantage": "gae", "kl_coef": 0.1},
+    "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 250},  # three microbatches
+}
+HERE = Path(__file__).parent
+
+
+def cut(run: Path, to: Path, update: int) -> Path:
+    """Copy a run as it was after an update."""
+    shutil.copytree(run, to)
+    for checkpoint in (to / "checkpoints").iterdir():
+        if int(checkpoint.name) > update:
+            shutil.rmtree(checkpoint)
+    return to
+
+
+def compare(one: Path, two: Path) -> None:
+    """Check that two runs have the same numbers."""
+    for left, right in zip(numbers(one), numbers(two), strict=True):
+        assert left.keys() == right.keys()
+        for name, value in left.items():
+            assert value == pytest.approx(right[name], rel=1e-4, abs=1e-5), (left["update"], name)
+
+
+def run_two(wanted: Any, path: Path) -> None:
+    """Train in two processes with the command line."""
+    values = wanted.model_dump(mode="json")
+    path.write_text("".join(f"{name} = {toml(value)}\n" for name, value in values.items()))
+    command = [sys.executable, "-m", "swe_gym", "train", str(path), "--nproc", "2"]
+    places = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": places, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, timeout=240, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("Model: ") == 1
+
+
+def test_two_processes_train_as_one(model_folder: str, tmp_path: Path) -> None:
+    one = Trainer(config(model_folder, tmp_path / "one", **SECTIONS))
+    one.run()
+    two = cut(tmp_path / "one", tmp_path / "two", 2)
+    run_two(config(model_folder, two, **SECTIONS), tmp_path / "run.toml")
+    compare(tmp_path / "one", two)
+    again = Trainer(config(model_folder, cut(two, tmp_path / "again", 20), **SECTIONS))
+    again.run()
+    compare(tmp_path / "one", tmp_path / "again")
+    assert torch.allclose(weights(one), weights(again), atol=1e-5)
+    from transformers import AutoModelForCausalLM
+
+    exported = AutoModelForCausalLM.from_pretrained(two / "model").state_dict()
+    trained = one.model.lm.state_dict()
+    assert all(torch.allclose(weight, trained[name], atol=1e-5) for name, weight in exported.items())
+
+
+@pytest.mark.parametrize(
+    ("variables", "model", "message"),
+    [
+        ({"LOCAL_WORLD_SIZE": "1"}, {}, "on several machines"),
+        ({}, {"lora_rank": 8}, "model.lora_rank needs one process"),
+        ({}, {"device": "cuda"}, "2 processes need 2 GPUs"),
+    ],
+)
+def test_what_several_processes_cannot_do(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], model: dict[str, Any], message: str
+) -> None:
+    started = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    for name, value in {**started, **variables}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UsageError, match=message), open_ranks(ModelConfig(path="m", **model)):
+        pass
