@@ -64,7 +64,7 @@ class SandboxSpec(Frozen):
     """A frozen description of a sandbox. Every backend takes the same fields.
 
     Attributes:
-        image: Container image, template or tool name. The local backend runs no images.
+        image: Container image, template or tool name.
         workspace: Initial content of `workdir`, for tasks without an image.
         python: Python environment, for tasks without an image.
         workdir: Absolute path of the workspace, in which commands start.

@@ -60,6 +60,7 @@ with open("/data/sparse", "wb") as file:
     file.truncate(50_000_000)
     file.seek(25_000_000)
     file.write(b"in the middle")
+open("/etc/passwd", "a").write("alice:x:1234:567::/data/alice:/bin/sh\\n")
 for number in range(2000):
     open(f"/data/{number}", "w").write(str(number))
 """
@@ -76,7 +77,7 @@ def changed_image(docker_image: str) -> Iterator[str]:
         container = engine.create_container(docker_image, ["python3", "-c", CHANGE], network_disabled=True)["Id"]
         engine.start(container)
         assert engine.wait(container, timeout=120)["StatusCode"] == 0, engine.logs(container)
-        engine.commit(container, name, "changed")
+        engine.commit(container, name, "changed", conf={"User": "alice"})
         engine.remove_container(container)
         yield f"{name}:changed"
         engine.remove_image(f"{name}:changed")
@@ -147,7 +148,7 @@ def test_links_of_an_image_never_lead_to_the_host(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps owners")
 def test_files_are_those_of_docker_export(changed_image: str, import_image: Callable[[str], str]) -> None:
-    spec = SandboxSpec(image=import_image(changed_image), workdir="/data")
+    spec = SandboxSpec(image=import_image(changed_image), workdir="/data", user="root")
     with open_sandbox(spec) as sandbox:
         listed = json.loads(ok(sandbox.exec(["python3", "-c", LIST], max_output=64 << 20, timeout=300)).text)
     ours = {path: tuple(facts) for path, *facts, _ in listed}
@@ -157,3 +158,19 @@ def test_files_are_those_of_docker_export(changed_image: str, import_image: Call
     assert {path: (facts, theirs[path]) for path, facts in ours.items() if facts != theirs[path]} == {}
     shared = {path: tuple(inode) for path, *_, inode in listed if inode}
     assert shared["/data/one"] == shared["/data/two"]
+
+
+IDENTITY = "echo $(whoami) $HOME $(id -G); stat -c %a,%U $(readlink -f /proc/self/cwd)"
+MASKED = "cat /proc/kcore /proc/keys /proc/timer_list | wc -c; ls -A /sys/firmware"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes to other users")
+@pytest.mark.parametrize("user", [None, "4321:0"])
+def test_users_homes_and_hidden_files_are_those_of_docker(
+    user: str | None, changed_image: str, import_image: Callable[[str], str]
+) -> None:
+    spec = SandboxSpec(image=import_image(changed_image), workdir="/data", user=user)
+    with open_sandbox(spec) as ours, open_sandbox(spec, "docker") as theirs:
+        for command in (IDENTITY, MASKED):
+            assert ours.exec(command).text == theirs.exec(command).text
+        assert ours.exec(MASKED).text == "0\n"

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from servers.registry import Registry, layer
+from servers.registry import Registry, digest, layer
 
 from swe_gym.errors import SandboxStartError, UsageError
 from swe_gym.sandboxes.images import ImageStore, StoredImage
@@ -232,6 +232,18 @@ def test_a_download_that_is_cut_off_continues(registry: Registry) -> None:
     assert ranges[1].startswith("bytes=")
 
 
+def test_a_full_disk_keeps_no_part_of_a_download(registry: Registry, store: ImageStore) -> None:
+    name = registry.push("a:1", [layer(("x", os.urandom(300_000)))])
+    blob = max(registry.blobs, key=lambda one: len(registry.blobs[one]))
+    downloads = store.folder.with_name("image-downloads")
+    downloads.mkdir(parents=True)
+    (downloads / blob.replace(":", "-")).symlink_to("/dev/full")
+    with pytest.raises(SandboxStartError, match="No space left on device") as caught:
+        pull(name)
+    assert (caught.value.reason, os.listdir(downloads)) == ("capacity", [])
+    assert pull(name).layers
+
+
 def test_a_rate_limit_is_waited_for(registry: Registry) -> None:
     registry.inject("*/manifests/1", status=429, headers={"Retry-After": "0"})
     assert pull(registry.push("a:1", [layer(("x", b""))])).layers
@@ -356,7 +368,7 @@ def test_processes_share_one_fetch(registry: Registry) -> None:
 
 def test_an_archive_of_docker_save_is_imported(tmp_path: Path, store: ImageStore) -> None:
     data = layer(("x", b"text"))
-    config = json.dumps({"config": {}, "rootfs": {"diff_ids": ["sha256:" + _sha256(data)]}}).encode()
+    config = json.dumps({"config": {}, "rootfs": {"diff_ids": [digest(data)]}}).encode()
     entry = [{"Config": "c.json", "RepoTags": ["mine:1"], "Layers": ["0/layer.tar"]}]
     archive = tmp_path / "saved.tar"
     archive.write_bytes(layer(("0/layer.tar", data), ("c.json", config), ("manifest.json", json.dumps(entry).encode())))
@@ -370,10 +382,30 @@ def test_an_archive_of_docker_save_is_imported(tmp_path: Path, store: ImageStore
         ArchiveSource(Path(__file__))
 
 
-def _sha256(data: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(data).hexdigest()
+def test_a_layout_of_several_images_needs_a_name(tmp_path: Path, store: ImageStore) -> None:
+    files, manifests = {}, []
+    for name, notes in {
+        "a": {"org.opencontainers.image.ref.name": "1.0"},
+        "b": {"io.containerd.image.name": "docker.io/library/b:1", "org.opencontainers.image.ref.name": "1"},
+        "c": {"org.opencontainers.image.ref.name": "example.com/c:1"},
+    }.items():
+        data = layer((name, b"text"))
+        config = json.dumps({"config": {}, "rootfs": {"diff_ids": [digest(data)]}}).encode()
+        layers = [{"digest": digest(data), "size": len(data)}]
+        manifest = json.dumps({"config": {"digest": digest(config)}, "layers": layers}).encode()
+        files |= {"blobs/" + digest(blob).replace(":", "/"): blob for blob in (data, config, manifest)}
+        manifests.append({"digest": digest(manifest), "annotations": notes})
+    archive = tmp_path / "layout.tar"
+    archive.write_bytes(layer(*files.items(), ("index.json", json.dumps({"manifests": manifests}).encode())))
+    for name, file in {"a:1.0": "a", "b:1": "b", "example.com/c:1": "c", f"any@{manifests[0]['digest']}": "a"}.items():
+        with closing(ArchiveSource(archive, ImageName.parse(name))) as source:
+            image = store.add(ImageName.parse(name), source, deadline=time.monotonic() + MINUTE)
+        assert os.listdir(top(image)) == [file]
+    for unclear in (None, ImageName.parse("d:2")):
+        with pytest.raises(
+            UsageError, match=r"holds 3 images \(1\.0, docker.io/library/b:1, example.com/c:1\): name one"
+        ):
+            ArchiveSource(archive, unclear)
 
 
 def test_pruning_spares_images_in_use_and_shared_layers(registry: Registry, store: ImageStore) -> None:
@@ -385,7 +417,8 @@ def test_pruning_spares_images_in_use_and_shared_layers(registry: Registry, stor
     assert all(folder.is_dir() for folder in store.layers(first))
     assert not store.layers(second)[-1].exists()
     assert store.prune(max_bytes=0) == [first.name]
-    assert list(store.folder.glob("*/")) == []
+    assert list(store.folder.iterdir()) == []
+    assert [path.name for path in store.folder.with_name("images").iterdir()] == ["lock"]
 
 
 def test_pruning_spares_layers_of_an_image_that_is_being_fetched(registry: Registry, store: ImageStore) -> None:

@@ -33,8 +33,11 @@ ETC_FILES = (
 ETC_FOLDERS = (
     "alternatives ld.so.conf.d ssl/certs ca-certificates pki/tls/certs pki/ca-trust/extracted terminfo fonts"
 ).split()
-MASKED = "sysrq-trigger kcore keys timer_list sched_debug latency_stats kmsg interrupts 1/autogroup".split()
-READ_ONLY_PROC = ("sys", "bus", "fs", "irq", "acpi", "scsi")
+MASKED = (
+    "/proc/sysrq-trigger /proc/kcore /proc/keys /proc/timer_list /proc/sched_debug /proc/latency_stats /proc/kmsg "
+    "/proc/interrupts /proc/1/autogroup /proc/acpi /proc/asound /proc/scsi /sys/firmware /sys/devices/virtual/powercap"
+).split()
+READ_ONLY_PROC = ("sys", "bus", "fs", "irq")
 
 
 def separate(network: bool, image: bool) -> None:
@@ -216,7 +219,7 @@ def build(config: "dict[str, Any]", files: "int | None") -> None:
     mount("proc", root.folder("/proc"), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     root.enter()
     limit(config["pids"], config["disk_mb"])
-    protect_proc()
+    protect_host()
     socket.sethostname("sandbox")
     if not config["network"]:
         raise_loopback()
@@ -309,15 +312,17 @@ def limit(pids: int, disk_mb: int) -> None:
             pass  # an older kernel; see `capabilities.notes`
 
 
-def protect_proc() -> None:
-    """Hide or freeze what in /proc reaches the host: the host's root is root here."""
+def protect_host() -> None:
+    """Hide or freeze what in /proc and /sys reaches or tells of the host: the host's root is root here."""
     for name in READ_ONLY_PROC:
         if os.path.exists("/proc/" + name):
             mount("/proc/" + name, "/proc/" + name, flags=MS_BIND | MS_REC)
             make_read_only("/proc/" + name)
-    for name in MASKED:
-        if os.path.exists("/proc/" + name):
-            mount("/dev/null", "/proc/" + name, flags=MS_BIND)
+    for path in MASKED:
+        if os.path.isdir(path):
+            mount("tmpfs", path, "tmpfs", linux.MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k")
+        elif os.path.exists(path):
+            mount("/dev/null", path, flags=MS_BIND)
 
 
 def raise_loopback() -> None:
@@ -354,16 +359,23 @@ def enter(config: "dict[str, Any]", report: int) -> "tuple[Callable[[], tuple[in
         close_abstract_sockets()
     linux.drop_privileges(KEPT_CAPABILITIES)
     restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK], host=False)
-    if config["user"]:
+    if config["image"]:
         become(config["user"])
     return os.forkpty, ()
 
 
 def become(user: str) -> None:
-    """Change to a user of the image: "name", "number", "name:group" or "number:number", as container engines do."""
+    """Change to a user of the image: "name", "number", "name:group" or "number:number", as container engines do.
+
+    The user's home becomes HOME, also if this namespace has no user but root.
+    """
     name, _, group = user.partition(":")
     known = [line.rstrip("\n").split(":") for line in lines_of("/etc/passwd")]
-    entry = next((one for one in known if len(one) > 3 and name in (one[0], one[2])), ["", "", name, "0"])
+    unknown = ["", "", name, "0", "", "/"]
+    entry = next((one for one in known if len(one) > 5 and name in (one[0], one[2])), unknown)
+    os.environ["HOME"] = entry[5] or "/"
+    if user in ("root", "0") or has_one_user():
+        return
     groups = [line.rstrip("\n").split(":") for line in lines_of("/etc/group")]
     first = next((one[2] for one in groups if len(one) > 2 and group in (one[0], one[2])), group) or entry[3]
     if not (entry[2].isdigit() and first.isdigit()):
@@ -372,6 +384,11 @@ def become(user: str) -> None:
     os.setgroups([int(first), *others])
     os.setgid(int(first))
     os.setuid(int(entry[2]))
+
+
+def has_one_user() -> bool:
+    """Return whether root is the only user of this namespace."""
+    return [line.split()[2] for line in lines_of("/proc/self/uid_map")] == ["1"]
 
 
 def lines_of(path: str) -> "list[str]":

@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import errno
 import gzip
 import hashlib
 import json
@@ -88,7 +89,12 @@ class RegistrySource(ImageSource):
     def open(self, blob: Blob, folder: Path) -> Iterator[IO[bytes]]:
         """Download a layer, or the rest of it, and open it."""
         path = folder / blob.digest.replace(":", "-")
-        self._registry.download(blob.digest, blob.size, path)
+        try:
+            self._registry.download(blob.digest, blob.size, path)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                path.unlink(missing_ok=True)  # half a layer must not keep the disk full
+            raise
         try:
             with path.open("rb") as file:
                 yield file
@@ -149,11 +155,23 @@ class ArchiveSource(ImageSource):
 
     def _read_layout(self, name: ImageName | None) -> None:
         manifest: JsonObject = json.loads(self._read("index.json"))
+        manifest["manifests"] = self._choose(manifest["manifests"], name)
         while "manifests" in manifest:
             digest = _for_this_machine(manifest["manifests"], str(name or self._path))
             manifest = json.loads(self._read(_place(digest)))
         self.config = self._read(_place(manifest["config"]["digest"]))
         self.blobs = _blobs(self.config, manifest)
+
+    def _choose(self, manifests: list[JsonObject], name: ImageName | None) -> list[JsonObject]:
+        """Return an OCI layout's variants of one image: of the named one, or of the only one."""
+        for wanted in ({str(name), name.digest}, {name.tag}) if name else ():
+            if found := [one for one in manifests if wanted.intersection(_names_in_layout(one)) - {""}]:
+                manifests = found
+                break
+        images = sorted({_names_in_layout(one)[0] for one in manifests})
+        if len(images) > 1:
+            raise UsageError(f"{self._path} holds {len(images)} images ({', '.join(images)}): name one of them")
+        return manifests
 
     def _read(self, place: str) -> bytes:
         if place not in self._members:
@@ -230,6 +248,19 @@ def _for_this_machine(manifests: list[JsonObject], name: str) -> str:
             return str(digest)
     there = ", ".join(sorted({str(kind.get("architecture")) for kind, _ in kinds}))
     raise SandboxStartError(f"image {name!r} is for {there}, and this machine is {ours}", reason="image")
+
+
+def _names_in_layout(manifest: JsonObject) -> list[str]:
+    """Return the names of an image of an OCI layout: some tools write the whole name, others only the tag.
+
+    Without a name, an image has its digest, and a variant for some platform an empty text.
+    """
+    notes = manifest.get("annotations") or {}
+    names = [notes[key] for key in ("io.containerd.image.name", "org.opencontainers.image.ref.name") if key in notes]
+    for name in tuple(names):
+        with contextlib.suppress(UsageError):  # the notes may say anything
+            names.append(_canonical(name))
+    return [*(names or [""] * ("platform" in manifest)), manifest["digest"]]
 
 
 def _place(digest: str) -> str:

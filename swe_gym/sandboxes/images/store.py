@@ -211,34 +211,37 @@ class ImageStore:
     def _remove(self, name: ImageName) -> bool:
         """Remove an image's name, unless a sandbox uses it."""
         path = self._file(name)
-        if not path.exists() or str(name) in [image.name for image in self._in_use()]:
+        if not path.exists() or str(name) in [image.name for image in self._in_use().values()]:
             return False
         path.unlink()
         return True
 
-    def _in_use(self) -> list[StoredImage]:
-        """Return the images of all sandboxes. Their names may belong to newer images by now."""
-        found = []
+    def _in_use(self) -> dict[Path, StoredImage]:
+        """Return the images of all sandboxes, by the file that they hold. Names may belong to newer images by now."""
+        found = {}
         for path in self._names.glob("*.use"):
             with path.open() as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    found.append(StoredImage.model_validate_json(file.read()))
+                    found[path] = StoredImage.model_validate_json(file.read())
         return found
 
     def _remove_unused_layers(self) -> bool:
         """Remove layers that no image and no sandbox has, and parts of downloads. Return False during a fetch."""
         try:
             with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
-                used = {self._key(diff_id) for image in self.images() + self._in_use() for diff_id in image.layers}
+                in_use = self._in_use()
+                images = (*self.images(), *in_use.values())
+                used = {self._key(diff_id) for image in images for diff_id in image.layers}
                 unused = [entry for entry in self.folder.glob("*/") if entry.name not in used]
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 trash = Path(tempfile.mkdtemp(prefix="removed-", dir=self.folder))
                 for entry in unused:
                     entry.rename(trash / entry.name)
-                for download in self._downloads.glob("*"):
-                    download.unlink()
+                locks = (*self.folder.glob("*.lock"), *set(self._names.glob("*.use")).difference(in_use))
+                for leftover in (*self._downloads.glob("*"), *locks):
+                    leftover.unlink()
         except BlockingIOError:
             log.warning("images are being fetched; layers without an image stay until the next prune")
             return False

@@ -87,11 +87,14 @@ class ImageSandbox(ContainerSandbox):
         return stream
 
     def _config(self, image: StoredImage, layers: Sequence[Path]) -> dict[str, object]:
-        user = self.spec.user or image.user
-        return launch_config(self.spec, layers, user if user not in ("root", "0") and os.geteuid() == 0 else "")
+        return launch_config(self.spec, layers, self.spec.user or image.user or "root")
 
-    def _read_environment(self, deadline: float) -> dict[str, str]:  # noqa: ARG002  nothing is asked
-        return dict(self._image.env) if self._image else {}
+    def _read_environment(self, deadline: float) -> dict[str, str]:
+        assert self._image is not None
+        env = dict(self._image.env)
+        if not env.get("HOME"):  # the user's, as container engines set it
+            env["HOME"] = super()._read_environment(deadline)["HOME"]
+        return env
 
     def _bring_mounts(self, deadline: float) -> None:
         """Do nothing: the launcher mounts them."""
@@ -126,7 +129,7 @@ def lent_layer(deadline: float) -> Path:
     return build_once("lent-python", digest(sys.version, sys.base_prefix), build, deadline=deadline)
 
 
-def launch_config(spec: SandboxSpec, layers: Sequence[Path], user: str = "") -> dict[str, object]:
+def launch_config(spec: SandboxSpec, layers: Sequence[Path], user: str = "root") -> dict[str, object]:
     """Return what the launcher of local sandboxes needs; `layers` are an image's, lowest first."""
     return {
         "tier": "namespace",
