@@ -176,8 +176,11 @@ class EpisodeJob(Job[Key]):
             case ("phase", phase):
                 self._phase = phase
             case ("reset", info):
-                self._hosted = self._make_policy(self._env)
-                self._hosted.reset(info)
+                policy = self._make_policy(self._env)
+                if isinstance(policy, Player):
+                    raise UsageError("an agent whose model is in this process plays with executor='threads' only")
+                policy.reset(info)
+                self._hosted = policy
             case ("act", observation):
                 return answer_for(self._hosted, observation)
         return None
