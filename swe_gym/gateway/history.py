@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from ..types import JsonMapping, JsonObject
@@ -170,8 +170,8 @@ class History:
             return source, "compaction"
         if known:
             return known[max(known)], "edited_history"
-        prompt = text_of(call.messages[-1])
-        if source := next((node for node in reversed(self.nodes) if _asks(node, prompt)), None):
+        texts = [text_of(message) for message in call.messages if message["role"] == "user"]
+        if source := next((node for node in reversed(self.nodes) if _asks(node, texts)), None):
             return source, "subagent"
         return None, "new_conversation"
 
@@ -211,13 +211,16 @@ class History:
                 node.place.before.children += 1
 
 
-def _asks(node: Node, prompt: str) -> bool:
-    """Return whether a tool call holds most of a prompt: agents add reminders around it."""
-    for call in node.answer.tool_calls:
-        for value in arguments_of(call).values():
-            if isinstance(value, str) and len(value) >= QUOTE // 4 and value.strip() in prompt:
-                return True
-    return False
+def _asks(node: Node, texts: Sequence[str]) -> bool:
+    """Return whether a tool call holds a prompt of these texts: agents add reminders around it."""
+    prompts = [
+        value.strip() for call in node.answer.tool_calls for value in arguments_of(call).values() if _long(value)
+    ]
+    return any(prompt in text for prompt in prompts for text in texts)
+
+
+def _long(value: object) -> bool:
+    return isinstance(value, str) and len(value.strip()) >= QUOTE // 4
 
 
 # --- comparing messages ------------------------------------------------------------------------------------

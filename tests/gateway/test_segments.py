@@ -154,7 +154,7 @@ REASONS: dict[str, Callable[[list[Any]], list[Any]]] = {
     "branch": lambda old: told(old[:2], "something else"),
     "edited_history": lambda old: told([{"role": "user", "content": "no issue"}, *old[1:]], "result"),
     "compaction": lambda old: user(f"What was done so far: {old[-1]['content']}\nGo on."),
-    "subagent": lambda _: user("List all files of the package, please.\n\nReminder: be quick."),
+    "subagent": lambda _: [*user("List all files of the package, please.\n\nBe quick."), *user("A reminder.")],
     "new_conversation": lambda _: user("Is this a new topic?"),
 }
 
