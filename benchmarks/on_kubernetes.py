@@ -304,11 +304,13 @@ def cycles(times: int) -> None:
     chance = random.Random(7)
     outcomes = Counter[str]()
     sizes: list[tuple[str, ...]] = []
+    calls = 0
     lock = threading.Lock()
     with tempfile.TemporaryDirectory() as folder, KubernetesServer() as server:
         given = {"kubeconfig": server.kubeconfig(Path(folder)), "backoff": (0.02, 0.1), "create_rate": 1000.0}
 
         def one(_: int) -> None:
+            nonlocal calls
             with lock:
                 for method, path, share in FAULTS:
                     if chance.random() < share:
@@ -328,13 +330,17 @@ def cycles(times: int) -> None:
                 outcomes[outcome] += 1
                 if outcomes.total() % (times // PARTS) == 0:
                     sizes.append((str(outcomes.total()), *process_size()))
+                    calls += len(server.requests)
                     server.requests.clear()
                     server.compact()  # the server's history would grow; this also adds a fault
 
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(one, range(times)))
         wait_until(lambda: not server.pods)
-        caption = f"client and server in one process; pods left: {len(server.pods)}"
+        caption = (
+            f"client and server in one process; {calls / times:.1f} API calls a sandbox, faults included; "
+            f"pods left: {len(server.pods)}"
+        )
         show(f"{times} sandboxes", ("cycles", "descriptors", "threads", "memory"), sizes, caption)
         show("outcomes", ("outcome", "sandboxes"), [(name, str(count)) for name, count in outcomes.most_common()])
 

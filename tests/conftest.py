@@ -1,6 +1,7 @@
 """Fixtures that most tests use."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,6 +36,8 @@ class AddTest(unittest.TestCase):
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # no test measures time
 hypothesis.settings.load_profile("untimed")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would clients
 
 
 def pytest_xdist_auto_num_workers() -> int:

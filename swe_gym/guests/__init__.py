@@ -25,8 +25,9 @@ PARSING = _thread.allocate_lock()
 def bundle(name: str) -> str:
     """Return the guest `name` ("seal", "runner/serve") as one program, with every guest that it imports from.
 
-    All modules share one namespace, so no two may define the same name. Imports between guests, annotations and their
-    imports (of `typing`, under `if TYPE_CHECKING:`) are left out: a sandbox compiles the program at every start.
+    All modules share one namespace, so no two may define the same name. Imports between guests, docstrings and
+    annotations with their imports (of `typing`, under `if TYPE_CHECKING:`) are left out: a sandbox compiles the program
+    at every start.
     """
     modules: dict[str, str] = {}
     with PARSING:
@@ -68,6 +69,8 @@ def _left_out(tree: ast.Module, data: bytes) -> Iterator[tuple[int, int]]:
     todo: list[ast.AST] = [tree]
     while todo:
         node = todo.pop()
+        if docstring := _docstring(node):
+            yield start(docstring), end(docstring)
         if isinstance(node, ast.ImportFrom) and (node.level or node.module == "typing"):
             yield start(node), end(node)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -80,3 +83,13 @@ def _left_out(tree: ast.Module, data: bytes) -> Iterator[tuple[int, int]]:
         elif isinstance(node, ast.AnnAssign):
             yield end(node.target), end(node.annotation)
         todo.extend(ast.iter_child_nodes(node))
+
+
+def _docstring(node: ast.AST) -> ast.Expr | None:
+    """Return the docstring of a node with further statements."""
+    import ast
+
+    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) or len(node.body) < 2:
+        return None
+    first = node.body[0]
+    return first if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) else None

@@ -3,11 +3,9 @@
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 import uuid
@@ -33,7 +31,7 @@ from swe_gym.sandboxes.kubernetes.api import SERVICE_ACCOUNT, Api, ApiError, pod
 from swe_gym.sandboxes.kubernetes.doctor import NEEDED, Finding, examine
 from swe_gym.sandboxes.kubernetes.pods import list_pods
 
-PAGE = Path(__file__).parents[2] / "docs" / "sandboxes" / "kubernetes.md"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "kubernetes"
 
 pytestmark = pytest.mark.usefixtures("kubernetes")
 
@@ -87,10 +85,8 @@ def pause_until(condition: Callable[[], bool], seconds: float) -> None:
 
 
 def manifests(title: str) -> list[dict[str, Any]]:
-    """Returns the YAML block of the documentation that begins with this comment."""
-    found = re.search(rf"^( *)```yaml\n *# {title}\n(.*?)^ *```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert found is not None
-    return list(yaml.safe_load_all(textwrap.dedent(found[2])))
+    """Returns the objects of a file of `examples/kubernetes`."""
+    return list(yaml.safe_load_all((EXAMPLES / f"{title}.yaml").read_text()))
 
 
 # --- start ----------------------------------------------------------------------------------------------------
@@ -226,14 +222,38 @@ sandboxes[1].exec("sleep 1000", timeout=1000)
 """
 
 
-def test_a_killed_client_leaves_nothing_after_a_sweep(api: Api, namespace: str) -> None:
+@pytest.fixture
+def killed_client(api: Api, namespace: str) -> Iterator[Callable[[bool], None]]:
+    """Kills a client that has two sandboxes, in a namespace with a foreign pod."""
     foreign = {"metadata": {"name": "foreign"}, "spec": foreign_spec()}
     api.request("POST", pods_path(namespace), body=foreign)
     client = subprocess.Popen([sys.executable, "-c", CLIENT, namespace], stdout=subprocess.PIPE)
-    assert client.stdout is not None
-    assert client.stdout.readline() == b"ready\n"
-    client.send_signal(signal.SIGKILL)
-    client.communicate()
+
+    def kill(undertaker: bool) -> None:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"ready\n"
+        if undertaker:
+            for child in Path(f"/proc/{client.pid}/task/{client.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+        client.kill()
+        client.wait()
+
+    with client:
+        yield kill
+        client.kill()
+
+
+def test_the_pods_of_a_killed_client_are_deleted(
+    api: Api, namespace: str, killed_client: Callable[[bool], None]
+) -> None:
+    killed_client(False)
+    pause_until(lambda: [pod["metadata"]["name"] for pod in pods(api, namespace)] == ["foreign"], 60.0)
+
+
+def test_pods_without_an_undertaker_end_and_are_swept(
+    api: Api, namespace: str, killed_client: Callable[[bool], None]
+) -> None:
+    killed_client(True)
 
     def all_ended() -> bool:
         ours = [pod for pod in pods(api, namespace) if pod["metadata"]["name"] != "foreign"]
@@ -260,20 +280,27 @@ def test_an_exit_without_closing_leaves_nothing(api: Api, namespace: str) -> Non
 
 
 PATHS = {
-    "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+    "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
+    "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+    "DaemonSet": "/apis/apps/v1/namespaces/{}/daemonsets",
 }
 
 
-def apply(api: Api, namespace: str, title: str) -> None:
-    """Creates the objects of a block of the page in this namespace."""
+def apply(api: Api, namespace: str, title: str, **query: str) -> None:
+    """Creates the objects of an example in this namespace."""
     for thing in manifests(title):
-        if thing["kind"] != "Namespace":
-            body = json.loads(json.dumps(thing).replace('"sandboxes"', json.dumps(namespace)))
-            api.request("POST", PATHS[thing["kind"]].format(namespace), body=body)
+        body = json.loads(json.dumps(thing).replace('"sandboxes"', json.dumps(namespace)))
+        api.request("POST", PATHS[thing["kind"]].format(namespace), query=query, body=body)
+
+
+@pytest.mark.parametrize("title", ["driver", "network", "pre-pull", "quota", "rights"])
+def test_the_cluster_accepts_the_examples(api: Api, namespace: str, title: str) -> None:
+    apply(api, namespace, title, dryRun="All")
 
 
 def test_the_rights_in_the_documentation_are_enough(api: Api, namespace: str, tmp_path: Path) -> None:
@@ -341,7 +368,7 @@ def token_of(api: Api, namespace: str, account: str) -> str:
 def test_the_policies_in_the_documentation_are_found(api: Api, namespace: str) -> None:
     options = {"namespace": namespace, "network": "policy"}
     assert "network policy" in [finding.what for finding in examine(options) if not finding.works]
-    apply(api, namespace, "policy")
+    apply(api, namespace, "network")
     assert all(finding.works for finding in examine(options))
 
 
@@ -399,3 +426,13 @@ def test_doctor_in_a_pod_names_a_missing_verb(run_in_a_pod: Callable[..., str], 
     told = run_in_a_pod(str(Path(sys.executable).with_name("swe-gym")), "doctor", "--cluster")
     assert f"no  rights on pods        in namespace {namespace}: missing watch" in told
     assert "ok  rights on pods/attach " in told
+
+
+def test_the_sweep_of_the_examples(run_in_a_pod: Callable[..., str], api: Api, namespace: str) -> None:
+    (cron,) = manifests("sweep")
+    spec = cron["spec"]["jobTemplate"]["spec"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "sweep"}, "spec": spec}
+    api.request("POST", PATHS["Job"].format(namespace), query={"dryRun": "All"}, body=job)
+    program, *arguments = spec["template"]["spec"]["containers"][0]["command"]
+    assert program == "swe-gym"
+    assert run_in_a_pod(sys.executable, "-m", "swe_gym", *arguments) == "kubernetes: 0 removed\n"

@@ -20,6 +20,7 @@ from .options import ClusterOptions
 from .pods import KEPT_SECONDS, REQUEST_SECONDS, delete_pod, list_pods, sweep_pods
 from .status import CONTAINER, READY, Waiting, judge, judge_refusal
 from .streams import AttachedStream, open_stream
+from .undertaker import Undertaker
 from .watch import PodView, PodWatch
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Cluster:
         self._lock = threading.Lock()
         self._users = 0
         self._watch: PodWatch | None = None
+        self._undertaker: Undertaker | None = None
         self._streams: set[AttachedStream] = set()
         self._doomed: dict[tuple[str, str], float] = {}
         self._next_sweep = 0.0
@@ -65,17 +67,28 @@ class Cluster:
             self._users += 1
             if self._watch is None:
                 self._watch = PodWatch(self.api, self.namespace, {RUN: self.run})
+                self._undertaker = self._undertaker or Undertaker(self.options, self.namespace, self.run)
                 threading.Thread(target=self._run, args=[self._watch], name="swe-gym pods", daemon=True).start()
 
     def leave(self) -> None:
         """Remove a sandbox; the last one stops the thread once all doomed pods are gone."""
         with self._lock:
             self._users -= 1
-            watch = self._watch if self._users == 0 and not self._doomed else None
-            if watch is not None:
-                self._watch = None
+            watch = self._watch
+            if not self._rest():
+                return
         if watch is not None:
             watch.stop()
+
+    def _rest(self) -> bool:
+        """Stop watching if there is nothing left to watch. Needs the lock. Returns whether it stopped."""
+        if self._users or self._doomed:
+            return False
+        self._watch = None
+        if self._undertaker is not None:
+            self._undertaker.close()
+            self._undertaker = None
+        return True
 
     def _run(self, watch: PodWatch) -> None:
         while self._wanted(watch):
@@ -93,9 +106,7 @@ class Cluster:
 
     def _wanted(self, watch: PodWatch) -> bool:
         with self._lock:
-            if self._watch is watch and self._users == 0 and not self._doomed:
-                self._watch = None
-            return self._watch is watch
+            return self._watch is watch and not self._rest()
 
     def _keep_house(self) -> None:
         with self._lock:
@@ -335,7 +346,7 @@ class Cluster:
         if not left or os.getpid() != self._pid:  # a fork must not delete its parent's sandboxes
             return
         deadline = time.monotonic() + EXIT_SECONDS
-        with contextlib.suppress(ApiError):  # the pods end by themselves, and a sweep deletes them
+        with contextlib.suppress(ApiError):  # the undertaker deletes what is left
             for pod in list_pods(self.api, self.namespace, {RUN: self.run}):
                 if time.monotonic() < deadline:
                     metadata = pod["metadata"]

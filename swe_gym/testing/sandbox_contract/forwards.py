@@ -141,7 +141,7 @@ def send_for_ever(connection: Connection) -> None:
         connection.send(bytes(1 << 16), timeout=60)
 
 
-@case("forward", budget=200.0)
+@case("forward", "slow", budget=200.0)
 def forwarded_connections(sandbox: Sandbox) -> None:
     """A thousand connections, one after the other, are served, and each is closed."""
     client(sandbox, sandbox.forward(0, echo), ONE_AFTER_THE_OTHER, timeout=180)
@@ -197,7 +197,7 @@ def forwarded_megabytes(sandbox: Sandbox) -> None:
 @case("forward")
 def forwarded_client_that_never_reads(make: Opener, sandbox: Sandbox) -> None:
     """A client that never reads makes `send` wait to its timeout, holds few bytes, and delays nothing else."""
-    sent = []
+    sent: list[int] = []
 
     def send(connection: Connection) -> None:
         while sum(sent) < BOUND:
@@ -215,7 +215,11 @@ def forwarded_client_that_never_reads(make: Opener, sandbox: Sandbox) -> None:
 def forwarded_handler_that_never_reads(make: Opener, sandbox: Sandbox) -> None:
     """A handler that never reads makes its client wait, holds few bytes, and delays nothing else."""
     done = threading.Event()
-    idle = sandbox.forward(0, lambda _: str(done.wait(60)))
+
+    def handler(_: Connection) -> None:
+        done.wait(60)
+
+    idle = sandbox.forward(0, handler)
     sending = Background(partial(client, sandbox, idle, NEVER_READ))
     with make.within(1 + SLACK, "a command beside it"):
         assert client(sandbox, sandbox.forward(0, echo), TALK) == "hello"
@@ -291,7 +295,7 @@ def closing_a_forwarded_port(make: Opener, sandbox: Sandbox) -> None:
         with make.within(CANCEL_SECONDS, "a call on a closed port"):
             forward.close()
             forward.close()
-            check_refused(ConnectionEnded, lambda waiting=waiting: waiting.result(20), "a call on a closed port")
+            check_refused(ConnectionEnded, partial(waiting.result, 20), "a call on a closed port")
         assert client(sandbox, forward, REFUSED) == "refused"
         again = sandbox.forward(forward.port, echo)
         assert (again.port, client(sandbox, again, TALK)) == (forward.port, "hello")
@@ -307,7 +311,7 @@ def closing_a_sandbox_with_connections(make: Opener) -> None:
         assert not waiting.wait(0.2), "the call did not wait"
         sandbox.close()
         with make.within(CANCEL_SECONDS, "a call on a connection of a closed sandbox"):
-            check_refused(SandboxClosed, lambda waiting=waiting: waiting.result(20), "a call of a closed sandbox")
+            check_refused(SandboxClosed, partial(waiting.result, 20), "a call of a closed sandbox")
         forward.close()
 
 
@@ -324,4 +328,5 @@ def forwarded_ports_do_not_mix(sandbox: Sandbox) -> None:
     error = check_refused(SandboxError, lambda: sandbox.forward(first.port, echo), "a port in use")
     assert str(first.port) in str(error), error
     for port, limit in ((-1, 1), (65536, 1), (0, 0)):
-        check_refused(UsageError, lambda at=port, most=limit: sandbox.forward(at, echo, max_connections=most), "it")
+        call = partial(sandbox.forward, port, echo, max_connections=limit)
+        check_refused(UsageError, call, f"port {port} and max_connections={limit}")

@@ -49,6 +49,12 @@ function counterTests(found) {
   return alarms.length ? `${counts}; passed although a correct solution fails them: ${alarms.join(", ")}` : counts;
 }
 
+/** The exit code of the tests; counter-tests fail on purpose, so after them it says nothing. */
+function exitCode(verdict) {
+  if (verdict.timed_out) return "none: timed out";
+  return counterTests(verdict.counter_tests) ? null : String(verdict.exit_code ?? "none");
+}
+
 function verdictView(verdict, passedOn) {
   if (!verdict) return passedOn ? null : el("p", { class: "dim" }, "This file does not include the verdict.");
   const line = (name, value) => (value ? [el("dt", {}, name), el("dd", {}, value)] : null);
@@ -64,7 +70,7 @@ function verdictView(verdict, passedOn) {
       {},
       line("reason", verdict.reason),
       line("judged by", verdict.judge.replaceAll("_", " ")),
-      line("exit code", verdict.timed_out ? "none: timed out" : String(verdict.exit_code ?? "none")),
+      line("exit code", exitCode(verdict)),
       line("counter-tests", counterTests(verdict.counter_tests)),
       line("notes", verdict.notes.join(" ")),
       line("files restored by grading", verdict.dropped.join(", ")),
