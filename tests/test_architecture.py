@@ -31,7 +31,20 @@ LAYERS = {
 """The longest prefix counts; everything else directly below the package is layer 0."""
 
 
-HEAVY = {"docker", "kubernetes", "e2b", "torch", "datasets", "openai", "pyarrow", "PIL", "typer", "rich", "requests", "h11"}
+HEAVY = {
+    "docker",
+    "kubernetes",
+    "e2b",
+    "torch",
+    "datasets",
+    "openai",
+    "pyarrow",
+    "PIL",
+    "typer",
+    "rich",
+    "requests",
+    "h11",
+}
 
 
 GUESTS = sorted((PACKAGE / "guests").rglob("*.py"))

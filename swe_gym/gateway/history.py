@@ -18,12 +18,21 @@ from ..types import JsonMapping, JsonObject
 from .calls import Answer, Call, arguments_of
 
 Reason = Literal[
-    "", "retry", "branch", "compaction", "subagent", "edited_history", "new_conversation", "template_rewrites_history"
+    "",
+    "retry",
+    "branch",
+    "tools_changed",
+    "compaction",
+    "subagent",
+    "edited_history",
+    "new_conversation",
+    "template_rewrites_history",
 ]
 """Why a call does not continue the last answer of a segment; empty if it does.
 
 - "retry": the same call was answered before, and another answer is sampled.
 - "branch": it continues an earlier answer, which another call has continued.
+- "tools_changed": it continues, with other tools.
 - "compaction": it starts over with an answer quoted in its messages, as after a summary.
 - "subagent": it starts with a prompt that stands in a tool call of an earlier answer.
 - "edited_history": it holds earlier answers, but what stands before them was changed or left out.
@@ -49,6 +58,7 @@ class Node:
         ended: Time of the answer (`time.monotonic`).
         used: Whether the agent took the answer, as far as is known.
         children: Number of calls that continue it.
+        depth: Number of answers up to this one, through compactions and edits.
     """
 
     number: int
@@ -60,6 +70,11 @@ class Node:
     ended: float
     used: bool = True
     children: int = 0
+    depth: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        goes_on = self.place.continues or self.reason in ("compaction", "edited_history")
+        self.depth = 1 + (self.parent.depth if self.parent and goes_on else 0)
 
     @property
     def parent(self) -> Node | None:
@@ -92,6 +107,7 @@ class Place:
         new: Its messages after those of `parent`; all of them if it does not continue it.
         reason: Why it starts a segment; empty if it does not.
         path: Digest of all its messages.
+        tools: Digest of its tools.
         known: Index of a message in `new` -> the answer that it repeats.
     """
 
@@ -100,6 +116,7 @@ class Place:
     new: tuple[JsonObject, ...]
     reason: Reason
     path: bytes
+    tools: bytes
     known: Mapping[int, Node] = dataclasses.field(default_factory=dict)
 
     @property
@@ -124,20 +141,20 @@ class History:
             digests: Digests of its messages.
             key: Digest that only equal calls share.
         """
-        marks, paths = digests
+        marks, paths, tools = digests
         answers = [index for index, message in enumerate(call.messages) if message["role"] == "assistant"]
         for index in reversed(answers):
             if parent := self._by_path.get(paths[index]):
-                reason = self._branching(parent, key)
+                reason = self._branching(parent, tools, key)
                 parent.children += 1
-                return Place(parent, True, tuple(call.messages[index + 1 :]), reason, paths[-1])
+                return Place(parent, True, tuple(call.messages[index + 1 :]), reason, paths[-1], tools)
         known = {index: self._by_mark[marks[index]] for index in answers if marks[index] in self._by_mark}
         origin, reason = self._origin(call, key, known)
-        return Place(origin, False, tuple(call.messages), reason, paths[-1], known)
+        return Place(origin, False, tuple(call.messages), reason, paths[-1], tools, known)
 
-    def _branching(self, parent: Node, key: bytes) -> Reason:
+    def _branching(self, parent: Node, tools: bytes, key: bytes) -> Reason:
         if not parent.children:
-            return ""
+            return "" if parent.place.tools == tools else "tools_changed"
         return "retry" if self._asked(key) else "branch"
 
     def _asked(self, key: bytes) -> Node | None:
@@ -229,18 +246,19 @@ class Digests(NamedTuple):
     Attributes:
         marks: Digest of each message.
         paths: Digest of the conversation up to each message.
+        tools: Digest of the tools.
     """
 
     marks: list[bytes]
     paths: list[bytes]
+    tools: bytes
 
 
 def digests_of(call: Call) -> Digests:
     """Return the digests of a call's messages."""
     marks = [mark(message) for message in call.messages]
-    start = digest(list(call.tools))
-    paths = itertools.accumulate(marks, lambda path, one: hashlib.sha256(path + one).digest(), initial=start)
-    return Digests(marks, list(paths)[1:])
+    paths = itertools.accumulate(marks, lambda path, one: hashlib.sha256(path + one).digest(), initial=b"")
+    return Digests(marks, list(paths)[1:], digest(list(call.tools)))
 
 
 def text_of(message: JsonMapping) -> str:

@@ -53,12 +53,14 @@ class HttpLimits:
         receive: Seconds in which a whole request must arrive after its first byte.
         send: Seconds in which the client must take a part of an answer.
         idle: Seconds between an answer and the next request.
+        wait: Seconds after which a stream without an answer starts, and between its signs of life.
     """
 
     body: int = 16 << 20
     receive: float = 60.0
     send: float = 60.0
     idle: float = 3600.0
+    wait: float = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

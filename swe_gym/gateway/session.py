@@ -32,14 +32,20 @@ from .sampler import Sampler
 
 logger = logging.getLogger(__name__)
 
-WAIT = 10.0
-"""Seconds between signs of life in a stream that waits for the model."""
-
 POLL = 0.5
 """Seconds after which a waiting call is checked for an agent that hung up."""
 
-OFTEN = 1000
+CLOSE = 5.0
+"""Seconds that connections have to end."""
+
+REFUSED = 1000
 """Refused requests after which the door stays shut: the agent is not going to stop."""
+
+REQUESTS = 50_000
+"""Requests of any kind after which the door stays shut."""
+
+RECEIVED = 4 << 30
+"""Bytes of requests after which the door stays shut."""
 
 NO_RETRY = (("x-should-retry", "false"),)
 """Tells the SDKs of OpenAI and Anthropic that another try is pointless."""
@@ -95,11 +101,13 @@ class Session:
         self._sampler, self._limits, self._seed = sampler, limits or Limits(), seed
         self._history, self._record = History(), Record(on_turn)
         self._lock = threading.RLock()  # guards everything below and the two above
+        self._idle = threading.Condition(self._lock)
         self._flights: dict[bytes, _Flight] = {}
         self._connections: set[Connection] = set()
         self._usage = Usage()
         self._started = time.monotonic()
-        self._asked = self._running = self._bytes = self._refused = 0
+        self._asked = self._running = self._bytes = 0
+        self._requests = self._received = self._refused = 0
         self._closed = False
 
     # --- results --------------------------------------------------------------------------------------------
@@ -125,7 +133,7 @@ class Session:
             nodes = list(self._history.nodes)
             usage = self._usage
         used = [node for node in nodes if node.used]
-        main = max(reversed(used), key=_depth, default=None)
+        main = max(reversed(used), key=lambda node: node.depth, default=None)
         return PolicyReport(
             policy=self._sampler.info,
             usage=usage,
@@ -138,19 +146,22 @@ class Session:
         with self._lock:
             self._closed = True
             connections = list(self._connections)
-            for flight in self._flights.values():
-                if flight.node is not None and not flight.delivered and not flight.waiting:
-                    self._history.drop(flight.node)
-            self._record.close()
         for connection in connections:
             connection.close()
+        with self._lock:
+            self._idle.wait_for(lambda: not self._connections, CLOSE)
+            for flight in self._flights.values():
+                if flight.node is not None and not flight.delivered:
+                    self._history.drop(flight.node)
+            self._flights.clear()
+            self._record.close()
 
     # --- connections ----------------------------------------------------------------------------------------
 
     def handle(self, connection: Connection) -> None:
         """Serve a connection until its end. Never raises for what the agent does."""
         with self._lock:
-            shut = self._closed or self._refused > OFTEN or len(self._connections) >= self._limits.connections
+            shut = self._closed or self._shut or len(self._connections) >= self._limits.connections
             if not shut:
                 self._connections.add(connection)
         if shut:
@@ -161,8 +172,17 @@ class Session:
         finally:
             with self._lock:
                 self._connections.discard(connection)
+                self._idle.notify_all()
+
+    @property
+    def _shut(self) -> bool:
+        """Whether the agent has sent so much that it is not going to stop."""
+        return self._refused > REFUSED or self._requests > REQUESTS or self._received > RECEIVED
 
     def _respond(self, request: Request) -> Response:
+        with self._lock:
+            self._requests += 1
+            self._received += len(request.body)
         path = _path(request.path)
         dialect = _dialect(path, request)
         try:
@@ -181,11 +201,13 @@ class Session:
     def _refusal(self, refusal: Refusal, dialect: Dialect) -> Response:
         with self._lock:
             self._refused += 1
-            shut = self._refused > OFTEN
+            shut = self._shut
         headers = () if refusal.status == 429 else NO_RETRY
         return Response(refusal.status, dialect.error(refusal), (*headers, *([("Connection", "close")] * shut)))
 
     def _route(self, request: Request, path: str, dialect: Dialect) -> Response:
+        if self._shut:
+            raise Refusal(403, "too many requests")
         if request.method in ("GET", "HEAD"):
             return self._look_up(path, dialect)
         if request.method != "POST" or path not in (*DIALECTS, COUNT):
@@ -209,17 +231,20 @@ class Session:
     def _answer(self, request: Request, dialect: Dialect, call: Call) -> Response:
         flight = self._flight(request, call)
         try:
-            answer = flight.wait(request, WAIT if call.stream else math.inf)
+            answer = flight.wait(request, self._limits.http.wait if call.stream else math.inf)
         except BaseException:
             self._left(flight, False)
             raise
-        body = dialect.write(call, answer) if answer and not call.stream else _events(dialect, call, flight, request)
+        if answer is not None and not call.stream:
+            body: Any = dialect.write(call, answer)
+        else:
+            body = _events(dialect, call, flight, request, self._limits.http.wait)
         return Response(200, body, sent=functools.partial(self._left, flight))
 
     def _flight(self, request: Request, call: Call) -> _Flight:
         """Return the sampling of a call, perhaps of an earlier request that this one repeats."""
         digests = digests_of(call)
-        key = digest([digests.paths[-1].hex(), call.model, call.max_tokens, call.settings])
+        key = digest([digests.paths[-1].hex(), digests.tools.hex(), call.model, call.max_tokens, call.settings])
         again = request.headers.get("x-stainless-retry-count", "0") != "0"  # sent by the SDKs of OpenAI and Anthropic
         known = self._flights.get(key)
         if known is not None and not known.delivered and not again:
@@ -365,19 +390,19 @@ class _Flight:
             Refusal: The call failed.
             ConnectionError: The agent hung up.
         """
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
+        deadline, answer = time.monotonic() + seconds, None
+        while answer is None and (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
-                return self.result.result(min(left, POLL))
+                answer = self.result.result(min(left, POLL))
             if not request.alive():
                 raise ConnectionError("the agent hung up")
-        return None
+        return answer
 
 
-def _events(dialect: Dialect, call: Call, flight: _Flight, request: Request) -> Iterator[bytes]:
+def _events(dialect: Dialect, call: Call, flight: _Flight, request: Request, wait: float) -> Iterator[bytes]:
     """Yield the events of an answer, and signs of life until it is there."""
     try:
-        while (answer := flight.wait(request, WAIT)) is None:
+        while (answer := flight.wait(request, wait)) is None:
             yield dialect.PING
     except Refusal as refusal:
         yield dialect.error_event(refusal)
@@ -418,14 +443,3 @@ def _json(body: bytes) -> JsonObject:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-def _depth(node: Node) -> int:
-    """Return the number of answers up to this one, through compactions."""
-    depth, one = 0, node
-    while True:
-        depth += 1
-        before = one.parent if one.place.continues or one.reason in ("compaction", "edited_history") else None
-        if before is None:
-            return depth
-        one = before

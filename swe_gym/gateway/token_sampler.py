@@ -68,8 +68,7 @@ class TokenSampler:
 
     def sample(self, call: Call, place: Place, *, seed: int | None) -> Answer:
         """See `Sampler`."""
-        with _template_errors():
-            base, new = self._prompt(call, place)
+        base, new = self._prompt(call, place)
         prompt = [*base, *new]
         room = min(call.max_tokens or self._max_tokens, self._max_tokens, self._max_context - len(prompt))
         if room < 1:
@@ -90,8 +89,7 @@ class TokenSampler:
 
     def count(self, call: Call) -> int:
         """Return the tokens of the rendered messages."""
-        with _template_errors():
-            return len(self._template.encode(self._render(list(map(_plain, call.messages)), call.tools)))
+        return len(self._template.encode(self._render(list(map(_plain, call.messages)), call.tools)))
 
     # --- prompts --------------------------------------------------------------------------------------------
 
@@ -102,25 +100,29 @@ class TokenSampler:
         """
         rendered = self._render([*_shown(place.before), *_new(place)], call.tools)
         before = place.before
-        if before is not None and before.answer.tokens is not None:
+        if before is not None and before.answer.tokens is not None and before.place.tools == place.tools:
             base, end = ids_after(before), self._template.decode(_end(before.answer.tokens.completion))
             messages, tools = self._with_tools(_shown(before)[:-1], call.tools)
-            new = self._template.encode(self._template.between(end, *_new(place), before=messages, tools=tools))
+            with _template_errors():
+                delta = self._template.between(end, *_new(place), before=messages, tools=tools)
+            new = self._template.encode(delta)
             if self._append_only or same_text(rendered, self._template.decode([*base, *new])):
                 return base, new
         return [], self._template.encode(rendered)
 
     def _render(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> str:
         shown, named = self._with_tools(messages, tools)
-        return self._template.render(shown, named)
+        with _template_errors():
+            return self._template.render(shown, named)
 
     def _with_tools(
         self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]
     ) -> tuple[list[JsonObject], Sequence[JsonObject]]:
         """Return messages and tools for the template. Without a place for tools there, the first message holds them."""
+        specs = specs_of(tools)
         if not tools or self._shows_tools:
-            return list(messages), tools
-        text = describe_tools(specs_of(tools), STYLES[self._style])
+            return list(messages), [spec.openai() for spec in specs]  # templates expect every field
+        text = describe_tools(specs, STYLES[self._style])
         if messages and messages[0]["role"] == "system":
             return [{**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]], ()
         return [{"role": "system", "content": text}, *messages], ()
@@ -131,8 +133,6 @@ def _template_errors() -> Iterator[None]:
     """Turn errors of the chat template into refusals: it is a program, and the agent writes its input."""
     try:
         yield
-    except Refusal:
-        raise
     except Exception as error:
         raise Refusal(400, f"the model's chat template cannot render these messages: {error}") from error
 

@@ -36,6 +36,22 @@ class Completion(NamedTuple):
     version: int
 
 
+def read_completion(reply: Any, version: int) -> Completion:
+    """Parse an answer of vLLM's `/v1/completions` or `/inference/v1/generate`.
+
+    Raises:
+        LookupError, TypeError: It is in another form.
+        PolicyError: The server aborted the answer.
+    """
+    choice = reply["choices"][0]
+    finish = choice["finish_reason"]
+    if finish not in ("stop", "length"):
+        raise PolicyError(f"the server aborted an answer: finish_reason {finish!r}", reason="bad_reply", retryable=True)
+    said = choice["logprobs"]
+    logprobs = [entry["logprob"] for entry in said["content"]] if "content" in said else said["token_logprobs"]
+    return Completion(choice["token_ids"], logprobs, finish, version)
+
+
 class Generator(Protocol):
     """Samples tokens. Called from many threads at once."""
 

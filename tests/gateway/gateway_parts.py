@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from swe_gym.gateway.session import Session
-from swe_gym.rollout.tokens import Completion
+from swe_gym.gateway.token_sampler import TokenSampler
+from swe_gym.rollout.tokens import ChatTemplate, Completion
 
 
 class SocketConnection:
@@ -120,3 +121,57 @@ class Scripted:
             made = Completion(ids, logprobs, "stop" if ids[-1] == ByteTokenizer.end else "length", number)
             self.sampled.append((list(prompt), made))
         return made
+
+
+class Feed:
+    """A client in memory, which sends bytes and then waits, or ends.
+
+    Args:
+        sent: What it sends.
+        deaf: Whether it is gone before it receives anything.
+    """
+
+    def __init__(self, sent: bytes, *, deaf: bool = False) -> None:
+        self.left, self.deaf = sent, deaf
+        self.received = b""
+        self.closed = False
+
+    def recv(self, size: int, *, timeout: float) -> bytes:
+        if not self.left and timeout == 0:
+            raise TimeoutError
+        data, self.left = self.left[:size], self.left[size:]
+        return data
+
+    def send(self, data: bytes, *, timeout: float) -> None:  # noqa: ARG002  never waits
+        if self.deaf:
+            raise ConnectionError("gone")
+        self.received += data
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def post(path: str, body: object, **headers: str) -> bytes:
+    """Return a request."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items()]
+    head = f"POST {path} HTTP/1.1\r\nHost: model\r\nContent-Length: {len(data)}\r\n{''.join(lines)}\r\n"
+    return head.encode() + data
+
+
+def asked(session: Session, path: str, body: object, **headers: str) -> tuple[int, Any]:
+    """Send a request over a connection of its own; return the status and the JSON of the answer."""
+    feed = Feed(post(path, body, **headers))
+    session.handle(feed)
+    head, _, answer = feed.received.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(answer)
+
+
+BASH = {"name": "bash", "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}}
+TOOLS = [{"type": "function", "function": BASH}]
+
+
+def tokens(say: Callable[[int], str], *, forgets: bool = False, **options: Any) -> tuple[TokenSampler, Scripted]:
+    """Return a sampler with scripted answers, and its generator."""
+    generator = Scripted(say)
+    return TokenSampler(generator, ChatTemplate(ByteTokenizer(forgets=forgets)), **options), generator

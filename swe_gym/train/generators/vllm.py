@@ -14,7 +14,7 @@ import httpx
 import torch
 
 from ...errors import PolicyError, unknown_name
-from ...rollout.tokens import Completion
+from ...rollout.tokens import Completion, read_completion
 from ...types import JsonObject
 from ..config import GenerationConfig
 from ..model import PolicyModel
@@ -111,7 +111,7 @@ class VllmGenerator:
             body |= {"prompt": list(prompt), "return_token_ids": True, **sampling}
         reply = self._post(path, body)
         try:
-            completion = _completion(reply, version)
+            completion = read_completion(reply, version)
             self._check(completion, max_tokens)
         except (LookupError, TypeError) as error:
             raise _bad_reply(f"{path} answered {str(reply)[:200]}: {error!r}") from error
@@ -233,17 +233,6 @@ class VllmGenerator:
         if self._server is not None:
             self._server.close()
         self._folder.cleanup()
-
-
-def _completion(reply: Any, version: int) -> Completion:
-    """Parse the answer of either path."""
-    choice = reply["choices"][0]
-    finish = choice["finish_reason"]
-    if finish not in ("stop", "length"):
-        raise _bad_reply(f"the server aborted an answer: finish_reason {finish!r}")
-    said = choice["logprobs"]
-    logprobs = [entry["logprob"] for entry in said["content"]] if "content" in said else said["token_logprobs"]
-    return Completion(choice["token_ids"], logprobs, finish, version)
 
 
 def _sound(logprob: Any) -> bool:

@@ -1,0 +1,181 @@
+"""Clients that break the protocol, on purpose or not, get an error or an end, and cost nothing."""
+
+import json
+import random
+import socket
+import threading
+import tracemalloc
+from typing import Any
+
+import pytest
+from gateway_parts import TOOLS, Feed, SocketConnection, asked, post, tokens
+
+from swe_gym.gateway.http import HttpLimits, Request, Response, serve
+from swe_gym.gateway.session import REFUSED, Limits, Session
+
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def session() -> Session:
+    sampler, _ = tokens(str)
+    return Session(sampler)
+
+
+def echo(request: Request) -> Response:
+    return Response(200, len(request.body))
+
+
+def exchange(sent: bytes, **limits: Any) -> bytes:
+    feed = Feed(sent)
+    serve(feed, echo, HttpLimits(**limits))
+    assert feed.closed
+    return feed.received
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"hello\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no host
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + b"ff\r\n" + b"x" * 255 + b"\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", 415),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * (1 << 17), 431),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),  # TLS
+        (bytes(1 << 17), 400),
+        (b"POST / HT", 400),  # half a request
+        (post("/", b"abc")[:-1], 400),
+    ],
+)
+def test_what_is_not_a_request_gets_an_error(sent: bytes, status: int) -> None:
+    received = exchange(sent, body=200)
+    assert received.startswith(f"HTTP/1.1 {status} ".encode())
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["message"]
+
+
+def test_requests_in_a_row_share_a_connection() -> None:
+    chunked = (
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+    )
+    received = exchange(post("/", b"abc") + chunked + b"HEAD / HTTP/1.0\r\n\r\n")
+    assert received.count(b"HTTP/1.1 200") == 3
+    assert b"\r\n\r\n3HTTP" in received
+
+
+def test_slow_clients_are_dropped() -> None:
+    ours, theirs = socket.socketpair()
+    ours.sendall(post("/", b"abc")[:-1])
+    serve(SocketConnection(theirs), echo, HttpLimits(receive=0.05))
+    assert ours.recv(99).startswith(b"HTTP/1.1 408 ")
+    ours.close()
+    idle, theirs = socket.socketpair()
+    serve(SocketConnection(theirs), echo, HttpLimits(idle=0.01))
+    assert idle.recv(99) == b""
+    idle.close()
+    deaf, theirs = socket.socketpair()
+    deaf.sendall(post("/", b"abc"))
+    serve(SocketConnection(theirs), lambda _: Response(200, "x" * (8 << 20)), HttpLimits(send=0.05))
+    deaf.close()
+
+
+def test_a_large_request_passes(session: Session) -> None:
+    status, answer = asked(session, CHAT, {"messages": [{"role": "user", "content": "x" * (5 << 20)}]})
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+
+
+JUNK: list[Any] = [
+    None,
+    True,
+    -1,
+    1e308,
+    "x",
+    [],
+    {},
+    [[]],
+    [None],
+    {"type": []},
+    "\ud800",
+    [{"type": "text", "text": 5}],
+]
+
+
+def broken(draw: random.Random) -> object:
+    """Return a request of which something is wrong, perhaps."""
+    call = {"id": "a", "type": "function", "function": {"name": "bash", "arguments": "{"}}
+    messages: list[Any] = [*HI, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    block = {"type": "tool_use", "id": "a", "name": "b", "input": {}}
+    items: list[Any] = [
+        {"role": "assistant", "content": [block]},
+        {"type": "function_call", "name": "b", "call_id": "c"},
+    ]
+    body: dict[str, Any] = {
+        "messages": messages + items[:1],
+        "tools": TOOLS,
+        "max_tokens": 5,
+        "input": messages + items,
+    }
+    place: Any = json.loads(json.dumps(body))
+    body = place
+    while True:
+        key = draw.choice(list(place) if isinstance(place, dict) else range(len(place)))
+        if not isinstance(place[key], dict | list) or not place[key] or draw.random() < 0.3:
+            place[key] = draw.choice(JUNK)
+            return body
+        place = place[key]
+
+
+def test_broken_bodies_are_refused_within_bounds() -> None:
+    draw = random.Random(0)
+    limits = Limits(calls=None)
+    sampler, _ = tokens(str)
+    tracemalloc.start()
+    statuses = set()
+    for number in range(2_000):
+        if number % 500 == 0:
+            session = Session(sampler, limits=limits)
+        body = draw.choice(
+            [b"", b"{", b"[" * 5000, b"\xff", b'{"messages": NaN}', b'"\\ud800"', broken(draw), broken(draw)]
+        )
+        status, answer = asked(session, draw.choice([CHAT, MESSAGES, RESPONSES, "/v1/x"]), body)
+        statuses.add(status)
+        assert status == 200 or answer["error"]["message"]
+        assert session.failure is None, (body, session.failure)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert statuses == {200, 400, 404}
+    assert peak < 64 << 20
+
+
+def test_the_door_shuts_on_a_flood(session: Session) -> None:
+    for _ in range(REFUSED + 1):
+        asked(session, CHAT, b"{")
+    feed = Feed(post(CHAT, {"messages": HI}))
+    session.handle(feed)
+    assert (feed.received, feed.closed) == (b"", True)
+    assert session.failure is None
+
+
+def test_connections_beyond_the_limit_are_closed() -> None:
+    sampler, _ = tokens(str)
+    session = Session(sampler, limits=Limits(connections=2))
+    clients = []
+    for _ in range(2):
+        ours, theirs = socket.socketpair()
+        thread = threading.Thread(target=session.handle, args=(SocketConnection(theirs),))
+        thread.start()
+        ours.sendall(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+        ours.recv(9999)  # it is served now
+        clients.append((ours, thread))
+    third = Feed(post(CHAT, {"messages": HI}))
+    session.handle(third)
+    assert (third.received, third.closed) == (b"", True)
+    session.close()
+    for ours, thread in clients:
+        thread.join(10)
+        assert not thread.is_alive()
+        ours.close()

@@ -1,0 +1,220 @@
+"""Agents' clients at the door: the SDKs themselves, limits, failures, retries."""
+
+import json
+import socket
+import threading
+from typing import Any
+
+import openai
+import pytest
+from gateway_parts import TOOLS, ByteTokenizer, Scripted, SocketConnection, asked, post, served
+
+from swe_gym.errors import PolicyError
+from swe_gym.gateway.http import HttpLimits
+from swe_gym.gateway.passthrough import ServerSampler
+from swe_gym.gateway.served_generator import ServedGenerator
+from swe_gym.gateway.session import Limits, Session
+from swe_gym.gateway.token_sampler import TokenSampler
+from swe_gym.rollout.policies.llm import LLMPolicies
+from swe_gym.rollout.tokens import ChatTemplate, Completion
+from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
+from swe_gym.trajectories.trajectory import Prices
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+# --- the SDKs ------------------------------------------------------------------------------------------------
+
+
+def test_openai_chat_completions(session: Session) -> None:
+    with served(session) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="any") as client:
+        assert [one.id for one in client.models.list()] == ["m"]
+        whole = client.chat.completions.create(model="gpt", messages=HI, tools=TOOLS)
+        message = whole.choices[0].message
+        assert (message.content, message.reasoning_content) == ("I do it.", "hm")
+        (call,) = message.tool_calls
+        told = [*HI, message.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "files"}]
+        with client.chat.completions.stream(
+            model="gpt", messages=told, tools=TOOLS, stream_options={"include_usage": True}
+        ) as events:
+            final = events.get_final_completion()
+    assert final.choices[0].message.tool_calls[0].function.arguments == '{"command": "ls"}'
+    assert final.choices[0].finish_reason == "tool_calls"
+    assert final.usage.completion_tokens == whole.usage.completion_tokens
+    first, second = session.turns
+    assert (first.observation, second.parent, first.tool) == ("files", None, "bash")
+    assert session.report().usage.cost == session.report().usage.prompt_tokens
+
+
+def test_openai_responses(session: Session) -> None:
+    tool = {"type": "function", **TOOLS[0]["function"], "strict": False}
+    with served(session) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="any") as client:
+        whole = client.responses.create(model="gpt", instructions="be", input="hi", tools=[tool])
+        reasoning, message, call = whole.output
+        assert (reasoning.summary[0].text, whole.output_text, call.name) == ("hm", "I do it.", "bash")
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": "files"}
+        items = [{"role": "user", "content": "hi"}, *whole.output, output]
+        with client.responses.stream(model="gpt", instructions="be", input=items, tools=[tool]) as events:
+            kinds = [event.type for event in events]
+            final = events.get_final_response()
+        with pytest.raises(openai.BadRequestError, match="no response is stored"):
+            client.responses.create(model="gpt", input="hi", previous_response_id=whole.id)
+    assert kinds[0] == "response.created"
+    assert kinds[-1] == "response.completed"
+    assert [item.type for item in final.output] == ["reasoning", "message", "function_call"]
+    assert message.content[0].text == "I do it."
+    assert [turn.observation for turn in session.turns] == ["files", ""]
+    assert not session.reasons
+
+
+# --- limits and failures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [({"calls": 2}, "calls"), ({"tokens": 60}, "tokens"), ({"cost": 3.0}, "cost"), ({"history": 100}, "history")],
+)
+def test_past_a_limit_agents_get_an_error_that_they_do_not_retry(
+    server: OpenAIServer, limits: dict[str, Any], limit: str
+) -> None:
+    prices = Prices(input=1e6)
+    sampler = ServerSampler(LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key, prices=prices))
+    session = Session(sampler, limits=Limits(**limits))
+    with served(session) as url, openai.OpenAI(base_url=url, api_key="any") as client:
+        answered = 1 if limit == "history" else 2
+        for number in range(answered):
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": f"h{number}"}])
+        with pytest.raises(openai.PermissionDeniedError, match=f"limit on {limit}"):
+            client.chat.completions.create(model="m", messages=HI)
+    assert session.limit == limit
+    assert session.failure is None
+    assert len(session.turns) == answered
+    sampler.close()
+
+
+def test_a_refused_request_is_the_agents_and_a_failed_server_ends_the_episode(
+    server: OpenAIServer, session: Session
+) -> None:
+    server.inject(CHAT, status=400, message="no such format")
+    assert asked(session, CHAT, {"messages": HI})[0] == 400
+    server.inject(CHAT, status=400, message="maximum context length is 10 tokens")
+    status, answer = asked(session, CHAT, {"messages": HI})
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert session.failure is None
+    server.inject(CHAT, status=500)
+    assert asked(session, "/v1/messages", {"messages": HI, "max_tokens": 9})[0] == 500
+    assert isinstance(session.failure, PolicyError)
+    assert session.failure.reason == "server"
+    assert asked(session, CHAT, {"messages": HI})[0] == 403
+    assert session.turns == ()
+
+
+class Held(Scripted):
+    """Answers once it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda number: f"answer {number}")
+        self.asked, self.go = threading.Semaphore(0), threading.Event()
+
+    def generate(self, prompt: Any, **options: Any) -> Completion:
+        self.asked.release()
+        assert self.go.wait(60)
+        return super().generate(prompt, **options)
+
+
+@pytest.fixture
+def held() -> tuple[Session, Held]:
+    generator = Held()
+    return Session(TokenSampler(generator, ChatTemplate(ByteTokenizer()))), generator
+
+
+def client_of(session: Session, data: bytes) -> socket.socket:
+    """Send bytes to a session, and return the client's end."""
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=session.handle, args=(SocketConnection(theirs),), daemon=True).start()
+    ours.sendall(data)
+    return ours
+
+
+def answer_of(client: socket.socket) -> Any:
+    client.settimeout(60)
+    received = b""
+    while b"\r\n\r\n" not in received or not received.endswith(b"}"):
+        received += client.recv(65536)
+    return json.loads(received.partition(b"\r\n\r\n")[2])
+
+
+def test_a_call_that_was_cut_off_is_not_sampled_again(held: tuple[Session, Held]) -> None:
+    session, generator = held
+    client = client_of(session, post(CHAT, {"messages": HI}))
+    assert generator.asked.acquire(timeout=60)
+    client.close()
+    again = client_of(session, post(CHAT, {"messages": HI}))
+    generator.go.set()
+    assert answer_of(again)["choices"][0]["message"]["content"] == "answer 0"
+    again.close()
+    session.close()
+    assert len(generator.sampled) == 1
+    assert [turn.info.get("used", True) for turn in session.turns] == [True]
+    assert len(session.report().segments) == 1
+
+
+def test_an_answer_that_nobody_took_is_recorded_as_unused(held: tuple[Session, Held]) -> None:
+    session, generator = held
+    client = client_of(session, post(CHAT, {"messages": HI}))
+    assert generator.asked.acquire(timeout=60)
+    client.close()
+    other = client_of(session, post(CHAT, {"messages": [{"role": "user", "content": "other"}]}))
+    assert generator.asked.acquire(timeout=60)
+    generator.go.set()
+    answer_of(other)
+    for thread in [one for one in threading.enumerate() if one.name == "agent call"]:
+        thread.join(60)
+    session.close()
+    assert sorted(turn.info.get("used", True) for turn in session.turns) == [False, True]
+    assert len(session.report().segments) == 1
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "sign", "end"),
+    [
+        (CHAT, b": waiting", b"data: [DONE]\n\n"),
+        ("/v1/responses", b": waiting", b"response.completed"),
+        ("/v1/messages", b"event: ping", b"event: message_stop"),
+    ],
+)
+def test_a_stream_shows_signs_of_life_until_the_answer(path: str, sign: bytes, end: bytes) -> None:
+    generator = Held()
+    sampler = TokenSampler(generator, ChatTemplate(ByteTokenizer()))
+    session = Session(sampler, limits=Limits(http=HttpLimits(wait=0.01)))
+    client = client_of(session, post(path, {"messages": HI, "input": HI, "max_tokens": 99, "stream": True}))
+    client.settimeout(60)
+    received = b""
+    while sign not in received:
+        received += client.recv(65536)
+    generator.go.set()
+    while not received.endswith(b"0\r\n\r\n"):
+        received += client.recv(65536)
+    assert b"answer 0" in received
+    assert end in received
+    client.close()
+    session.close()
+    assert [turn.action for turn in session.turns] == ["answer 0"]
+
+
+def test_a_server_samples_by_token_ids() -> None:
+    said, question = Reply("So.", token_ids=[*b"So.", ByteTokenizer.end]), {"role": "user", "content": "?"}
+    with OpenAIServer(lambda _: said, model="m") as server:
+        generator = ServedGenerator(LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key), version=3)
+        session = Session(TokenSampler(generator, ChatTemplate(ByteTokenizer())))
+        _, answer = asked(session, CHAT, {"messages": [question]})
+        asked(session, CHAT, {"messages": [question, answer["choices"][0]["message"], question]})
+        server.inject("/v1/completions", status=200, body={"choices": [{"finish_reason": "stop", "text": "no ids"}]})
+        assert asked(session, CHAT, {"messages": [question]})[0] == 500
+        generator.close()
+    (segment,) = session.report().segments
+    assert sum(segment.loss_mask) == 8
+    assert set(segment.versions) == {3, -1}
+    assert session.failure is not None
+    assert "no token ids" in str(session.failure)
