@@ -46,8 +46,18 @@ from swe_gym.rollout.plan import Plan
 
 options = {"address": sys.argv[2], "per_node": 3, "lease": float(sys.argv[4])}
 how = RolloutOptions(executor="ray", executor_options=options, retries=20)
-rollout(Plan(source="toy", policy="gold", attempts=int(sys.argv[3])), sys.argv[1], how)
+rollout(Plan.model_validate_json(sys.argv[3]), sys.argv[1], how)
 """
+"""A driver. Its arguments: run folder, address, plan, lease."""
+
+LOOK = '{"name": "listdir", "arguments": {}}'
+SUBMIT = '{"name": "submit", "arguments": {}}'
+
+
+def short_plan(attempts: int) -> Plan:
+    """Return a plan of short episodes."""
+    return Plan(source="toy", policy="scripted", policy_options={"actions": [LOOK, LOOK, SUBMIT]}, attempts=attempts)
+
 
 app = typer.Typer(add_completion=False)
 
@@ -70,7 +80,7 @@ class Machines(NamedTuple):
         """Address of the cluster."""
         return str(self.cluster.address)
 
-    def add(self, cores: int = 2) -> None:
+    def add(self, cores: int = 1) -> None:
         """Start a node."""
         self.nodes.append(self.cluster.add_node(num_cpus=cores, object_store_memory=MEMORY))
 
@@ -116,11 +126,12 @@ def send(pids: list[int], number: int) -> None:
 
 
 @contextlib.contextmanager
-def machines(nodes: int, cores: int = 2) -> Iterator[Machines]:
+def machines(nodes: int, cores: int = 1) -> Iterator[Machines]:
     """Start a head node without cores and some other nodes."""
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
+    few = {"prestart_worker_first_driver": False}  # no idle workers
+    head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False, "_system_config": few}
     made = Machines(Cluster(initialize_head=True, head_node_args=head), [], set())
     try:
         for _ in range(nodes):
@@ -237,7 +248,8 @@ def faults(nodes: int = 2, kills: int = 10, attempts: int = 20, lease: float = 1
     moments = sorted(chance.sample(range(4, attempts * TOY - 20), len(kinds)))
     with tempfile.TemporaryDirectory(prefix="swe-gym-faults-") as place, machines(nodes) as made:
         folder = Path(place) / "run"
-        command = [sys.executable, "-c", PLAY, str(folder), made.address, str(attempts), str(lease)]
+        plan = short_plan(attempts).model_dump_json()
+        command = [sys.executable, "-c", PLAY, str(folder), made.address, plan, str(lease)]
         driver = subprocess.Popen(command)
         for kind, moment in zip(kinds, moments, strict=True):
             wait_until(lambda moment=moment: made.look() >= 0 and lines(folder) >= moment, 600)  # type: ignore[misc]

@@ -12,13 +12,12 @@ import pytest
 if "ray" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
     pytest.importorskip("ray", reason="Ray is tested in a separate environment")
 
-from executors import PLAY, Machines, lines, machines
+from executors import PLAY, Machines, lines, machines, short_plan
 
 from swe_gym.errors import UsageError
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.executors import open_executor
 from swe_gym.rollout.executors.ray import Room
-from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.progress import Progress
 from swe_gym.tasks import load_source
 from swe_gym.testing.sandbox_contract.case import eventually
@@ -27,7 +26,7 @@ from swe_gym.trajectories.trajectory import Trajectory
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray emits warnings
 
-ATTEMPTS = 3
+ATTEMPTS = 2
 LEASE = 8.0
 
 
@@ -50,20 +49,20 @@ def test_a_node_has_room_for_what_its_cores_and_its_memory_allow() -> None:
 
 def test_every_episode_is_played_once_whatever_dies(made: Machines, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    plan = Plan(source="toy", policy="gold", attempts=ATTEMPTS)
+    plan = short_plan(ATTEMPTS)
     wanted = {(task, attempt) for task in load_source("toy").ids() for attempt in range(ATTEMPTS)}
 
-    command = [sys.executable, "-c", PLAY, str(folder), made.address, str(ATTEMPTS), str(LEASE)]
+    command = [sys.executable, "-c", PLAY, str(folder), made.address, plan.model_dump_json(), str(LEASE)]
     with subprocess.Popen(command) as driver:
-        eventually(lambda: made.look() > 0 and lines(folder) >= 4, 120, "it plays")
+        eventually(lambda: made.look() > 0 and lines(folder) >= 4, 240, "it plays")
         driver.kill()
     eventually(made.no_box_is_left, 30, "the sandboxes of a killed driver end")
     before = lines(folder)
     assert 4 <= before < len(wanted)
 
     faults: list[tuple[int, Callable[[], object]]] = [
-        (before + 6, lambda: made.cut_off(0, LEASE + 2.0)),
-        (before + 16, lambda: made.kill(1)),  # the other one has come back, or will
+        (before + 4, lambda: made.cut_off(0, LEASE + 2.0)),
+        (before + 9, lambda: made.kill(1)),  # the other one has come back, or will
     ]
     turns: list[int] = []
 
@@ -79,7 +78,7 @@ def test_every_episode_is_played_once_whatever_dies(made: Machines, tmp_path: Pa
     assert faults == []
     counts = collections.Counter((one.task_id, one.attempt) for one in result.trajectories())
     assert (set(counts), set(counts.values())) == (wanted, {1})
-    assert {one.reward for one in result.trajectories()} == {1.0}
+    assert {(one.reward_valid, len(one.turns)) for one in result.trajectories()} == {(True, 3)}
     failed = list(Trajectory.read(folder / FAILED))
     assert {one.reason.partition(" ")[0] for one in failed} <= {"NodeLost", "killed"}
     assert "NodeLost" in {one.reason.partition(" ")[0] for one in failed}
