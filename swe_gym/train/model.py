@@ -72,7 +72,7 @@ class PolicyModel(nn.Module):
         values = None
         if self.value is not None:
             below = states.detach() if self.detach_value else states
-            values = self.value(below.float())[:, 0]
+            values = self.value(below.float())[:, 0].clone()  # FSDP2 warns of a view
         if not logprobs:
             empty = states.new_zeros(0, dtype=torch.float32)
             return TokenOutputs(empty, empty, values)
