@@ -21,7 +21,7 @@ from ..errors import MissingDependency, SandboxError, SweGymError, UsageError
 from ..index import find_sdists
 from ..sandboxes.images import ImageStore
 from ..sandboxes.local import problem
-from ..sandboxes.local.image import image_problem
+from ..sandboxes.local.image import OVERLAYS, choose_overlay
 from ..sandboxes.local.tiers import TIERS
 from .common import AsJson, BackendOptions, open_console, parse_pairs, print_json
 
@@ -196,13 +196,13 @@ def _tiers() -> Iterator[Finding]:
 def _images() -> Finding:
     """Check that local sandboxes can run images."""
     try:
-        why = image_problem()
-    except OSError as error:
-        why = str(error)
-    stored = len(ImageStore().images()) if not why else 0
-    return Finding(
-        "images, no engine", not why, why or f"{stored} stored: swe-gym images fetch", _namespace_fix(), main=True
-    )
+        kind, why = choose_overlay()
+    except (OSError, SandboxError) as error:
+        kind, why = "", str(error)
+    detail = f"{len(ImageStore().images())} stored: swe-gym images fetch"
+    if kind and kind != "kernel":
+        detail += f"; files by {OVERLAYS[kind]}, because of {why}"
+    return Finding("images, no engine", bool(kind), detail if kind else why, _namespace_fix(), main=True)
 
 
 def _namespace_fix() -> str:

@@ -21,7 +21,7 @@ from ..sandboxes import BACKENDS
 from ..sandboxes.container import default_image
 from ..sandboxes.images import ImageStore
 from ..sandboxes.images.names import ImageName
-from ..sandboxes.local import problem
+from ..sandboxes.local.image import choose_overlay
 from ..tasks import TaskSource
 from ..types import JsonMapping, Task
 
@@ -151,7 +151,8 @@ def _check_stored(images: Sequence[str]) -> Fact:
     """Check that local sandboxes can run images, and that the first missing one can be fetched."""
     from ..sandboxes.images.sources import RegistrySource
 
-    if why := problem("namespace"):
+    kind, why = choose_overlay()
+    if not kind:
         raise UsageError(
             f"the tasks need container images, such as {images[0]}, and local sandboxes cannot run them on this "
             f"machine: {why}. Use --backend docker, or see `swe-gym doctor`"

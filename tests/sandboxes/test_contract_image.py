@@ -1,11 +1,31 @@
 """The contract in local sandboxes from a real image, which a Docker engine hands over."""
 
-import pytest
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
 
+import pytest
+from servers.registry import digest, layer
+from test_local_dies_with_us import below, table
+
+from swe_gym.cache import cache_folder
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.sandboxes.images import ImageStore, StoredImage
+from swe_gym.sandboxes.images.names import ImageName
+from swe_gym.sandboxes.images.sources import Blob, ImageSource
 from swe_gym.sandboxes.local import problem
+from swe_gym.sandboxes.local.image import choose_overlay
 from swe_gym.testing import sandbox_contract
 from swe_gym.testing.sandbox_contract import Case
+from swe_gym.testing.sandbox_contract.case import eventually, ok
 
 
 @sandbox_contract.parametrize()
@@ -17,3 +37,86 @@ def test_image(case: Case, stored_image: str) -> None:
         return open_sandbox(SandboxSpec.model_validate({"image": stored_image, **fields}), "local")
 
     case.run(make)
+
+
+# --- without overlays of the kernel -----------------------------------------------------------------------------
+
+
+class Derived(ImageSource):
+    """An image of the store with one more layer."""
+
+    def __init__(self, base: StoredImage, data: bytes) -> None:
+        self.data = data
+        layers = [*base.layers, digest(data)]
+        self.config = json.dumps({"config": {}, "rootfs": {"diff_ids": layers}}).encode()
+        self.blobs = tuple(Blob(diff_id=diff_id, size=0) for diff_id in layers)
+
+    @contextlib.contextmanager
+    def open(self, blob: Blob, folder: Path) -> Iterator[IO[bytes]]:  # noqa: ARG002  nothing is downloaded
+        yield io.BufferedReader(io.BytesIO(self.data))
+
+
+@pytest.fixture(scope="module")
+def derived_image(stored_image: str) -> StoredImage:
+    link = tarfile.TarInfo("two")
+    link.type, link.linkname = tarfile.LNKTYPE, "one"
+    data = layer(
+        ("etc/.wh.debian_version", b""),
+        ("usr/share/doc/.wh..wh..opq", b""),
+        ("usr/share/doc/new", b""),
+        ("one", b"as it was"),
+        (link, b""),
+    )
+    store, name = ImageStore(), ImageName.parse("localhost/derived:1")
+    base = store.find(stored_image)
+    assert base
+    return store.add(name, Derived(base, data), deadline=time.monotonic() + 60)
+
+
+LOOK_AND_CHANGE = """
+ls -a /usr/share/doc /etc; stat -c '%a %h' /one /bin/* | sort | md5sum
+echo changed > /one; chmod 600 /etc/passwd; rm -r /usr/share/doc; mkdir /usr/share/doc; ls -A /usr/share/doc
+mv /one /tmp/one; ln /tmp/one /three; cat /three; rm -rf /srv; mkfifo /srv; stat -c '%n %F %U' /srv /tmp /dev/null
+"""
+
+
+@pytest.mark.parametrize("overlay", ["fuse", "copy"])
+def test_without_overlays_of_the_kernel_files_are_the_same(overlay: str, derived_image: StoredImage) -> None:
+    found, why = choose_overlay(overlay)
+    if not found:
+        pytest.skip(f"no overlay {overlay!r} on this machine: {why}")
+    said = {}
+    for kind in ("kernel", overlay):
+        spec = SandboxSpec(image=derived_image.name, options={"overlay": kind})
+        with open_sandbox(spec, "local") as sandbox:
+            said[kind] = ok(sandbox.exec(LOOK_AND_CHANGE, merge=True)).text
+            assert ("The kernel mounts no overlay" in sandbox.capabilities.notes[-1]) == (kind == overlay)
+    assert said[overlay] == said["kernel"]
+    assert "new" in said[overlay]
+    assert (ImageStore().layers(derived_image)[-1] / "two").read_text() == "as it was"
+
+
+OPEN = """
+import sys
+from swe_gym.sandboxes import SandboxSpec, open_sandbox
+sandbox = open_sandbox(SandboxSpec(image=sys.argv[1], options={"overlay": sys.argv[2]}), "local")
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("overlay", ["fuse", "copy"])
+def test_what_serves_a_sandbox_ends_with_a_killed_process(overlay: str, derived_image: StoredImage) -> None:
+    found, why = choose_overlay(overlay)
+    if not found:
+        pytest.skip(f"no overlay {overlay!r} on this machine: {why}")
+    command = [sys.executable, "-c", OPEN, derived_image.name, overlay]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"open\n"
+        started = below(client.pid)
+        client.kill()
+    assert started
+    eventually(lambda: not any((pid, start) in started for pid, (_, start) in table().items()), 60, "all have ended")
+    copies = cache_folder() / "image-copies"
+    eventually(lambda: not copies.exists() or not os.listdir(copies), 60, "copies are removed")

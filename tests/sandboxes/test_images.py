@@ -383,7 +383,8 @@ def test_an_archive_of_docker_save_is_imported(tmp_path: Path, store: ImageStore
 
 
 def test_a_layout_of_several_images_needs_a_name(tmp_path: Path, store: ImageStore) -> None:
-    files, manifests = {}, []
+    files: dict[str, bytes] = {}
+    manifests = []
     for name, notes in {
         "a": {"org.opencontainers.image.ref.name": "1.0"},
         "b": {"io.containerd.image.name": "docker.io/library/b:1", "org.opencontainers.image.ref.name": "1"},

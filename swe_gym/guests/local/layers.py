@@ -33,7 +33,7 @@ def make_as_root(config: "dict[str, Any]") -> "int | None":
 
     It leaves this process in a mount namespace of its own. What fails here fails again, with its error, in `make`.
     """
-    if os.geteuid() or not config["layers"] or libc.unshare(CLONE_NEWNS):
+    if os.geteuid() or not config["layers"] or config["overlay"] != "kernel" or libc.unshare(CLONE_NEWNS):
         return None
     mount("", "/", flags=MS_REC | MS_PRIVATE)
     lowers = [os.open(layer, os.O_PATH | os.O_CLOEXEC) for layer in config["layers"]]
@@ -63,9 +63,14 @@ def make(config: "dict[str, Any]", lowers: "list[int]", workspace: "int | None")
     if workspace is not None and config["copied"]:
         copy_tree(f"/proc/self/fd/{workspace}", ROOT + config["workdir"])
     if lowers and not config["copied"]:
-        mount_overlay(lowers, ROOT, f"{ONE_DEVICE},userxattr")
-    else:
-        mount(ROOT, ROOT, flags=MS_BIND)  # only a mount can become the root
+        try:
+            mount_overlay(lowers, ROOT, f"{ONE_DEVICE},userxattr")
+            return
+        except OSError:
+            if workspace is None:
+                raise
+            copy_tree(f"/proc/self/fd/{workspace}", ROOT + config["workdir"])
+    mount(ROOT, ROOT, flags=MS_BIND)  # only a mount can become the root
 
 
 def mount_tmpfs(disk_mb: int) -> None:

@@ -13,12 +13,13 @@ import struct
 from typing import Any, Callable, Iterator, NoReturn
 
 from ..seccomp import restrict_calls
-from . import layers, linux
+from . import fallbacks, layers, linux
 from .confined import close_abstract_sockets
 from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, check, libc, mount
 
 CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+NAMESPACES = linux.CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
 SYS_MOUNT_SETATTR = 442
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
@@ -40,14 +41,13 @@ MASKED = (
 READ_ONLY_PROC = ("sys", "bus", "fs", "irq")
 
 
-def separate(network: bool, image: bool) -> None:
-    """Enter new namespaces; the next fork is PID 1. Our user is root in them.
+def separate(flags: int, image: bool) -> None:
+    """Enter a new user namespace, in which our user is root, and those of `flags`.
 
     The files of an image have many owners: the machine's root maps all users to themselves. For others, all are root.
     """
     user, group = os.geteuid(), os.getegid()
-    flags = CLONE_NEWUSER | linux.CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
-    flags |= 0 if network else CLONE_NEWNET
+    flags |= CLONE_NEWUSER
     if image and user == 0:
         with mapped_from_outside():
             check(libc.unshare(flags), "unshare")
@@ -205,10 +205,10 @@ def build(config: "dict[str, Any]", files: "int | None") -> None:
     root = Root()
     mounts = config["mounts"]
     root.hold(config["python"], config["workspace"], *config["layers"], *config["read_only"], *mounts.values())
-    if files is None:
-        layers.make(config, [root.sources[one] for one in config["layers"]], root.sources.get(config["workspace"]))
-    else:
+    if files is not None:
         layers.attach(files)
+    elif config["overlay"] == "kernel":
+        layers.make(config, [root.sources[one] for one in config["layers"]], root.sources.get(config["workspace"]))
     if config["image"]:
         image_folders(root, config)
     else:
@@ -348,7 +348,14 @@ def enter(config: "dict[str, Any]", report: int) -> "tuple[Callable[[], tuple[in
     Returns, in the new process only, its `forkpty` and the descriptors that it needs.
     """
     files = layers.make_as_root(config)
-    separate(config["network"], bool(config["image"]))
+    namespaces = NAMESPACES | (0 if config["network"] else CLONE_NEWNET)
+    if config["overlay"] == "kernel":
+        separate(namespaces, bool(config["image"]))
+    else:
+        separate(linux.CLONE_NEWNS, image=True)
+        fallbacks.make(config, not has_one_user(), report)
+        config["layers"] = []  # done
+        check(libc.unshare(namespaces), "unshare")
     outside = os.getpid()
     child = os.fork()
     if child:

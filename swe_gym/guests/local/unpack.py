@@ -55,7 +55,6 @@ class Unpacker:
 
     def __init__(self, privileged: bool) -> None:
         self.privileged = privileged
-        self.opaque = "trusted.overlay.opaque" if privileged else "user.overlay.opaque"
         self.folders: dict[str, tarfile.TarInfo] = {}
 
     def unpack(self, stream: "IO[bytes]") -> None:
@@ -76,11 +75,16 @@ class Unpacker:
         folder, name = os.path.split(path)
         os.makedirs(folder, 0o755, exist_ok=True)
         if name == OPAQUE:
-            os.setxattr(folder, self.opaque, b"y")
+            if self.privileged:
+                set_attribute(folder, "trusted.overlay.opaque", b"y")
+            os.setxattr(folder, "user.overlay.opaque", b"y")  # for overlays in user namespaces
         elif name.startswith(WHITEOUT):
             path = os.path.join(folder, name[len(WHITEOUT) :])
             remove(path)
-            os.mknod(path, stat.S_IFCHR, 0)
+            try:
+                os.mknod(path, stat.S_IFCHR, 0)
+            except PermissionError:  # before Linux 5.8, which cannot mount the overlay either; see `merge`
+                os.mknod(os.path.join(folder, name))
         elif member.isdir():
             self.add_folder(path, member)
         else:
@@ -103,10 +107,11 @@ class Unpacker:
         elif member.isfifo():
             os.mkfifo(path)
         elif member.isdev():
-            if not self.privileged:
-                return  # only root can make devices, and no sandbox could open them
             kind = stat.S_IFCHR if member.ischr() else stat.S_IFBLK
-            os.mknod(path, kind, os.makedev(member.devmajor, member.devminor))
+            try:
+                os.mknod(path, kind, os.makedev(member.devmajor, member.devminor))
+            except PermissionError:
+                return  # only the machine's root can make devices, and no sandbox could open them
         else:
             archive.makefile(member, path)  # holes of sparse files are kept
         self.set_status(path, member)

@@ -130,6 +130,7 @@ class LocalSandbox(RunnerSandbox):
             "workspace": str(workspace or ""),
             "layers": [str(workspace).removesuffix(self.spec.workdir.rstrip("/"))] if workspace else [],
             "image": False,
+            "overlay": "kernel",
             "user": "",
             "copied": workspace is not None and _is_small(workspace, self.spec.disk_mb),
             "python": str(self._python.prefix),

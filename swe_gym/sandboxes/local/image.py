@@ -1,15 +1,19 @@
 """Local sandboxes from container images: the file system of the image, and the isolation of tier "namespace"."""
 
 import contextlib
+import functools
 import io
 import os
+import shutil
 import stat
 import sys
 import tarfile
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from ...cache import build_once, cache_folder, digest
 from ...errors import SandboxStartError, Unsupported
@@ -19,11 +23,13 @@ from ..channel import ByteStream
 from ..container import ContainerSandbox
 from ..images import ImageStore, StoredImage
 from ..lent_python import archive
-from . import problem
 from .forkserver import Supervisor, launch
-from .tiers import IMAGE, process_limits
+from .tiers import IMAGE, OVERLAY_GAPS, process_limits
 
 PROBE_SECONDS = 10.0
+OVERLAYS = {"kernel": "an overlay", "fuse": "fuse-overlayfs", "copy": "a copy"}
+"""What can show the layers of an image as one file system, best first -> its name in errors."""
+
 PYTHONS = ("usr/bin/python3", "usr/local/bin/python3", "opt/miniconda3/bin/python")
 
 
@@ -31,9 +37,12 @@ class ImageOptions(Frozen):
     """Options of the local backend for tasks with an image.
 
     Attributes:
+        overlay: What shows the image's layers as one file system: the kernel, fuse-overlayfs, or a copy of them for
+            each sandbox; "auto" is the first of these that works on this machine.
         activate: Python environment to put on the PATH; "auto" looks for the image's, empty keeps the image's PATH.
     """
 
+    overlay: Literal["auto", "kernel", "fuse", "copy"] = "auto"
     activate: str = "auto"
 
 
@@ -53,6 +62,7 @@ class ImageSandbox(ContainerSandbox):
                 "container backend"
             )
         demand_isolation(spec, "namespace", self.name, "Use a container backend with a stronger runtime.")
+        self._overlay = "kernel"
         self._image: StoredImage | None = None
         self._supervisor: Supervisor | None = None
         self._in_use = contextlib.ExitStack()
@@ -60,7 +70,8 @@ class ImageSandbox(ContainerSandbox):
     @property
     def capabilities(self) -> Capabilities:
         """See `Sandbox.capabilities`."""
-        return IMAGE.capabilities("namespace", self.spec.network)
+        found = IMAGE.capabilities("namespace", self.spec.network)
+        return found.model_copy(update={"notes": (*found.notes, *OVERLAY_GAPS[self._overlay])})
 
     @property
     def image_digest(self) -> str:
@@ -68,11 +79,17 @@ class ImageSandbox(ContainerSandbox):
         return self._image.digest if self._image else ""
 
     def _connect(self, deadline: float) -> ByteStream:
-        if why := problem("namespace"):
+        self._overlay, why = choose_overlay(self.options.overlay)
+        if not self._overlay:
             raise Unsupported(
-                f"the local backend cannot run the image {self.spec.image} on this machine, which allows no user "
-                f"namespaces or overlays: {why}. `swe-gym doctor` shows how to allow them; or use a container backend"
+                f"the local backend cannot run the image {self.spec.image} on this machine: {why}. `swe-gym doctor` "
+                "shows how to allow it; or use a container backend"
             )
+        if self._overlay == "copy" != self.options.overlay:
+            text = (
+                f"Each sandbox copies the files of its image, which takes seconds: {why}. `swe-gym doctor` has a fix."
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
         assert self.spec.image is not None
         store = ImageStore()
         self._image = store.pull(self.spec.image, deadline=deadline)
@@ -87,7 +104,7 @@ class ImageSandbox(ContainerSandbox):
         return stream
 
     def _config(self, image: StoredImage, layers: Sequence[Path]) -> dict[str, object]:
-        return launch_config(self.spec, layers, self.spec.user or image.user or "root")
+        return launch_config(self.spec, layers, self.spec.user or image.user or "root", self._overlay)
 
     def _read_environment(self, deadline: float) -> dict[str, str]:
         assert self._image is not None
@@ -129,11 +146,19 @@ def lent_layer(deadline: float) -> Path:
     return build_once("lent-python", digest(sys.version, sys.base_prefix), build, deadline=deadline)
 
 
-def launch_config(spec: SandboxSpec, layers: Sequence[Path], user: str = "root") -> dict[str, object]:
+def launch_config(
+    spec: SandboxSpec, layers: Sequence[Path], user: str = "root", overlay: str = "kernel"
+) -> dict[str, object]:
     """Return what the launcher of local sandboxes needs; `layers` are an image's, lowest first."""
+    copies = cache_folder() / "image-copies"
+    if overlay == "copy":
+        copies.mkdir(parents=True, exist_ok=True)
     return {
         "tier": "namespace",
         "image": True,
+        "overlay": overlay,
+        "fuse": shutil.which("fuse-overlayfs") if overlay == "fuse" else "",
+        "copies": str(copies),
         "layers": list(dict.fromkeys(map(str, reversed(layers)))),  # an overlay refuses a layer that comes twice
         "user": user,
         "workdir": spec.workdir,
@@ -148,13 +173,38 @@ def launch_config(spec: SandboxSpec, layers: Sequence[Path], user: str = "root")
     }
 
 
-def image_problem() -> str:
-    """Return why this machine cannot run images, or an empty text. It starts a sandbox over an empty layer."""
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+def choose_overlay(wanted: str = "auto") -> tuple[str, str]:
+    """Return what can show an image's layers as one file system, and why nothing better can.
+
+    Returns:
+        "kernel", "fuse", "copy", or an empty text if nothing works on this machine or what is `wanted` does not; and
+        the reasons, or an empty text.
+
+    Raises:
+        SandboxStartError: The start failed in a way that may work next time.
+    """
+    reasons: list[str] = []
+    for kind in OVERLAYS if wanted == "auto" else (wanted,):
+        why = overlay_problem(kind, cache_folder())
+        if not why:
+            return kind, "; ".join(reasons)
+        reasons.append(f"{OVERLAYS[kind]}: {why}")
+    return "", "; ".join(reasons)
+
+
+@functools.cache
+def overlay_problem(kind: str, folder: Path) -> str:
+    """Return why an overlay over layers in a folder does not work, or an empty text. It starts a sandbox."""
+    if kind == "fuse" and not shutil.which("fuse-overlayfs"):
+        return "not installed (Debian: apt-get install fuse-overlayfs)"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as layer:
+        config = launch_config(SandboxSpec(), [Path(layer)], overlay=kind)
         try:
-            stream, supervisor = launch(launch_config(SandboxSpec(), [Path(folder)]), time.monotonic() + PROBE_SECONDS)
+            stream, supervisor = launch(config, time.monotonic() + PROBE_SECONDS)
         except SandboxStartError as error:
+            if error.retryable:
+                raise
             return (error.detail or str(error)).splitlines()[-1]
         stream.close()
         supervisor.end()

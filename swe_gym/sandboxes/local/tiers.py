@@ -103,6 +103,19 @@ IMAGE = Tier(
 )
 """Tier "namespace" with an image."""
 
+OVERLAY_GAPS: dict[str, tuple[str, ...]] = {
+    "kernel": (),
+    "fuse": (
+        "The kernel mounts no overlay here, so fuse-overlayfs does: a process of yours serves the files. Their "
+        "names have at most 251 bytes, their paths 4,096.",
+    ),
+    "copy": (
+        "The kernel mounts no overlay here, so the image's files are copied to the disk of the cache for each sandbox: "
+        "disk_mb caps single files only.",
+    ),
+}
+"""What sandboxes of images lack, by what makes their files."""
+
 
 def process_limits(spec: SandboxSpec, tier: str) -> dict[str, int]:
     """Return the resource limits of a sandbox's processes."""
