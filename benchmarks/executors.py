@@ -6,7 +6,7 @@ python benchmarks/executors.py vector    # steps/s of SweVectorEnv in threads an
 python benchmarks/executors.py faults    # nodes killed at 10 random moments, one cut off, the driver killed
 
 Ray must be installed, except for `vector`. CPU time is that of a control group (version 1, as root), with everything
-that Ray starts. Rates are those between the first and the last tenth of the episodes, without the start of a cluster.
+that Ray starts. Both are those between the first and the last tenth of the episodes, without the start of a cluster.
 """
 
 import collections
@@ -20,7 +20,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from rollout import below, own_group
 
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.plan import Plan
+from swe_gym.rollout.progress import Progress
 from swe_gym.trajectories.run_folder import FAILED, TRAJECTORIES
 from swe_gym.trajectories.trajectory import Trajectory
 
@@ -130,7 +130,7 @@ def machines(nodes: int, cores: int = 1) -> Iterator[Machines]:
     """Start a head node without cores and some other nodes."""
     from ray.cluster_utils import Cluster
 
-    few = {"prestart_worker_first_driver": False}  # no idle workers
+    few = {"prestart_worker_first_driver": False, "worker_niceness": 0}  # no idle workers, none that yields to others
     head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False, "_system_config": few}
     made = Machines(Cluster(initialize_head=True, head_node_args=head), [], set())
     try:
@@ -157,16 +157,17 @@ class Rate(NamedTuple):
 
 def measure(attempts: int, options: RolloutOptions, cpu: Callable[[], float]) -> Rate:
     """Play the bundled tasks with the rule-based policy."""
+    seen: list[tuple[float, int, float]] = []
+
+    def look(progress: Progress) -> None:
+        if 0.1 <= progress.done / progress.total <= 0.9:
+            seen.append((time.monotonic(), progress.done, cpu()))
+
     with tempfile.TemporaryDirectory(prefix="swe-gym-executors-") as place:
-        before = cpu()
-        result = rollout(Plan(source="toy", policy="baseline", attempts=attempts), Path(place) / "run", options)
-        used = cpu() - before
-        ends = sorted(
-            datetime.fromisoformat(one.started).timestamp() + one.seconds["total"] for one in result.trajectories()
-        )
-    edge = len(ends) // 10
-    rate = (len(ends) - 2 * edge - 1) / (ends[-edge - 1] - ends[edge])
-    return Rate(rate * 3600, 1000 * used / len(ends))
+        plan = Plan(source="toy", policy="baseline", attempts=attempts)
+        rollout(plan, Path(place) / "run", options, on_progress=look)
+    (started, first, before), (ended, last, after) = seen[0], seen[-1]
+    return Rate((last - first) / (ended - started) * 3600, 1000 * (after - before) / (last - first))
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -162,6 +163,7 @@ class _RayNode:
         self.room = room
         self._actor, self._lease = actor, lease
         self._sent: list[Any] = []
+        self._lock = threading.Lock()
         try:
             ray.get(self._actor.prepare.remote(setup), timeout=START_TIMEOUT)
         except BaseException:
@@ -169,14 +171,15 @@ class _RayNode:
             raise
 
     def send(self, messages: Sequence[Message]) -> None:
-        self._sent.append(self._actor.send.remote(messages))
+        with self._lock:
+            self._sent.append(self._actor.send.remote(messages))
 
     def poll(self, seconds: float) -> Events:
         with _losses():
             events: Events = ray.get(self._actor.poll.remote(seconds), timeout=seconds + self._lease)
-            sent, self._sent = self._sent, []
-            done, left = ray.wait(sent, num_returns=len(sent), timeout=0) if sent else ([], [])
-            self._sent += left
+            with self._lock:
+                sent = self._sent
+                done, self._sent = ray.wait(sent, num_returns=len(sent), timeout=0) if sent else ([], [])
             ray.get(done, timeout=CALL_TIMEOUT)
             return events
 

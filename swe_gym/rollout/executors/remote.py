@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 POLL = 0.5
 """Seconds of one call of `Host.poll`: how late a turn is shown."""
 
-LOOK_EVERY = 1.0
+LOOK_EVERY = 3.0
 """Seconds between two looks for new nodes."""
 
 PATIENCE = 120.0
