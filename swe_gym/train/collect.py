@@ -17,12 +17,11 @@ import gymnasium
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, SandboxError, TaskError, UsageError
 from ..gateway.agents import make_agent
-from ..gateway.play import AgentPlayer
-from ..gateway.token_sampler import TokenSampler
+from ..gateway.agents.base import Agent
 from ..rollout.attempt import EpisodeJob
 from ..rollout.executors import open_executor
 from ..rollout.hosted import HostedPolicy
-from ..rollout.policy import Policy
+from ..rollout.policy import Player, Policy
 from ..rollout.pool import CLOSE_TIMEOUT, EpisodePool, Link
 from ..rollout.progress import Failure
 from ..rollout.tokens import ChatTemplate, Generator, TokenPolicy
@@ -33,7 +32,7 @@ from .config import EnvConfig, GenerationConfig
 GRACE = 1.0
 """Seconds that cancelled episodes have to end."""
 
-MakePolicy = Callable[[gymnasium.Env[str, str]], Policy | AgentPlayer]
+MakePolicy = Callable[[gymnasium.Env[str, str]], Policy | Player]
 
 _PARTS = ("start", "tools", "grading", "policy")
 ACTIVITIES = (*_PARTS, "rest", "lost")
@@ -214,16 +213,9 @@ class Collector:
         work = _EpisodeWork(self._config, self._options, key, number, slot, tuple(losses))
         return work.episode(policy, losses)
 
-    def _policy(self, env: gymnasium.Env[str, str], seed: int, temperature: float) -> TokenPolicy | AgentPlayer:
+    def _policy(self, env: gymnasium.Env[str, str], seed: int, temperature: float) -> TokenPolicy | Player:
         if self._agent is not None:
-            sampler = TokenSampler(
-                self._generator,
-                self._template,
-                temperature=temperature,
-                max_tokens=self._generation.max_tokens,
-                max_context=self._generation.max_context,
-            )
-            return AgentPlayer(self._config.agent, self._agent, sampler, seed=seed)
+            return self._player(self._agent, seed, temperature)
         return TokenPolicy(
             env,
             self._generator,
@@ -234,6 +226,19 @@ class Collector:
             max_context=self._generation.max_context,
             seed=seed,
         )
+
+    def _player(self, agent: Agent, seed: int, temperature: float) -> Player:
+        from ..gateway.play import AgentPlayer  # the extra "agents"
+        from ..gateway.token_sampler import TokenSampler
+
+        sampler = TokenSampler(
+            self._generator,
+            self._template,
+            temperature=temperature,
+            max_tokens=self._generation.max_tokens,
+            max_context=self._generation.max_context,
+        )
+        return AgentPlayer(self._config.agent, agent, sampler, seed=seed)
 
     def close(self) -> None:
         """End every episode. Idempotent, from any thread."""

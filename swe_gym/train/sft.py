@@ -20,7 +20,6 @@ from ..types import JsonObject, ToolCall
 from .batch import make_batch
 from .collect import make_env, task_ids
 from .config import EnvConfig, SFTConfig, TrainConfig
-from .demonstrate import agent_demonstrations
 from .learner import Learner
 from .log import Log
 
@@ -75,6 +74,8 @@ def run_sft(config: TrainConfig, learner: Learner, template: ChatTemplate, end: 
         draw = random.Random(f"warm start {config.run.seed}")  # apart from the draws of training
         ids = [ids[draw.randrange(len(ids))] for _ in range(sft.episodes)]
         if config.env.agent:
+            from .demonstrate import agent_demonstrations  # the extra "agents"
+
             episodes = agent_demonstrations(config.env, config.generation, sft.policy, template, end, ids)
         else:
             episodes = demonstrations(config.env, sft.policy, ids)
