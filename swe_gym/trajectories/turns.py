@@ -204,10 +204,13 @@ def brief(data: bytes, first: int, last: int) -> tuple[dict[str, Any], int]:
 def summary_of(turn: dict[str, Any], size: int) -> dict[str, Any]:
     """Return a line of the outline: the call in short and as a digest, numbers and times, without long texts."""
     info, usage = turn["info"], turn["usage"]
-    values = (value if isinstance(value, str) else json.dumps(value) for value in turn["arguments"].values())
+    answer = not turn["tool"] and "call" in info  # an agent's model may answer without a tool
+    said = [turn["action"]] if answer else turn["arguments"].values()
+    values = (value if isinstance(value, str) else json.dumps(value) for value in said)
     call = json.dumps([turn["tool"], turn["arguments"] or turn["action"]])
     return {
         "tool": turn["tool"],
+        "answer": answer,
         "words": " ".join(" ".join(value[:WORDS] for value in values).split())[:WORDS],
         "call": hashlib.sha256(call.encode()).hexdigest()[:16],
         "size": size,
@@ -218,5 +221,7 @@ def summary_of(turn: dict[str, Any], size: int) -> dict[str, Any]:
         "ended": turn["terminated"] or turn["truncated"],
         "seconds": turn["seconds"],
         "policy_seconds": turn["policy_seconds"],
+        "parent": turn.get("parent"),
+        "segment": info.get("segment", ""),
         "usage": usage,
     }

@@ -187,6 +187,30 @@ def test_a_long_episode_holds_only_the_turns_that_are_near(pages: Pages, tmp_pat
     assert pages.complaints == []
 
 
+def test_subagents_and_side_conversations_are_branches(pages: Pages, tmp_path: Path) -> None:
+    played = [turn(number).model_copy(update={"info": {"call": number}}) for number in range(7)]
+    side = {"call": 2, "segment": "new_conversation"}
+    played[2] = played[2].model_copy(
+        update={"parent": -1, "tool": "", "arguments": {}, "action": "A title", "info": side}
+    )
+    played[3] = played[3].model_copy(update={"parent": 1, "info": {"call": 3, "segment": "subagent"}})
+    played[5] = played[5].model_copy(update={"parent": 1})
+    write_run(tmp_path / "run", trajectory(turns=0).model_copy(update={"turns": tuple(played)}))
+    with ViewServer(tmp_path / "run") as server:
+        page = pages(f"{server.url}#/run/a-1/0")
+        until_text(page, "[data-turn='3'] .call", "A title")
+        assert page.locator("[data-turn='3'] .what").inner_text() == "answer"
+        depths = "[...document.querySelectorAll('.turn')].map((one) => one.style.getPropertyValue('--depth'))"
+        assert page.evaluate(depths) == ["0", "0", "1", "1", "1", "0", "0"]
+        marks = page.locator(".turn .mark:not(.warn, .bad, .good)").all_inner_texts()
+        assert [mark for mark in marks if mark != "end"] == [
+            "new conversation",
+            "subagent of turn 2",
+            "continues turn 2",
+        ]
+    assert pages.complaints == []
+
+
 def test_the_issue_is_markdown_and_code_has_colours(pages: Pages, tmp_path: Path) -> None:
     write_run(tmp_path / "run", rich())
     with ViewServer(tmp_path / "run") as server:

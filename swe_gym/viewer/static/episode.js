@@ -246,8 +246,8 @@ function outlineView(attempt) {
   const add = () => {
     for (let number = links.children.length + 1; number <= episode.outline.length; number++) {
       const line = episode.outline[number - 1];
-      const failed = line.exit_code > 0 || line.failed || !line.tool;
-      const inside = [el("b", {}, number), ` ${line.tool || "no valid call"} `, el("span", {}, line.words)];
+      const failed = line.exit_code > 0 || line.failed || !(line.tool || line.answer);
+      const inside = [el("b", {}, number), ` ${toolOf(line)} `, el("span", {}, line.words)];
       const noted = episode.notes.has(noteKey(episode.task_id, episode.attempt, number));
       const size = el("i", {}, noted ? "✎ " : "", failed ? "✗ " : "", line.size > 999 ? bytes(line.size) : "");
       const link = el(
@@ -256,6 +256,7 @@ function outlineView(attempt) {
         inside,
         size,
       );
+      link.style.setProperty("--depth", depthOf(episode.outline, number));
       links.append(el("li", {}, link));
     }
   };

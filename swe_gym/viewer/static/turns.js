@@ -16,8 +16,27 @@ function partsOf(line, episode, last) {
 const secondsOf = (line) => line.policy_seconds + line.seconds;
 const longestOf = (episode) => Math.max(0.001, ...episode.outline.map(secondsOf));
 
+const toolOf = (line) => line.tool || (line.answer ? "answer" : "no valid call");
+
+/** The depth of a turn among branches: 0 for the main conversation, 1 for its subagents and side conversations. */
+function depthOf(outline, number) {
+  const line = outline[number - 1];
+  const from = line.parent ?? number - 2;
+  const beside = line.segment === "subagent" || (from < 0 && number > 1);
+  line.depth ??= (from < 0 ? 0 : depthOf(outline, from + 1)) + (beside ? 1 : 0);
+  return line.depth;
+}
+
+/** What a turn starts, or the turn that it continues if that is not the one before. */
+function branchOf(line) {
+  const from = line.parent === null || line.parent < 0 ? "" : ` of turn ${line.parent + 1}`;
+  if (line.segment) return line.segment.replaceAll("_", " ") + (line.segment === "subagent" ? from : "");
+  return from && `continues turn ${line.parent + 1}`;
+}
+
 function marksOf(line, before) {
   const marks = [];
+  if (branchOf(line)) marks.push(["", branchOf(line)]);
   if (line.exit_code > 0) marks.push(["warn", `exit code ${line.exit_code}`]);
   else if (line.failed) marks.push(["warn", "tool error"]);
   if (line.cheat_signs > (before?.cheat_signs ?? 0)) marks.push(["bad", "⚑ sign of cheating"]);
@@ -36,7 +55,7 @@ function headlineOf(episode, number, longest) {
   facts.push(money(line.usage.cost), bytes(line.size));
   return [
     el("span", { class: "number" }, String(number)),
-    el("span", { class: "what" }, line.tool || "no valid call"),
+    el("span", { class: "what" }, toolOf(line)),
     el("code", { class: "words" }, line.words),
     marksOf(line, episode.outline[number - 2]),
     el("span", { class: "dim facts" }, facts.filter(Boolean).join(" · ")),
@@ -70,6 +89,10 @@ function languageIn(parts) {
 
 function callView(line, parts, text) {
   const box = el("div", { class: "call", role: "group", "aria-label": "Tool call" });
+  if (line.answer) {
+    box.append(longText(text("action")));
+    return box;
+  }
   if (!line.tool) {
     box.append(el("p", { class: "invalid" }, "No valid tool call"), longText(text("action")));
     return box;
@@ -201,6 +224,7 @@ function turnList(id, episode, row, folded) {
       const body = el("div", { class: "body" });
       const details = el("details", { open: !folded }, el("summary", { class: "headline" }), body);
       const article = el("article", { class: "turn", "data-turn": number, "aria-label": `Turn ${number}` }, details);
+      article.style.setProperty("--depth", depthOf(episode.outline, number));
       const turn = { number, article, details, body, drawn: false, near: false, full: false, height: 0 };
       details.addEventListener("toggle", () => {
         settle(turn);
