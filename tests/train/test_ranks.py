@@ -53,7 +53,7 @@ def run_two(wanted: Any, path: Path) -> None:
     command = [sys.executable, "-m", "swe_gym", "train", str(path), "--nproc", "2"]
     places = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": places, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, timeout=240, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, timeout=500, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("Model: ") == 1
 
