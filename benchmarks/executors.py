@@ -81,8 +81,14 @@ class Machines(NamedTuple):
         return str(self.cluster.address)
 
     def add(self, cores: int = 1) -> None:
-        """Start a node."""
-        self.nodes.append(self.cluster.add_node(num_cpus=cores, object_store_memory=MEMORY))
+        """Start a node. On a busy machine Ray may give up after half a minute: try again."""
+        for attempt in range(3):
+            try:
+                self.nodes.append(self.cluster.add_node(num_cpus=cores, object_store_memory=MEMORY))
+                return
+            except Exception:
+                if attempt == 2:
+                    raise
 
     def kill(self, index: int) -> None:
         """Kill a node without grace."""

@@ -58,8 +58,9 @@ def divide(seed: int | None, number: int) -> str:  # noqa: ARG001  a mistake
     return str(1 / 0)
 
 
-def collector(answer: Any, **options: Any) -> Collector:
-    config = EnvConfig(id="SWE/Micro-v0", options={"max_turns": 3, "time_limit": 60.0, **options}, workers=2)
+def collector(answer: Any, executor: str = "threads", **options: Any) -> Collector:
+    limits = {"max_turns": 3, "time_limit": 60.0}
+    config = EnvConfig(id="SWE/Micro-v0", options={**limits, **options}, workers=2, executor=executor)
     return Collector(config, GENERATION, Generator(answer), ChatTemplate(Bytes()), {"first": 0, "count": 4})
 
 
@@ -83,6 +84,18 @@ def test_episodes_come_in_the_order_of_their_slots() -> None:
     assert (found.groups, found.lost) == ((0, 0, 1), ())
     parts = sum(seconds for name, seconds in found.seconds.items() if name != "all")
     assert parts == pytest.approx(2 * found.seconds["all"], rel=0.05)
+
+
+def test_episodes_on_nodes_are_those_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "rollout"))
+    here, there = (
+        played(submit, 3, 5, 7, executor=executor).trajectories for executor in ("threads", "node_parts:local_executor")
+    )
+    assert [(one.seed, one.reward, one.segments) for one in there] == [
+        (one.seed, one.reward, one.segments) for one in here
+    ]
+    with pytest.raises(ZeroDivisionError):
+        played(divide, 3, executor="node_parts:local_executor")
 
 
 def test_a_lost_episode_is_tried_once_more_and_then_named() -> None:
