@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from agent_parts import TASK, TINY, gold, saying
 from gateway_parts import ByteTokenizer, Scripted
 
-from swe_gym.cache import cache_folder
+from swe_gym.cache import cache_folder, digest
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import PolicyError, SandboxStartError, UsageError
 from swe_gym.gateway.agents import AGENTS, make_agent
@@ -150,30 +152,30 @@ def test_an_agent_demonstrates_what_a_policy_would_do() -> None:
     )
 
 
+@pytest.fixture
+def lend_kit() -> Callable[[str], None]:
+    """Lends this machine's kit of an agent to the tests' cache. Without one the test is skipped, unless
+    `SWE_GYM_REQUIRE` names the agent.
+    """
+
+    def lend(agent: str) -> None:
+        key = digest(make_agent(agent).kit.spec)
+        own = cache_folder() / "kits" / key
+        own.parent.mkdir(parents=True, exist_ok=True)
+        if not (KITS / key).exists() and agent not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
+            pytest.skip(f"no kit in {KITS}: swe-gym agents {agent}")
+        if not own.exists():
+            own.symlink_to(KITS / key)
+
+    return lend
+
+
 @pytest.mark.parametrize("agent", ["mini", "claude-code"])
-def test_unmodified_agents_solve_a_task_without_network(agent: str, request: pytest.FixtureRequest) -> None:
-    request.getfixturevalue("required_kits")(agent)
+def test_unmodified_agents_solve_a_task_without_network(agent: str, lend_kit: Callable[[str], None]) -> None:
+    lend_kit(agent)
     found = episode(saying(*gold(), *filter(None, [make_agent(agent).ending])), agent, {})
     assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
     assert [turn.info.get("segment", "") for turn in found.turns] == [""] * len(found.turns)  # one conversation
-
-
-@pytest.fixture
-def required_kits() -> Any:
-    """Skip without the built kit of an agent, unless `SWE_GYM_REQUIRE` names the agent."""
-    import os
-
-    def require(agent: str) -> None:
-        own = cache_folder() / "kits"
-        own.parent.mkdir(parents=True, exist_ok=True)
-        if not own.exists():
-            own.symlink_to(KITS)
-        kit = make_agent(agent).kit
-        assert kit is not None
-        if find_kit(kit) is None and agent not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
-            pytest.skip(f"no kit in {KITS}: swe-gym agents {agent}")
-
-    return require
 
 
 # --- options and kits -------------------------------------------------------------------------------------------
