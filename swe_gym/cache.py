@@ -44,7 +44,14 @@ def find_entry(kind: str, key: str) -> Path | None:
     return entry / "content" if (entry / _COMPLETE).exists() else None
 
 
-def build_once(kind: str, key: str, build: Callable[[Path], None], *, deadline: float) -> Path:
+def build_once(
+    kind: str,
+    key: str,
+    build: Callable[[Path], None],
+    *,
+    deadline: float,
+    remove: Callable[[Path], None] | None = None,
+) -> Path:
     """Return the folder of a cache entry. If this or another process has not built it yet, build it.
 
     A marker beside the folder is written last. If a build is killed, the next process starts over.
@@ -54,6 +61,7 @@ def build_once(kind: str, key: str, build: Callable[[Path], None], *, deadline: 
         key: Digest of everything that the content depends on.
         build: Function that fills an empty folder. If it raises, the entry is removed.
         deadline: Time (`time.monotonic`) until which to wait for another process. `build` has its own deadline.
+        remove: Function that removes an entry, in place of `remove_entry`.
 
     Raises:
         SandboxStartError: The wait timed out, or the file system or the network failed.
@@ -65,7 +73,7 @@ def build_once(kind: str, key: str, build: Callable[[Path], None], *, deadline: 
     try:
         with _locked(entry.with_name(f"{key}.lock"), deadline):
             if not (entry / _COMPLETE).exists():
-                _build(entry, content, build)
+                _build(entry, content, build, remove or remove_entry)
     except TimeoutError as error:
         raise SandboxStartError(f"cannot build {entry.name}: {error}", reason="timeout", retryable=True) from error
     except OSError as error:
@@ -94,14 +102,14 @@ def _is_there(entry: Path) -> bool:
         ) from error
 
 
-def _build(entry: Path, content: Path, build: Callable[[Path], None]) -> None:
-    remove_entry(entry)
+def _build(entry: Path, content: Path, build: Callable[[Path], None], remove: Callable[[Path], None]) -> None:
+    remove(entry)
     content.mkdir(parents=True)
     try:
         build(content)
         (entry / _COMPLETE).touch()
     except BaseException:
-        remove_entry(entry)
+        remove(entry)
         raise
 
 

@@ -5,6 +5,8 @@ import io
 import json
 import os
 import stat
+import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -144,6 +146,39 @@ def test_links_of_an_image_never_lead_to_the_host(tmp_path: Path) -> None:
         assert (host / "file").read_text() == "text"
         assert os.listdir(host / "folder") == []
         assert stat.S_IMODE((host / "folder").stat().st_mode) == 0o700
+
+
+STACK = """
+mkdir base one two; cd one; mkdir u w m; mount -t overlay overlay -o lowerdir=../base,upperdir=u,workdir=w m
+cd ../two; mkdir u w m; mount -t overlay overlay -o lowerdir=../one/m:../base,upperdir=u,workdir=w m
+SWE_GYM_CACHE=$PWD/m/cache "$0" -c "$1"
+"""
+NEXT_BEST = """
+from pathlib import Path
+from swe_gym.sandboxes import SandboxSpec, open_sandbox
+from swe_gym.sandboxes.local.image import choose_overlay
+from swe_gym.types import FolderWorkspace
+
+kind, why = choose_overlay()
+print(kind in ("fuse", "copy"), "an overlay: OSError" in why)
+folder = Path("many")
+folder.mkdir()
+for number in range(2100):  # more than a sandbox copies if it can do without
+    (folder / str(number)).write_text(str(number))
+spec = SandboxSpec(workspace=FolderWorkspace(path=str(folder.absolute())), options={"tier": "namespace"})
+with open_sandbox(spec, "local") as sandbox:
+    print(sandbox.exec("ls | wc -l").text)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts overlays on the machine")
+def test_a_cache_that_cannot_be_a_layer_selects_the_next_best(tmp_path: Path) -> None:
+    """An overlay over two others is one too many for the kernel."""
+    if problem("namespace"):
+        pytest.skip(f"no tier namespace on this machine: {problem('namespace')}")
+    command = ["unshare", "--mount", "bash", "-ec", STACK, sys.executable, NEXT_BEST]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert result.stdout == "True True\n2100\n\n", result.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps owners")

@@ -3,6 +3,8 @@
 import base64
 import json
 import os
+import pwd
+import shutil
 import signal
 import stat
 import subprocess
@@ -19,6 +21,7 @@ from servers.registry import Registry, digest, layer
 from swe_gym.errors import SandboxStartError, UsageError
 from swe_gym.sandboxes.images import ImageStore, StoredImage
 from swe_gym.sandboxes.images.names import MIRRORS, ImageName
+from swe_gym.sandboxes.images.ranges import range_of
 from swe_gym.sandboxes.images.sources import ArchiveSource, RegistrySource
 
 pytest.importorskip("docker", reason="fetching needs docker-py")
@@ -136,6 +139,54 @@ def test_root_keeps_owners_and_devices(registry: Registry) -> None:
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 5678, 0o4700)
     assert (root / "null").stat().st_rdev == os.makedev(1, 3)
     assert stat.S_IMODE(ImageStore().folder.stat().st_mode) == 0o700
+
+
+MAP = """
+import os, sys
+from pathlib import Path
+from swe_gym.guests.local import linux, users
+from swe_gym.sandboxes.images.ranges import FILES, range_of
+os.setgroups([])
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+linux.prctl(linux.PR_SET_DUMPABLE, 1)  # the change of user took it away
+ranges = [range_of(name, Path(path)) for name, path in FILES.items()]
+users.enter(linux.CLONE_NEWNS, ranges)
+maps = [[int(number) for number in Path(f"/proc/self/{name}").read_text().split()] for name in users.MAPS]
+print(maps == [[0, int(sys.argv[1]), 1, 1, first, count] for _, first, count in ranges], users.has_one_user())
+os.setgroups([7])
+os.setgid(8)
+os.setuid(9)
+print(os.getuid(), os.getgid(), os.getgroups())
+"""
+
+
+@pytest.mark.skipif(not ROOT, reason="only root becomes another user")
+def test_the_ranges_of_an_ordinary_user_are_mapped() -> None:
+    file = Path("/etc/subuid")
+    granted = {line.split(":")[0] for line in file.read_text().splitlines()} if file.exists() else set()
+    found = [user.pw_uid for user in pwd.getpwall() if user.pw_name in granted and user.pw_uid == user.pw_gid != 0]
+    if not (found and shutil.which("newuidmap")):
+        pytest.skip("no user with ranges: apt-get install uidmap, and useradd a user, who gets entries in /etc/subuid")
+    result = subprocess.run(
+        [sys.executable, "-c", MAP, str(found[0])], capture_output=True, text=True, check=False, timeout=MINUTE
+    )
+    assert result.stdout == "True False\n9 8 [7]\n", result.stderr
+
+
+def test_a_range_is_read_by_name_or_number(tmp_path: Path) -> None:
+    file = tmp_path / "subuid"
+    ours = next((user.pw_name for user in pwd.getpwall() if user.pw_uid == os.getuid()), str(os.getuid()))
+    program = shutil.which("true")
+    for text, first in {
+        "other:1:65536\n": None,
+        f"{ours}:1:10\n{ours}:200000:65536\n": 200000,
+        f"{os.getuid()}:5:70000:\nbroken\n{os.getuid()}:7:70000\n": 7,
+    }.items():
+        file.write_text(text)
+        found = range_of("true", file)
+        assert (found and found[:2]) == (first and (program, first))
+    assert range_of("true", tmp_path / "missing") is range_of("there-is-no-such-program", file) is None
 
 
 def test_deletions_become_whiteouts_and_opaque_folders(registry: Registry) -> None:

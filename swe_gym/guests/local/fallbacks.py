@@ -29,6 +29,7 @@ def make(config: "dict[str, Any]", owners: bool, *unused: int) -> None:
         serve(config["fuse"], lowers, unused)
     else:
         Merge(owners).copy([f"/proc/self/fd/{lower}/." for lower in lowers], f"/proc/self/fd/{copy}/.")
+        os.chmod(copy, 0o755)  # as that of an overlay
         mount(f"/proc/self/fd/{copy}", layers.ROOT, flags=MS_BIND)
         kept = os.statvfs(layers.ROOT).f_flag & MS_NOEXEC  # it is locked and must be repeated
         mount("", layers.ROOT, flags=MS_BIND | linux.MS_REMOUNT | MS_NOSUID | MS_NODEV | kept)

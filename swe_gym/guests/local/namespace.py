@@ -10,15 +10,15 @@ import os
 import signal
 import socket
 import struct
-from typing import Any, Callable, Iterator, NoReturn
+from typing import Any, Callable, NoReturn
 
 from ..seccomp import restrict_calls
-from . import fallbacks, layers, linux
+from . import fallbacks, layers, linux, users
 from .confined import close_abstract_sockets
 from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, check, libc, mount
 
 CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x2000000, 0x4000000, 0x8000000
-CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
 NAMESPACES = linux.CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
 SYS_MOUNT_SETATTR = 442
@@ -39,64 +39,6 @@ MASKED = (
     "/proc/interrupts /proc/1/autogroup /proc/acpi /proc/asound /proc/scsi /sys/firmware /sys/devices/virtual/powercap"
 ).split()
 READ_ONLY_PROC = ("sys", "bus", "fs", "irq")
-
-
-def separate(flags: int, image: bool) -> None:
-    """Enter a new user namespace, in which our user is root, and those of `flags`.
-
-    The files of an image have many owners: the machine's root maps all users to themselves. For others, all are root.
-    """
-    user, group = os.geteuid(), os.getegid()
-    flags |= CLONE_NEWUSER
-    if image and user == 0:
-        with mapped_from_outside():
-            check(libc.unshare(flags), "unshare")
-        return
-    check(libc.unshare(flags), "unshare")
-    write_map("self", "setgroups", "deny")
-    write_map("self", "uid_map", f"0 {user} 1")
-    write_map("self", "gid_map", f"0 {group} 1")
-
-
-def write_map(process: str, name: str, text: str) -> None:
-    try:
-        with open(f"/proc/{process}/{name}", "w") as file:
-            file.write(text)
-    except OSError as error:  # how Ubuntu refuses them
-        raise OSError(error.errno, f"{name}: {error.strerror}") from error
-
-
-@contextlib.contextmanager
-def mapped_from_outside() -> "Iterator[None]":
-    """Map all users to themselves in the user namespace that this process enters within the block.
-
-    Only a process outside of the namespace may: a child that is forked before.
-    """
-    maps = {}
-    for name in ("uid_map", "gid_map"):
-        with open(f"/proc/self/{name}") as file:
-            maps[name] = "".join(f"{first} {first} {count}\n" for first, _, count in map(str.split, file))
-    ready, entered = os.pipe()
-    parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.close(entered)
-            os.read(ready, 1)
-            for name, text in maps.items():
-                write_map(str(parent), name, text)
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(ready)
-    try:
-        yield
-    finally:
-        os.close(entered)
-        _, status = os.waitpid(child, 0)
-    if status:
-        raise OSError(errno.EPERM, "the users of the image cannot be mapped")
 
 
 class Root:
@@ -350,10 +292,10 @@ def enter(config: "dict[str, Any]", report: int) -> "tuple[Callable[[], tuple[in
     files = layers.make_as_root(config)
     namespaces = NAMESPACES | (0 if config["network"] else CLONE_NEWNET)
     if config["overlay"] == "kernel":
-        separate(namespaces, bool(config["image"]))
+        users.enter(namespaces, config["ranges"], everyone=config["image"])
     else:
-        separate(linux.CLONE_NEWNS, image=True)
-        fallbacks.make(config, not has_one_user(), report)
+        users.enter(linux.CLONE_NEWNS, config["ranges"])
+        fallbacks.make(config, not users.has_one_user(), report)
         config["layers"] = []  # done
         check(libc.unshare(namespaces), "unshare")
     outside = os.getpid()
@@ -381,7 +323,7 @@ def become(user: str) -> None:
     unknown = ["", "", name, "0", "", "/"]
     entry = next((one for one in known if len(one) > 5 and name in (one[0], one[2])), unknown)
     os.environ["HOME"] = entry[5] or "/"
-    if user in ("root", "0") or has_one_user():
+    if user in ("root", "0") or users.has_one_user():
         return
     groups = [line.rstrip("\n").split(":") for line in lines_of("/etc/group")]
     first = next((one[2] for one in groups if len(one) > 2 and group in (one[0], one[2])), group) or entry[3]
@@ -391,11 +333,6 @@ def become(user: str) -> None:
     os.setgroups([int(first), *others])
     os.setgid(int(first))
     os.setuid(int(entry[2]))
-
-
-def has_one_user() -> bool:
-    """Return whether root is the only user of this namespace."""
-    return [line.split()[2] for line in lines_of("/proc/self/uid_map")] == ["1"]
 
 
 def lines_of(path: str) -> "list[str]":

@@ -2,9 +2,11 @@
 
 It runs as a program of its own, with that folder as its root: whatever the archive's names and links say, nothing
 outside can be reached. Deletions become what an overlay file system reads as such: a whiteout is a character device
-0/0, and an opaque folder has an extended attribute. Without root, all files belong to the user.
+0/0, and an opaque folder has an extended attribute. Without root and without ranges of users, all files belong to the
+user.
 """
 
+import json
 import os
 import shutil
 import stat
@@ -12,14 +14,12 @@ import sys
 import tarfile
 from decimal import Decimal
 
-from . import linux
-from .linux import check, libc
+from . import linux, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO
 
-CLONE_NEWUSER = 0x10000000
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 XATTR = "SCHILY.xattr."
 REFUSED = (1, 22, 34, 95)
@@ -27,20 +27,21 @@ REFUSED = (1, 22, 34, 95)
 
 
 def main() -> None:
-    """Unpack standard input into the folder given as argument."""
+    """Unpack standard input into a folder, or remove what the folder has. Arguments: task, folder, ranges of users."""
+    task, folder, ranges = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     privileged = os.geteuid() == 0
-    enter(sys.argv[1], privileged)
-    Unpacker(privileged).unpack(sys.stdin.buffer)
-
-
-def enter(folder: str, privileged: bool) -> None:
-    """Make a folder the root of this process."""
     if not privileged:
-        user, group = os.geteuid(), os.getegid()
-        check(libc.unshare(CLONE_NEWUSER | linux.CLONE_NEWNS), "unshare")
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
+        users.enter(linux.CLONE_NEWNS, ranges)
+    enter(folder)
+    if task == "unpack":
+        Unpacker(owners=privileged or bool(ranges)).unpack(sys.stdin.buffer)
+    elif task == "remove":
+        for name in os.listdir("/"):
+            remove("/" + name)
+
+
+def enter(folder: str) -> None:
+    """Make a folder the root of this process."""
     os.chroot(folder)
     os.chdir("/")
     os.umask(0)
@@ -50,11 +51,11 @@ class Unpacker:
     """The state of one layer.
 
     Args:
-        privileged: Whether this process is the machine's root: owners, devices and "trusted" attributes are kept.
+        owners: Whether to keep owners.
     """
 
-    def __init__(self, privileged: bool) -> None:
-        self.privileged = privileged
+    def __init__(self, owners: bool) -> None:
+        self.owners = owners
         self.folders: dict[str, tarfile.TarInfo] = {}
 
     def unpack(self, stream: "IO[bytes]") -> None:
@@ -75,8 +76,7 @@ class Unpacker:
         folder, name = os.path.split(path)
         os.makedirs(folder, 0o755, exist_ok=True)
         if name == OPAQUE:
-            if self.privileged:
-                set_attribute(folder, "trusted.overlay.opaque", b"y")
+            set_attribute(folder, "trusted.overlay.opaque", b"y")  # for root's
             os.setxattr(folder, "user.overlay.opaque", b"y")  # for overlays in user namespaces
         elif name.startswith(WHITEOUT):
             path = os.path.join(folder, name[len(WHITEOUT) :])
@@ -118,7 +118,7 @@ class Unpacker:
 
     def set_status(self, path: str, member: tarfile.TarInfo) -> None:
         """Set owner, attributes, mode and times, in this order: a change of owner clears setuid and capabilities."""
-        if self.privileged:
+        if self.owners:
             os.chown(path, member.uid, member.gid, follow_symlinks=False)
         for name, value in member.pax_headers.items():
             if name.startswith(XATTR) and ".overlay." not in name:  # no layer speaks for our file system

@@ -1,5 +1,6 @@
 """Container images without a container engine: fetched and unpacked once, shared by all sandboxes."""
 
+from .ranges import id_ranges
 from .store import ImageStore, StoredImage
 
-__all__ = ["ImageStore", "StoredImage"]
+__all__ = ["ImageStore", "StoredImage", "id_ranges"]

@@ -1,8 +1,8 @@
 """The store of images: each layer is fetched, verified and unpacked once, and shared by all sandboxes of this user.
 
 It needs neither root nor a daemon, and is part of the cache: a folder for each layer, named after the digest of its
-content, and a file for each image. Root's layers keep their owners and devices, so root and other users have stores of
-their own.
+content, and a file for each image. Layers keep their owners if this user may map them, and root's keep devices too, so
+each of these cases has a store of its own.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,12 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Self
 
-from ... import guests
 from ...atomic import write_text
-from ...cache import build_once, cache_folder, remove_entry
+from ...cache import build_once, cache_folder
 from ...errors import SandboxStartError
 from ...types import Frozen, JsonObject
 from .names import ImageName
+from .ranges import id_ranges, remove_layers, unpack_command
 from .sources import Blob, Digest, ImageSource, RegistrySource, decompressed, reading
 
 log = logging.getLogger(__name__)
@@ -86,7 +85,8 @@ class ImageStore:
     """
 
     def __init__(self) -> None:
-        self._kind = "image-layers-root" if os.geteuid() == 0 else "image-layers"
+        ranges = id_ranges()
+        self._kind = "image-layers" + ("-root" if os.geteuid() == 0 else f"-{ranges[0][1]}" if ranges else "")
         self.folder = cache_folder() / self._kind
         self._names = cache_folder() / "images"
         self._downloads = cache_folder() / "image-downloads"
@@ -245,7 +245,7 @@ class ImageStore:
         except BlockingIOError:
             log.warning("images are being fetched; layers without an image stay until the next prune")
             return False
-        remove_entry(trash)
+        remove_layers(trash)
         return True
 
     @contextlib.contextmanager
@@ -266,7 +266,7 @@ class ImageStore:
             with source.open(blob, self._downloads) as stream:
                 unpack(stream, blob.diff_id, folder, deadline)
 
-        build_once(self._kind, self._key(blob.diff_id), build, deadline=deadline)
+        build_once(self._kind, self._key(blob.diff_id), build, deadline=deadline, remove=remove_layers)
 
     def _file(self, name: ImageName) -> Path:
         key = hashlib.sha256(str(name).encode()).hexdigest()[:32]
@@ -309,11 +309,8 @@ def _damaged(diff_id: str, why: object) -> SandboxStartError:
 @contextlib.contextmanager
 def _unpacker(folder: Path, deadline: float) -> Iterator[IO[bytes]]:
     """Yield the standard input of a process that unpacks a tar stream into a folder; wait for its end."""
-    package = os.path.dirname(os.path.dirname(guests.__file__))
-    code = f"import sys; sys.path.append({package!r}); import guests.local.unpack as guest; guest.main()"
-    python = getattr(sys, "_base_executable", None) or sys.executable
     process = subprocess.Popen(
-        [python, "-I", "-S", "-c", code, str(folder)],
+        unpack_command("unpack", folder, id_ranges()),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

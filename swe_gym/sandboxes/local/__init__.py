@@ -131,6 +131,7 @@ class LocalSandbox(RunnerSandbox):
             "layers": [str(workspace).removesuffix(self.spec.workdir.rstrip("/"))] if workspace else [],
             "image": False,
             "overlay": "kernel",
+            "ranges": (),
             "user": "",
             "copied": workspace is not None and _is_small(workspace, self.spec.disk_mb),
             "python": str(self._python.prefix),

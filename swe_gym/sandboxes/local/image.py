@@ -21,7 +21,7 @@ from ...types import Capabilities, Frozen
 from ..base import SandboxSpec, demand_isolation, parse_options
 from ..channel import ByteStream
 from ..container import ContainerSandbox
-from ..images import ImageStore, StoredImage
+from ..images import ImageStore, StoredImage, id_ranges
 from ..lent_python import archive
 from .forkserver import Supervisor, launch
 from .tiers import IMAGE, OVERLAY_GAPS, process_limits
@@ -56,10 +56,10 @@ class ImageSandbox(ContainerSandbox):
         super().__init__(spec, self.options.activate)
         if spec.cpus is not None:
             raise Unsupported("the local backend cannot limit CPUs: omit `cpus`, or use a container backend")
-        if spec.user not in (None, "root", "0") and os.geteuid():
+        if spec.user not in (None, "root", "0") and os.geteuid() and not id_ranges():
             raise Unsupported(
-                f"without root, the local backend cannot run commands as user {spec.user!r}: omit `user`, or use a "
-                "container backend"
+                f"the local backend cannot run commands as user {spec.user!r}: omit `user`, or ask your administrator "
+                "for newuidmap (Debian: uidmap) and 65,536 users for you in /etc/subuid and /etc/subgid"
             )
         demand_isolation(spec, "namespace", self.name, "Use a container backend with a stronger runtime.")
         self._overlay = "kernel"
@@ -156,6 +156,7 @@ def launch_config(
     return {
         "tier": "namespace",
         "image": True,
+        "ranges": id_ranges(),
         "overlay": overlay,
         "fuse": shutil.which("fuse-overlayfs") if overlay == "fuse" else "",
         "copies": str(copies),

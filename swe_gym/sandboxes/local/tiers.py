@@ -96,8 +96,8 @@ IMAGE = Tier(
     gaps=(
         *_SHARED_KERNEL,
         "/proc shows the kernel and the load of the host.",
-        "If the host's user is not root, all files belong to root in the sandbox; folders of the image can be moved "
-        "(`mv`), but not renamed (`git mv`, os.rename).",
+        "If the host's user is not root, folders of the image can be moved (`mv`), but not renamed (`git mv`, "
+        "os.rename). Without newuidmap and ranges of users in /etc/subuid, all files and commands belong to root.",
     ),
     closes_network=True,
 )
