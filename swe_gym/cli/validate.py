@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
@@ -92,10 +93,15 @@ def validate(
             if record and not as_json:
                 console.print(f"\nInterrupted. Run the same command to resume from {record}.")
             raise
-    counts = {status: sum(result.status == status for result in results) for status in STYLES}
     if as_json:
         print_json([result.model_dump(mode="json") for result in results])
-    else:
+    counts = {status: sum(result.status == status for result in results) for status in STYLES}
+    _end(console, counts, quiet=as_json)
+
+
+def _end(console: Console, counts: dict[str, int], *, quiet: bool) -> None:
+    """Print how many tasks there are of each status, and exit."""
+    if not quiet:
         console.print(", ".join(f"{number} {status}" for status, number in counts.items() if number))
     if counts["invalid"] or counts["error"]:
         raise typer.Exit(1)

@@ -17,7 +17,7 @@ from ..grading.counter import NATURAL, Scope
 from ..grading.patch import apply_diff
 from ..lines import append_line
 from ..rollout.executors import open_executor
-from ..rollout.pool import EpisodePool, Job, Link
+from ..rollout.pool import EpisodePool, Executor, Job, Link
 from ..tasks import TaskSource
 from ..tasks.record import TaskRecord, digest, read_records
 from ..types import JsonObject, Task, TestStatus, Verdict
@@ -47,8 +47,7 @@ def validate(
 ) -> list[TaskRecord]:
     """Judge the gold patch and the empty patch of tasks, several times each, several tasks at once.
 
-    Each finished task is appended to `record` at once. If the file already holds a task as valid or invalid with the
-    same digest, backend and number of runs, it is not run again. So an interrupted validation resumes.
+    Results are appended to `record`. Those it holds, of the same digest, backend and number of runs, are used again.
 
     Args:
         source: Source of the tasks.
@@ -83,23 +82,25 @@ def validate(
         if on_record is not None:
             on_record(result)
 
-    for name in names:
-        if name in known:
-            add(known[name])
-    make = functools.partial(_Check, settings)
-    with (
-        open_executor(executor, executor_options) as place,
-        EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=place) as pool,
-    ):
-        for check in pool.run(name for name in names if name not in known):
-            if check.lost is not None:
-                if pool.retry(check):
-                    continue
-                raise check.lost
+    for name in filter(known.__contains__, names):
+        add(known[name])
+    with open_executor(executor, executor_options) as place:
+        for result in _validated(settings, [name for name in names if name not in known], workers, place):
             if record:
-                append_line(record, json.dumps(check.record.model_dump(mode="json")))
-            add(check.record)
+                append_line(record, json.dumps(result.model_dump(mode="json")))
+            add(result)
     return [found[name] for name in names]
+
+
+def _validated(settings: "_Settings", names: Sequence[str], workers: int, place: Executor) -> Iterator[TaskRecord]:
+    """Yield the records of tasks. A task whose node was lost is validated again."""
+    make = functools.partial(_Check, settings)
+    with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=place) as pool:
+        for check in pool.run(names):
+            if check.lost is None:
+                yield check.record
+            elif not pool.retry(check):
+                raise check.lost
 
 
 def judge_diff(group: SandboxGroup, diff: str, counter: CounterOptions | None = None) -> tuple[Verdict, dict[str, str]]:

@@ -136,7 +136,23 @@ def rollout(
     tasks = _check_tasks(plan, source.ids())
     _check_options(options, config)
     factory = policies or make_players(plan.policy, plan.policy_options, plan.agent, plan.agent_options)
-    info = RunInfo(
+    info = _run_info(plan, folder, options, config, tasks)
+    with contextlib.ExitStack() as stack:
+        if policies is None:
+            stack.callback(factory.close)
+        run_folder = stack.enter_context(RunFolder(folder, info))
+        warm = (
+            stack.enter_context(WarmPool(config["env"]["backend"], ready=options.warm, starting=min(options.warm, 8)))
+            if options.warm
+            else None
+        )
+        executor = stack.enter_context(open_executor(options.executor, _executor_options(options, config)))
+        how = _How(executor, warm, hosted=policies is not None)
+        return _Engine(plan, run_folder, factory, options, on_progress, how).run()
+
+
+def _run_info(plan: Plan, folder: Path, options: RolloutOptions, config: JsonObject, tasks: tuple[str, ...]) -> RunInfo:
+    return RunInfo(
         experiment=folder.resolve().name,
         config=config,
         config_hash=hash_config(config),
@@ -150,18 +166,6 @@ def rollout(
         swe_gym=version("swe-gym"),
         created=now(),
     )
-    with contextlib.ExitStack() as stack:
-        if policies is None:
-            stack.callback(factory.close)
-        run_folder = stack.enter_context(RunFolder(folder, info))
-        warm = (
-            stack.enter_context(WarmPool(config["env"]["backend"], ready=options.warm, starting=min(options.warm, 8)))
-            if options.warm
-            else None
-        )
-        executor = stack.enter_context(open_executor(options.executor, _executor_options(options, config)))
-        how = _How(executor, warm, hosted=policies is not None)
-        return _Engine(plan, run_folder, factory, options, on_progress, how).run()
 
 
 def _check_tasks(plan: Plan, known: Any) -> tuple[str, ...]:
