@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import uuid
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -184,10 +185,14 @@ def joined(parts: Sequence[JsonObject]) -> str | list[JsonObject]:
     """Return the parts of a content in OpenAI's form: text as one string, anything else unchanged.
 
     Raises:
-        Refusal: A text is not a string.
+        Refusal: A text is not a string, or a part is neither text nor an image with its data: servers fetch addresses.
     """
     if all(part.get("type") == "text" for part in parts):
         return "\n".join(field(part, "text", str, "") for part in parts)
+    for part in parts:
+        image = part.get("type") == "image_url" and field(field(part, "image_url", dict, {}), "url", str, "")
+        if part.get("type") != "text" and not (image and image.lower().startswith("data:")):
+            raise Refusal(400, "content: expected text, or images as data: URLs")
     return list(parts)
 
 
@@ -221,10 +226,22 @@ def arguments_of(call: JsonMapping) -> JsonObject:
     """Return the arguments of a tool call; those that are not a JSON object as {"arguments": text}."""
     text = call["function"]["arguments"]
     try:
-        value = json.loads(text or "{}")
+        value = parse_json(text or "{}")
     except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {"arguments": text}
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON. NaN and infinite numbers raise ValueError: other parsers do not read them."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is no number of JSON")
+    return value
 
 
 def event(data: JsonObject, name: str = "") -> bytes:

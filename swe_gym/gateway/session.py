@@ -23,7 +23,7 @@ from ..rollout.policy import PolicyReport
 from ..trajectories.trajectory import Turn, Usage
 from ..types import JsonObject
 from .anchors import segments_of
-from .calls import Answer, Call, Refusal
+from .calls import Answer, Call, Refusal, parse_json
 from .history import History, Node, Place, digest, digests_of
 from .http import Connection, HttpLimits, Request, Response, serve
 from .protocols import DIALECTS, Dialect
@@ -431,7 +431,7 @@ def _json(body: bytes) -> JsonObject:
         Refusal: It is not a JSON object.
     """
     try:
-        value: Any = json.loads(body, parse_constant=_no_constant)
+        value: Any = parse_json(body)
         if _SURROGATE.search(body):  # halves of surrogate pairs are valid JSON, but no text
             value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     except ValueError as error:
@@ -439,7 +439,3 @@ def _json(body: bytes) -> JsonObject:
     if not isinstance(value, dict):
         raise Refusal(400, "the body is not a JSON object")
     return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

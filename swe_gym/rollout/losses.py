@@ -1,5 +1,6 @@
 """Lost sandboxes: a first loss is excused; a second one by the same actions counts against the policy."""
 
+import re
 from collections.abc import Iterable
 
 from ..trajectories.trajectory import Trajectory
@@ -26,8 +27,12 @@ def lost_by_policy(record: Trajectory, earlier: Iterable[Trajectory]) -> bool:
     return lost_in_a_call(record) and any(_actions(record) == _actions(one) for one in earlier)
 
 
+_ID = re.compile(r'"id": "[^"\\]*"')
+"""Id of a native tool call, which differs each time. Quotes inside its arguments are escaped."""
+
+
 def _actions(record: Trajectory) -> list[str]:
-    return [turn.action for turn in record.turns]
+    return [_ID.sub("", turn.action) for turn in record.turns]
 
 
 def charged(record: Trajectory) -> Trajectory:

@@ -210,6 +210,7 @@ def test_a_command_gets_the_issue_as_one_argument() -> None:
         ("minx", {}, "llm", "Did you mean 'mini'"),
         ("mini", {"confg": {}}, "llm", "Did you mean 'config'"),
         ("command", {}, "llm", "command: Field required"),
+        ("command", {"command": "run", "folder": "/no/such"}, "llm", "/no/such is not a folder"),
         ("mini", {}, "gold", "the policy 'llm'"),
     ],
 )

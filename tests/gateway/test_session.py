@@ -109,6 +109,35 @@ def test_a_refused_request_is_the_agents_and_a_failed_server_ends_the_episode(
     assert session.turns == ()
 
 
+def image(url: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"messages": HI, "web_search_options": {}, "models": ["other"], "plugins": [{"id": "web"}]}, 200),
+        ({"messages": HI, "tools": [{**TOOLS[0], "type": "web_search"}]}, 400),
+        ({"messages": HI, "tools": [{**TOOLS[0], "web_search": {}}]}, 200),
+        ({"messages": [image("data:image/png;base64,AA")]}, 200),
+        ({"messages": [image("http://169.254.169.254/")]}, 400),
+        ({"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_data": "http://web"}}]}]}, 400),
+        ({"messages": [{**HI[0], "tool_calls": [{}]}]}, 200),
+        (b'{"messages": [{"role": "user", "content": "hi"}], "temperature": 1e999}', 400),
+    ],
+)
+def test_nothing_in_a_request_makes_the_server_do_more_or_fail(
+    server: OpenAIServer, session: Session, body: Any, status: int
+) -> None:
+    server.reply = lambda request: Reply(json.dumps(request))
+    found, answer = asked(session, CHAT, body)
+    assert (found, session.failure) == (status, None)
+    if status == 200:
+        request = json.loads(answer["choices"][0]["message"]["content"])
+        assert request.keys() <= {"model", "messages", "tools"}
+        assert "web" not in str(request)
+
+
 class Held(Scripted):
     """Answers once it is let go."""
 

@@ -12,12 +12,14 @@ import pytest
 from pydantic import ValidationError
 
 from swe_gym.errors import PolicyError, UsageError
+from swe_gym.gateway.calls import tool_call
 from swe_gym.rollout.attempt import Try
 from swe_gym.rollout.budget import Budget
 from swe_gym.rollout.engine import RolloutOptions, RolloutResult, RolloutStopped, rollout
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.losses import lost_by_policy
 from swe_gym.rollout.plan import Plan
+from swe_gym.rollout.policies.llm import action_of
 from swe_gym.rollout.policies.scripted import EmptyPolicy
 from swe_gym.rollout.policy import Policy, PolicyReport
 from swe_gym.rollout.progress import Progress
@@ -368,6 +370,14 @@ def test_actions_that_got_further_in_another_try_are_not_blamed() -> None:
     assert not lost_by_policy(lost("look", "die", "more"), [lost("look", "die")])
     assert lost_by_policy(lost("look", "die"), [lost("look"), lost("look", "die")])
     assert not lost_by_policy(lost(), [lost()])
+
+
+def test_native_calls_are_the_same_actions_whatever_their_ids() -> None:
+    call = {"role": "assistant", "tool_calls": [tool_call("a", "bash", '{"command": "die", "id": "x"}')]}
+    again = {"role": "assistant", "tool_calls": [tool_call("b", "bash", '{"command": "die", "id": "x"}')]}
+    other = {"role": "assistant", "tool_calls": [tool_call("b", "bash", '{"command": "die", "id": "y"}')]}
+    assert lost_by_policy(lost(action_of(call)), [lost(action_of(again))])
+    assert not lost_by_policy(lost(action_of(call)), [lost(action_of(other))])
 
 
 def test_a_sandbox_lost_before_the_first_step_gives_no_reward(plan: Plan, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Any command line as an agent."""
 
 import shlex
+from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from .base import KEY, Agent, Assignment, Launch
 
@@ -22,6 +23,14 @@ class Command(Agent):
 
     command: str | tuple[str, ...] = Field(min_length=1)
     folder: str = ""
+
+    @field_validator("folder")
+    @classmethod
+    def _absolute(cls, folder: str) -> str:
+        path = Path(folder).expanduser().resolve()
+        if folder and not path.is_dir():
+            raise ValueError(f"{path} is not a folder")
+        return str(path) if folder else ""
 
     def launch(self, assignment: Assignment) -> Launch:
         """See `Agent.launch`."""

@@ -9,11 +9,12 @@ from ..calls import Answer, Call, Refusal, event, field, joined, objects, token_
 PING = b": waiting for the model\n\n"
 """Comment that keeps a stream alive."""
 
-READ = ("model", "messages", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens")
-"""Fields that a `Call` holds."""
-
-IGNORED = ("n", "logprobs", "top_logprobs", "store", "metadata", "user", "service_tier", "prompt_cache_key")
-"""Fields that are accepted without effect."""
+PASSED = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("stop", "seed", "logit_bias", "tool_choice", "parallel_tool_calls", "response_format"),
+    *("reasoning_effort", "verbosity", "chat_template_kwargs"),
+)
+"""Settings that reach the model. Others could choose another model or let the server search the web."""
 
 
 def read(body: JsonObject) -> Call:
@@ -26,14 +27,13 @@ def read(body: JsonObject) -> Call:
         raise Refusal(400, "n: only 1 is supported")
     if "functions" in body or "function_call" in body:
         raise Refusal(400, "functions: not supported; use tools")
-    settings = {name: value for name, value in body.items() if name not in READ + IGNORED and value is not None}
     return Call(
         model=field(body, "model", str, ""),
         messages=read_messages(objects(body, "messages")),
         tools=read_tools(objects(body, "tools")),
         max_tokens=token_limit(body, "max_completion_tokens", "max_tokens"),
         stream=field(body, "stream", bool, False),
-        settings=settings,
+        settings={name: body[name] for name in PASSED if body.get(name) is not None},
         flags={"usage": bool(field(body, "stream_options", dict, {}).get("include_usage"))},
     )
 
@@ -57,12 +57,13 @@ def _message(message: JsonObject, where: str) -> JsonObject:
     if isinstance(content, list):
         content = joined(objects(message, "content"))
     kept = {name: value for name, value in message.items() if name in _KEPT and value is not None}
-    if role == "assistant" and "tool_calls" in kept:
-        kept["tool_calls"] = [_tool_call(call, where) for call in objects(message, "tool_calls")]
+    calls = [_tool_call(call, where) for call in objects(message, "tool_calls")] if role == "assistant" else []
+    if calls:
+        kept["tool_calls"] = calls
     return {**kept, "role": "system" if role == "developer" else role, "content": content}
 
 
-_KEPT = ("name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
+_KEPT = ("name", "tool_call_id", "reasoning_content", "reasoning")
 
 
 def _tool_call(call: JsonObject, where: str) -> JsonObject:
@@ -79,13 +80,17 @@ def read_tools(tools: Sequence[JsonObject]) -> list[JsonObject]:
     Raises:
         Refusal: One is not a function with a name.
     """
-    for index, tool in enumerate(tools):
-        function = field(tool, "function", dict, {})
-        field(function, "description", str)
-        field(function, "parameters", dict)
-        if not field(function, "name", str):
-            raise Refusal(400, f"tools[{index}]: expected a function with a name")
-    return list(tools)
+    return [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+
+
+def _tool(tool: JsonObject, where: str) -> JsonObject:
+    function = field(tool, "function", dict, {})
+    field(function, "description", str)
+    field(function, "parameters", dict)
+    if tool.get("type", "function") != "function" or not field(function, "name", str):
+        raise Refusal(400, f"{where}: expected a function with a name")
+    kept = {name: function[name] for name in ("name", "description", "parameters", "strict") if name in function}
+    return {"type": "function", "function": kept}
 
 
 # --- answers -------------------------------------------------------------------------------------------------
