@@ -66,12 +66,14 @@ class Played:
             the episode is not lost: it counts, with reward 0.
         seconds: Wall-clock time ("all"), and thread time by activity: "start", "tools", "grading", "policy" and "rest"
             of the episodes that count, "lost" tries, and "idle". The activities add up to "all" times the threads.
+        all_groups: The groups that were played, also those whose episodes were all lost.
     """
 
     trajectories: tuple[Trajectory, ...]
     groups: tuple[int, ...]
     lost: tuple[str, ...]
     seconds: dict[str, float]
+    all_groups: frozenset[int]
 
     @classmethod
     def of(cls, ends: Iterable[tuple[Slot, Trajectory | Failure]], seconds: dict[str, float]) -> Played:
@@ -83,6 +85,7 @@ class Played:
             groups=tuple(group for group, _ in good),
             lost=tuple(_told(end) for _, end in found if isinstance(end, Failure)),
             seconds=seconds,
+            all_groups=frozenset(slot.group for slot, _ in found),
         )
 
     def keep(self, where: Sequence[bool]) -> Played:

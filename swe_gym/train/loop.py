@@ -183,7 +183,7 @@ class Trainer:
         metrics["rollout_idle_frac"] = max(0.0, 1 - (generator.busy_seconds() - busy) / whole)
         metrics["train_idle_frac"] = waited / whole
         if self._ahead is not None:
-            metrics["groups"] = sorted(set(played.groups))
+            metrics["groups"] = sorted(played.all_groups)
         metrics["seconds"] = {
             **played.seconds,
             **learning,

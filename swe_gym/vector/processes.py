@@ -35,7 +35,7 @@ END_TIMEOUT = 10.0
 """Seconds in which a worker must end once its connection is closed."""
 
 NUMBER = 8
-"""Bytes of the serial number before a reply."""
+"""Bytes of the serial number before a request and a reply."""
 
 CODE = "import sys; sys.path[:] = {path!r}; from swe_gym.vector.worker import main; main({socket})"
 
@@ -108,6 +108,7 @@ class Process:
         self._setup = (pack_makers(makers), warm)
         self._left = len(makers)
         self._lock = threading.RLock()
+        self._starting = threading.Lock()  # held for long
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Any]] = {}
         self._alive = self._closed = False
@@ -117,8 +118,25 @@ class Process:
 
         Raises:
             SandboxLost: The process did not start, or ended.
+            SandboxClosed: The vector environment is closed.
             Exception: The error of a maker.
         """
+        with self._lock:
+            if self._closed:
+                raise SandboxClosed("the vector environment is closed")
+            read = self._launch()
+        try:
+            made: Sequence[Facts] = self.ask(Request(next(self._numbers), 0, "make", self._setup)).result(START_TIMEOUT)
+            return made
+        except BaseException as error:
+            self._process.kill()
+            read.join(END_TIMEOUT)
+            if isinstance(error, TimeoutError):
+                raise SandboxLost(f"a worker process did not start within {START_TIMEOUT:g} s") from error
+            raise
+
+    def _launch(self) -> threading.Thread:
+        """Start the process, and the thread that reads its replies."""
         ours, theirs = socket.socketpair()
         code = CODE.format(path=[entry or os.getcwd() for entry in sys.path], socket=theirs.fileno())
         with theirs:
@@ -129,24 +147,16 @@ class Process:
         self._alive = True
         read = threading.Thread(target=self._read, args=(self._connection, self._process), daemon=True)
         read.start()
-        try:
-            made: Sequence[Facts] = self.ask(Request(next(self._numbers), 0, "make", self._setup)).result(START_TIMEOUT)
-            return made
-        except BaseException as error:
-            self._process.kill()
-            if isinstance(error, TimeoutError):
-                raise SandboxLost(f"a worker process did not start within {START_TIMEOUT:g} s") from error
-            raise
+        return read
 
     def revive(self, generation: int) -> None:
-        """Start the process again if that of this generation is dead.
+        """Start the process again if that of this generation is dead. `close` does not wait for it.
 
         Raises:
             SandboxClosed: The vector environment is closed.
+            Exception: As in `start`.
         """
-        with self._lock:
-            if self._closed:
-                raise SandboxClosed("the vector environment is closed")
+        with self._starting:
             if not self._alive and self.generation == generation:
                 self.start()
 
@@ -174,7 +184,7 @@ class Process:
                 return future
             self._waiting[request.number] = future
             with contextlib.suppress(OSError):  # the reader notices, and fails all futures
-                self._connection.send_bytes(data)
+                self._connection.send_bytes(request.number.to_bytes(NUMBER) + data)
         return future
 
     def release(self) -> None:
@@ -249,8 +259,10 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Any]:
         """Start an episode. If the process has ended, it is started again."""
-        self._process.revive(self._generation)
-        self._generation = self._process.generation
+        try:
+            self._process.revive(self._generation)
+        finally:
+            self._generation = self._process.generation  # if it did not start, the next reset tries again
         result: ResetResult[Any] = self._request("reset", seed, options)
         return result
 

@@ -55,7 +55,9 @@ class Worker:
         """Handle requests until the connection ends, then end the process."""
         with contextlib.suppress(EOFError, OSError):
             while True:
-                request: Request = pickle.loads(self._connection.recv_bytes())
+                request = self._read(self._connection.recv_bytes())
+                if request is None:
+                    continue
                 if request.verb == "make":
                     self.reply(request, lambda args=request.args: self._make(*args))  # type: ignore[misc]  # a default binds it
                 elif request.verb == "cut":
@@ -65,6 +67,15 @@ class Worker:
                     self._slots[request.env].inbox.put(request)
         self.end()
 
+    def _read(self, data: bytes) -> Request | None:
+        """Return a request; None if it cannot be unpickled here. The parent gets the error."""
+        try:
+            request: Request = pickle.loads(data[NUMBER:])
+            return request
+        except Exception as error:  # noqa: BLE001  of any kind: classes are imported
+            self._send(int.from_bytes(data[:NUMBER]), _packed_error(error))
+            return None
+
     def reply(self, request: Request, work: Callable[[], Any]) -> Any:
         """Do the work of a request and send the result, or the error."""
         value = None
@@ -73,9 +84,12 @@ class Worker:
             data = pack((value, None), f"the result of {request.verb!r}")
         except BaseException as error:  # noqa: BLE001  the parent raises it
             data = _packed_error(error)
-        with self._sending, contextlib.suppress(OSError):
-            self._connection.send_bytes(request.number.to_bytes(NUMBER) + data)
+        self._send(request.number, data)
         return value
+
+    def _send(self, number: int, data: bytes) -> None:
+        with self._sending, contextlib.suppress(OSError):
+            self._connection.send_bytes(number.to_bytes(NUMBER) + data)
 
     def end(self) -> None:
         """Close every environment and end the process."""

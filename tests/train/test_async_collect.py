@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from test_collect import SUBMIT, collector, divide
 
+from swe_gym.errors import PolicyError
 from swe_gym.train.async_collect import AsyncCollector, End
 from swe_gym.train.collect import Played, Slot
 
@@ -73,6 +74,20 @@ def test_episodes_in_flight_start_again_and_those_that_ended_do_not() -> None:
     with in_flight(again, slots, ends) as ahead:
         assert seeds(ahead.take(1)) == [0, 1]
     assert again.asked == [slot.seed for slot, end in saved if end is None]
+
+
+def no_route(seed: int | None, number: int) -> str:  # noqa: ARG001
+    if seed in {0, 1}:
+        raise PolicyError("no route", reason="connection")
+    return SUBMIT
+
+
+def test_a_lost_group_is_taken_once() -> None:
+    """A resumed run takes the same groups again, so those without episodes are named too."""
+    with in_flight(no_route, groups(2)) as ahead:
+        played = ahead.take(2)
+        assert (seeds(played), len(played.lost)) == ([10, 11], 2)
+        assert (sorted(played.all_groups), ahead.groups) == ([0, 1], 0)
 
 
 def test_a_mistake_ends_the_collection() -> None:

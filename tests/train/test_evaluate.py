@@ -79,7 +79,7 @@ def test_attempts_at_one_task_are_not_independent_samples() -> None:
         for task in range(10)
         for attempt in range(4)
     ]
-    facts = summarize(Played(tuple(episodes), tuple(range(40)), (), {}), ks=(1, 4))
+    facts = summarize(Played(tuple(episodes), tuple(range(40)), (), {}, frozenset()), ks=(1, 4))
     assert (facts["resolved"], facts["pass@1"], facts["pass@4"]) == (0.5, 0.5, 0.5)
     assert (facts["resolved_low"], facts["resolved_high"]) == (facts["reward_low"], facts["reward_high"])
     low, high = wilson(20, 40)

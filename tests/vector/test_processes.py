@@ -88,6 +88,40 @@ def test_a_killed_process_fails_its_slots_and_starts_again_at_the_next_reset(env
     assert envs.recv(timeout=TIMEOUT)[4]["outcome"].tolist() == ["infra_failed"]
 
 
+class Lost:
+    """An object whose class a worker does not find."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return __import__, ("no_such_module",)
+
+
+def test_what_a_worker_cannot_read_does_not_end_it(envs: SweVectorEnv) -> None:
+    envs.reset()
+    before = pids(envs)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        envs.set_attr("name", Lost())
+    assert (envs.step(ACTIONS)[0], pids(envs)) == (("a 1", "b 2", "c 3", "d 4"), before)
+
+
+def test_a_process_that_dies_while_it_starts_again_is_not_waited_for(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+
+    def make() -> gym.Env[Any, Any]:
+        if flag.exists():
+            os._exit(3)
+        return Scripted(name="a")
+
+    with SweVectorEnv([make], executor="process") as envs:
+        envs.reset()
+        flag.touch()
+        os.kill(pids(envs)[0], signal.SIGKILL)
+        envs.step(("1",))
+        envs.reset_async()
+        assert envs.reset_wait(timeout=TIMEOUT)[1]["failure"].tolist() == ["SandboxLost (killed)"]
+        flag.unlink()
+        assert envs.reset()[0] == ("a reset 1",)
+
+
 def test_what_is_too_large_or_cannot_be_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = threading.Lock()
     with pytest.raises(UsageError, match="env_fns cannot be sent to a worker process"):
