@@ -78,3 +78,8 @@ def test_the_style_is_that_of_the_template() -> None:
     assert style_of("... within <tool_call></tool_call> XML tags ...") == "hermes"
     assert style_of('... {"name": function name, "parameters": dictionary ...} <|python_tag|>') == "llama"
     assert style_of("{% for m in messages %}") == "hermes"
+
+
+def test_arguments_with_numbers_that_json_lacks_stay_text() -> None:
+    for text in ('{"a": NaN}', '{"a": -1e999}'):
+        assert arguments_of({"function": {"name": "bash", "arguments": text}}) == {"arguments": text}
