@@ -45,6 +45,8 @@ def test_a_node_has_room_for_what_its_cores_and_its_memory_allow() -> None:
         pass
     with pytest.raises(UsageError, match="lease, per_core, memory_mb and per_node must be positive"):
         open_executor("ray", {"lease": 0}).__enter__()
+    with pytest.raises(UsageError, match=r"cluster 127\.0\.0\.1:1: "):
+        open_executor("ray", {"address": "127.0.0.1:1"}).__enter__()
 
 
 def test_every_episode_is_played_once_whatever_dies(made: Machines, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import socket
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -120,6 +121,7 @@ class RayCluster:
         self._ours = not ray.is_initialized()
         if self._ours:
             try:
+                _check_reachable(address)
                 dashboard = None if address else False
                 ray.init(address or None, include_dashboard=dashboard, log_to_driver=False, logging_level="ERROR")
             except Exception as error:
@@ -186,6 +188,13 @@ class _RayNode:
     def close(self) -> None:
         with contextlib.suppress(ray.exceptions.RayError, ValueError):
             ray.kill(self._actor, no_restart=True)
+
+
+def _check_reachable(address: str) -> None:
+    """Raise an `OSError` if nobody answers at "host:port": Ray tries for minutes, and no signal but SIGKILL ends it."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and not address.startswith("ray://"):
+        socket.create_connection((host.strip("[]"), int(port)), CALL_TIMEOUT).close()
 
 
 @contextlib.contextmanager
