@@ -236,7 +236,7 @@ def make_all(env_fns: Sequence[Callable[[], AnyEnv]]) -> list[AnyEnv]:
     """Make all environments. If one fails, close the others.
 
     Raises:
-        UsageError: There are none.
+        UsageError: `env_fns` is empty.
     """
     envs: list[AnyEnv] = []
     try:
