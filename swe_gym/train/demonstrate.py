@@ -1,6 +1,6 @@
 """Demonstrations by an agent: the shell commands of a policy, written as the model would call the agent's shell."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..actions import parse_action, render_call
 from ..actions.arguments import shell_tool
@@ -11,13 +11,9 @@ from ..gateway.agents.base import Agent
 from ..gateway.play import AgentPlayer
 from ..gateway.token_sampler import TokenSampler
 from ..gateway.tool_calls import STYLES, style_of
-from ..rollout.episode import play
-from ..rollout.policies import make_policies
-from ..rollout.policy import Player, Policy
+from ..rollout.policy import Policy
 from ..rollout.tokens import ChatTemplate, Completion
-from ..trajectories.trajectory import Trajectory
 from ..types import ToolCall
-from .collect import make_env
 from .config import EnvConfig, GenerationConfig
 
 OVER = "Done."
@@ -42,42 +38,18 @@ class Script:
         return Completion(ids, [0.0] * len(ids), "stop", 0)
 
 
-def agent_demonstrations(
-    config: EnvConfig,
-    generation: GenerationConfig,
-    policy: str,
-    template: ChatTemplate,
-    end: int,
-    task_ids: Iterable[str],
-) -> list[Trajectory]:
-    """Let the agent play what a policy would do, and return the episodes that resolved their task, with their tokens.
+def demonstrating_agent(
+    config: EnvConfig, generation: GenerationConfig, template: ChatTemplate, end: int
+) -> Callable[[SweEnv, Policy, str], AgentPlayer]:
+    """Return what makes a player of an environment, a policy and a task id: the agent does what the policy would do."""
+    agent = make_agent(config.agent, config.agent_options)
 
-    Raises:
-        UsageError: None did, or the policy uses tools that the agent lacks.
-    """
-    agent, env = make_agent(config.agent, config.agent_options), make_env(config, config.train)
-    swe_env, factory = env.unwrapped, make_policies(policy)
-    assert isinstance(swe_env, SweEnv)
-    played = []
-    try:
-        for task_id in task_ids:
-            actor = factory(env)
-            assert not isinstance(actor, Player)
-            texts = _texts(swe_env, actor, task_id, agent, STYLES[style_of(template.source)])
-            sampler = TokenSampler(
-                Script(texts, template, end), template, max_tokens=1 << 30, max_context=generation.max_context
-            )
-            played.append(play(env, AgentPlayer(config.agent, agent, sampler), options={"task_id": task_id}))
-    finally:
-        env.close()
-        factory.close()
-    found = [trajectory for trajectory in played if trajectory.resolved]
-    if played and not found:
-        raise UsageError(
-            f"sft.policy {policy!r} resolved none of {len(played)} tasks as the agent {config.agent!r}: check "
-            "generation.max_context, and the last episode's end: " + played[-1].turns[-1].observation[-500:]
-        )
-    return found
+    def player(env: SweEnv, policy: Policy, task_id: str) -> AgentPlayer:
+        script = Script(_texts(env, policy, task_id, agent, STYLES[style_of(template.source)]), template, end)
+        sampler = TokenSampler(script, template, max_tokens=1 << 30, max_context=generation.max_context)
+        return AgentPlayer(config.agent, agent, sampler)
+
+    return player
 
 
 def _texts(env: SweEnv, policy: Policy, task_id: str, agent: Agent, style: str) -> Iterator[str]:

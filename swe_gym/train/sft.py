@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -13,6 +13,7 @@ from ..envs.swe_env import SweEnv
 from ..errors import UsageError
 from ..rollout.episode import play
 from ..rollout.policies import make_policies
+from ..rollout.policy import Player, Policy
 from ..rollout.tokens import ChatTemplate, Completion, Conversation, short_prompt
 from ..trajectories.run_folder import open_trajectories
 from ..trajectories.trajectory import Trajectory, Turn
@@ -73,12 +74,12 @@ def run_sft(config: TrainConfig, learner: Learner, template: ChatTemplate, end: 
         ids = task_ids(config.env, config.env.train)
         draw = random.Random(f"warm start {config.run.seed}")  # apart from the draws of training
         ids = [ids[draw.randrange(len(ids))] for _ in range(sft.episodes)]
+        agent = None
         if config.env.agent:
-            from .demonstrate import agent_demonstrations  # the extra "agents"
+            from .demonstrate import demonstrating_agent  # the extra "agents"
 
-            episodes = agent_demonstrations(config.env, config.generation, sft.policy, template, end, ids)
-        else:
-            episodes = demonstrations(config.env, sft.policy, ids)
+            agent = demonstrating_agent(config.env, config.generation, template, end)
+        episodes = demonstrations(config.env, sft.policy, ids, agent)
     else:
         return False
     form = None if config.env.agent else PromptFormat.of(config.env)
@@ -92,25 +93,44 @@ def run_sft(config: TrainConfig, learner: Learner, template: ChatTemplate, end: 
     return True
 
 
-def demonstrations(config: EnvConfig, policy: str, task_ids: Iterable[str]) -> list[Trajectory]:
+def demonstrations(
+    config: EnvConfig,
+    policy: str,
+    task_ids: Iterable[str],
+    agent: Callable[[SweEnv, Policy, str], Player] | None = None,
+) -> list[Trajectory]:
     """Run a policy in the training environment and return the episodes it resolved.
+
+    Args:
+        config: The environment.
+        policy: Name of the policy.
+        task_ids: Tasks to demonstrate.
+        agent: Makes a player that does what the policy would do on a task. None: the policy plays.
 
     Raises:
         UsageError: It resolved none.
     """
     env = make_env(config, config.train)
-    factory = make_policies(policy)
+    swe_env, factory = env.unwrapped, make_policies(policy)
+    assert isinstance(swe_env, SweEnv)
+
+    def demonstrate(task_id: str) -> Trajectory:
+        actor = factory(env)
+        if agent is not None and not isinstance(actor, Player):
+            actor = agent(swe_env, actor, task_id)
+        return play(env, actor, options={"task_id": task_id})
+
     try:
-        played = [play(env, factory(env), options={"task_id": task_id}) for task_id in task_ids]
+        played = [demonstrate(task_id) for task_id in task_ids]
     finally:
         env.close()
         factory.close()
     found = [trajectory for trajectory in played if trajectory.resolved]
     if played and not found:
-        raise UsageError(
-            f"sft.policy {policy!r} resolved none of {len(played)} tasks; the last stopped by {played[-1].reason!r}. "
-            "Check that env.options.max_turns is large enough"
-        )
+        last = played[-1]
+        text = f"sft.policy {policy!r} resolved none of {len(played)} tasks; the last stopped by {last.reason!r}"
+        said = last.turns[-1].observation[-500:] if last.turns else ""
+        raise UsageError(f"{text}. Check env.options.max_turns and generation.max_context. The last output: {said}")
     return found
 
 

@@ -21,14 +21,14 @@ from swe_gym.gateway.kits import Kit, build_kit, find_kit
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.plan import Plan
-from swe_gym.rollout.policies import make_players
+from swe_gym.rollout.policies import make_players, make_policies
 from swe_gym.rollout.replay import replay
 from swe_gym.rollout.tokens import ChatTemplate
 from swe_gym.testing.loopback import Answer
 from swe_gym.testing.openai_server import OpenAIServer
 from swe_gym.train.collect import Collector, Slot
 from swe_gym.train.config import EnvConfig, GenerationConfig
-from swe_gym.train.demonstrate import agent_demonstrations
+from swe_gym.train.demonstrate import demonstrating_agent
 from swe_gym.trajectories.trajectory import Trajectory
 
 KITS = cache_folder() / "kits"
@@ -144,7 +144,9 @@ def test_training_learns_from_what_the_agent_sampled() -> None:
 def test_an_agent_demonstrates_what_a_policy_would_do() -> None:
     env = EnvConfig(id="SWE/Toy-v0", agent="command", agent_options=TINY)
     generation, template = GenerationConfig(max_context=200_000), ChatTemplate(ByteTokenizer())
-    (found,) = agent_demonstrations(env, generation, "gold", template, ByteTokenizer.end, [TASK])
+    player = demonstrating_agent(env, generation, template, ByteTokenizer.end)
+    with contextlib.closing(SweEnv("toy")) as toy:
+        found = play(toy, player(toy, make_policies("gold")(toy), TASK), options={"task_id": TASK})
     assert (found.reward, [turn.tool for turn in found.turns]) == (1.0, ["bash", "bash", ""])
     (segment,) = found.segments
     assert "GIT_DIR=/nonexistent git apply" in template.decode(
