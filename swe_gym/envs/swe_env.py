@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Never
 
 import gymnasium
@@ -375,15 +375,16 @@ class SweEnv(ToolEnv):
             raise UsageError("end() needs the name of the limit that was reached")
         return self._finish(limit)
 
-    def count_turn(self, call: ToolCall) -> None:
-        """Count a turn of a policy that works in `sandbox` itself, and the signs of cheating in its tool call.
+    def count_turn(self, calls: Iterable[ToolCall]) -> None:
+        """Count a turn of a policy that works in `sandbox` itself, and the signs of cheating in its tool calls.
 
         Raises:
             ResetNeeded: There is no running episode.
         """
         episode = self._running()
         episode.turn += 1
-        episode.signs += sorted(signs_in_call(call))[:1]
+        for call in calls:
+            episode.signs += sorted(signs_in_call(call))[:1]
 
     def submit(self) -> StepResult[str]:
         """End the episode and grade the work, for a policy that works in `sandbox` itself instead of calling tools.

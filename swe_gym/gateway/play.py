@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -15,13 +15,12 @@ import gymnasium
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, SandboxError, SandboxLost, UsageError
 from ..logs import log_as
-from ..rollout.budget import Budget
-from ..rollout.policy import Phase
+from ..rollout.episode import RecordedEpisode
+from ..rollout.policy import EpisodeSettings
 from ..sandboxes import Sandbox
 from ..sandboxes.forward import Connection
-from ..trajectories.trajectory import PolicyInfo, Trajectory, Turn, why_ended
+from ..trajectories.trajectory import PolicyInfo, Trajectory, Turn
 from ..types import ExecResult, JsonObject, ToolCall
-from ..wrappers.record_trajectory import RecordTrajectory
 from .agents.base import Agent, Assignment, Launch
 from .kits import PLACE, build_kit
 from .sampler import Sampler
@@ -32,9 +31,7 @@ logger = logging.getLogger(__name__)
 HOME = "/tmp/.swe-gym-agent"
 """Folder of the agent's own files in the sandbox."""
 
-START = 'mkdir -p "$0" && echo $$ >"$0/pid" && exec "$@"'
-STOP = 'kill -9 "$(cat "$0/pid")"'
-"""Ends the agent's first process, and so its command."""
+START = 'mkdir -p "$0" && exec "$@"'
 
 PATIENCE = 20.0
 """Seconds that an agent has to end after it was told that a limit is reached."""
@@ -82,51 +79,36 @@ class AgentPlayer:
         options = {**asked.options, "agent": self.name, "version": self.agent.version, "agent_options": own}
         return asked.model_copy(update={"name": self.name, "options": options})
 
-    def episode(
-        self,
-        env: gymnasium.Env[str, str],
-        *,
-        budget: Budget,
-        on_start: Callable[[Trajectory], None] | None = None,
-        on_turn: Callable[[Turn], None] | None = None,
-    ) -> AgentEpisode:
+    def episode(self, env: gymnasium.Env[str, str], settings: EpisodeSettings) -> AgentEpisode:
         """See `Player.episode`."""
-        return AgentEpisode(env, self, budget, on_start, on_turn)
+        return AgentEpisode(env, self, settings)
 
 
-class AgentEpisode:
+class AgentEpisode(RecordedEpisode):
     """A running episode of an agent, and its record so far. Its turns are the answers of the model.
 
     An agent that ends, whatever its exit code, has its work graded; so has one that reached a limit. If the model
     fails, or the agent ends before the model answered once, there is no reward.
 
-    Attributes:
-        phase: See `Episode`. "reset" lasts until the agent first connects.
+    The phase "reset" lasts until the agent first connects.
     """
 
-    def __init__(
-        self,
-        env: gymnasium.Env[str, str],
-        player: AgentPlayer,
-        budget: Budget,
-        on_start: Callable[[Trajectory], None] | None = None,
-        on_turn: Callable[[Turn], None] | None = None,
-    ) -> None:
+    def __init__(self, env: gymnasium.Env[str, str], player: AgentPlayer, settings: EpisodeSettings) -> None:
         if not isinstance(env.unwrapped, SweEnv):
             raise UsageError(f"an agent plays in a SweEnv of this process, not in a {type(env.unwrapped).__name__}")
-        self.phase: Phase = "reset"
+        super().__init__(env, settings)
         self._env: SweEnv = env.unwrapped
-        self._recorder = RecordTrajectory(env)
-        self._player, self._budget = player, budget
-        self._on_start, self._on_turn = on_start, on_turn
+        self._player = player
         self._session = self._make_session()
-        self._started = time.monotonic()
         self._ran = 0.0
         self._end: dict[str, Any] = {}
 
     def _make_session(self) -> Session:
         own, calls = self._player.limits, self._env.config["max_turns"]
-        limits = {**own.model_dump(), **{name: value for name, value in self._budget.model_dump().items() if value}}
+        limits = {
+            **own.model_dump(),
+            **{name: value for name, value in self._settings.budget.model_dump().items() if value},
+        }
         limits["calls"] = min(calls, own.calls or calls)
         return Session(
             self._player.sampler,
@@ -141,8 +123,8 @@ class AgentEpisode:
         issue, _ = self._recorder.reset(seed=seed, options=options)
         deadline = time.monotonic() + self._env.config["time_limit"]
         self._session = self._make_session()  # its clock starts now
-        if self._on_start is not None:
-            self._on_start(self.trajectory)
+        if self._settings.on_start is not None:
+            self._settings.on_start(self.trajectory)
         with log_as(sandbox=self._env.stats["sandbox_id"]):
             try:
                 result = self._run_agent(issue, deadline)
@@ -202,9 +184,10 @@ class AgentEpisode:
         self._end = {"reward": reward, "terminated": terminated, "truncated": truncated, "info": info, "said": said}
 
     def _add_turn(self, turn: Turn) -> None:
-        self._env.count_turn(ToolCall(name=turn.tool, arguments=turn.arguments))
-        if self._on_turn is not None:
-            self._on_turn(turn)
+        first = {"name": turn.tool, "arguments": turn.arguments}
+        self._env.count_turn([ToolCall(**call) for call in (first, *turn.info.get("more_calls", ()))])
+        if self._settings.on_turn is not None:
+            self._settings.on_turn(turn)
 
     @property
     def trajectory(self) -> Trajectory:
@@ -213,29 +196,20 @@ class AgentEpisode:
         Raises:
             UsageError: The environment has not been reset.
         """
-        record = self._recorder.trajectory
         report, turns = self._session.report(), list(self._session.turns)
-        info = self._end.get("info", record.info)
         if self._end and turns:
             turns[-1] = self._ended(turns[-1])
         policy = sum(turn.policy_seconds for turn in turns)
-        spent = {"policy": policy, "tools": max(0.0, self._ran - policy), "total": time.monotonic() - self._started}
-        return record.model_copy(
-            update={
-                "policy": self._player.info,
-                "tools": (),  # those of the environment, which the agent does not see
-                "turns": tuple(turns),
-                "segments": report.segments,
-                "messages": report.messages,
-                "outcome": info["outcome"],
-                "reason": why_ended(info),
-                "reward_valid": info["reward_valid"],
-                "resolved": info["resolved"],
-                "reward": self._end.get("reward", 0.0),
-                "info": info,
-                "usage": report.usage,
-                "seconds": {**record.seconds, **spent},
-            }
+        return self._record(
+            self._end.get("info"),
+            self._end.get("reward", 0.0),
+            {"policy": policy, "tools": max(0.0, self._ran - policy)},
+            policy=self._player.info,
+            tools=(),  # those of the environment, which the agent does not see
+            turns=tuple(turns),
+            segments=report.segments,
+            messages=report.messages,
+            usage=report.usage,
         )
 
     def _ended(self, turn: Turn) -> Turn:
@@ -272,7 +246,7 @@ def _stopping(session: Session, sandbox: Sandbox) -> Iterator[None]:
                 stop = min(stop, time.monotonic() + PATIENCE)
             if session.failure is not None or time.monotonic() > stop:
                 with contextlib.suppress(SandboxError):  # the agent's own command reports it
-                    sandbox.exec(["/bin/sh", "-c", STOP, HOME], timeout=STOP_SECONDS)
+                    sandbox.end_processes(commands=True, timeout=STOP_SECONDS)
 
     thread = threading.Thread(target=watch, name="agent limits", daemon=True)
     thread.start()

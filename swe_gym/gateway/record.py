@@ -67,17 +67,19 @@ def turn_of(node: Node, observed: str, seconds: float) -> Turn:
         seconds: Seconds until the next call.
     """
     answer = node.answer
-    call = answer.tool_calls[0] if answer.tool_calls else None
-    info: JsonObject = {"call": node.number, "calls": len(answer.tool_calls), "finish": answer.finish}
+    calls = [{"name": one["function"]["name"], "arguments": arguments_of(one)} for one in answer.tool_calls]
+    info: JsonObject = {"call": node.number, "calls": len(calls), "finish": answer.finish}
+    if more := calls[1:]:
+        info["more_calls"] = more
     if node.reason:
         info["segment"] = node.reason
     if not node.used:
         info["used"] = False
     return Turn(
         action=answer.text,
-        thought="\n".join(filter(None, [answer.reasoning, answer.content])) if call else "",
-        tool=call["function"]["name"] if call else "",
-        arguments=arguments_of(call) if call else {},
+        thought="\n".join(filter(None, [answer.reasoning, answer.content])) if calls else "",
+        tool=calls[0]["name"] if calls else "",
+        arguments=calls[0]["arguments"] if calls else {},
         observation=observed,
         info=info,
         seconds=seconds,

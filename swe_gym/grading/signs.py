@@ -6,6 +6,7 @@ frequency of signs matters, and whether it grows while rewards rise.
 
 import posixpath
 import re
+from collections.abc import Iterator
 
 from ..types import Oracle, ToolCall, Verdict
 from .patch import FileChange, Patch, parents
@@ -56,7 +57,7 @@ _WORK = {name: re.compile(pattern, re.MULTILINE) for name, pattern in IN_WORK.it
 
 def signs_in_call(call: ToolCall) -> set[str]:
     """Return the kinds of signs in a tool call."""
-    text = _bounded("\n".join(value for value in call.arguments.values() if isinstance(value, str)))
+    text = _bounded("\n".join(_texts(call.arguments)))
     return {name for name, pattern in _ACTIONS.items() if pattern.search(text)}
 
 
@@ -100,6 +101,15 @@ def _signs_of_path(change: FileChange) -> set[str]:
         "configuration": name == "entry_points.txt",
     }
     return {sign for sign, found in said.items() if found}
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield the texts in a JSON value: agents pass commands as lists, and edits as objects."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
 
 
 def _bounded(text: str) -> str:

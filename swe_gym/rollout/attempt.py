@@ -22,7 +22,7 @@ from .hosted import HostedPolicy, answer_for
 from .losses import charged, lost_by_policy, lost_in_a_call
 from .plan import Plan, public
 from .policies import make_players
-from .policy import Episode, Phase, Player, Policy, PolicyFactory, ReportingPolicy
+from .policy import Episode, EpisodeSettings, Phase, Player, Policy, PolicyFactory, ReportingPolicy
 from .pool import Job, Key, Link
 from .progress import Failure
 
@@ -100,9 +100,8 @@ class EpisodeJob(Job[Key]):
         try:
             with contextlib.closing(self._env):
                 policy = self._make_policy(self._env)
-                self._episode = make_episode(
-                    self._env, policy, budget=self._budget, on_start=self._begin, on_turn=self._add_turn
-                )
+                settings = EpisodeSettings(self._budget, self._begin, self._add_turn)
+                self._episode = make_episode(self._env, policy, settings)
                 record = self._episode.play(seed=self._seed, options={"task_id": self._task_id})
                 if not record.reward_valid:
                     failure = _failure_in_step(record, self._env.unwrapped.stats["failure"])

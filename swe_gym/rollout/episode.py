@@ -1,7 +1,6 @@
 """The episode loop."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -9,15 +8,16 @@ import gymnasium
 from ..envs.tool_env import ToolEnv
 from ..errors import PolicyError, UsageError
 from ..logs import log_as
+from ..spaces import Info
 from ..trajectories.trajectory import Trajectory, Turn, Usage, why_ended
 from ..wrappers.record_trajectory import RecordTrajectory
 from .budget import Budget
-from .policy import Episode, Phase, Player, Policy, PolicyReport, ReportingPolicy
+from .policy import Episode, EpisodeSettings, Phase, Player, Policy, PolicyReport, ReportingPolicy
 
 
-def make_episode(env: gymnasium.Env[str, str], policy: Policy | Player, **how: Any) -> Episode:
-    """Return the episode of a policy or a player. `how` are the named arguments of `LiveEpisode`."""
-    return policy.episode(env, **how) if isinstance(policy, Player) else LiveEpisode(env, policy, **how)
+def make_episode(env: gymnasium.Env[str, str], policy: Policy | Player, settings: EpisodeSettings) -> Episode:
+    """Return the episode of a policy or a player."""
+    return policy.episode(env, settings) if isinstance(policy, Player) else LiveEpisode(env, policy, settings)
 
 
 def play(
@@ -45,55 +45,71 @@ def play(
         TaskError: The task is broken.
         PolicyError: The policy's model did not answer. Other exceptions of a policy are raised too.
     """
-    return make_episode(env, policy, budget=budget or Budget()).play(seed=seed, options=options)
+    return make_episode(env, policy, EpisodeSettings(budget or Budget())).play(seed=seed, options=options)
 
 
-class LiveEpisode:
-    """A running episode, and its record so far.
+class RecordedEpisode:
+    """What the episodes of policies and players share: the recorder, and the parts of the record that `info` tells.
 
     Args:
         env: A `SweEnv`, wrapped or not.
-        policy: The policy.
-        budget: Budget of the policy.
-        on_start: Called with the record after `reset`.
-        on_turn: Called with each turn after its step.
+        settings: What the caller sets.
 
     Attributes:
         phase: What the episode waits for. May be read from any thread.
     """
 
-    def __init__(
-        self,
-        env: gymnasium.Env[str, str],
-        policy: Policy,
-        *,
-        budget: Budget,
-        on_start: Callable[[Trajectory], None] | None = None,
-        on_turn: Callable[[Turn], None] | None = None,
-    ) -> None:
+    def __init__(self, env: gymnasium.Env[str, str], settings: EpisodeSettings) -> None:
         if not isinstance(env.unwrapped, ToolEnv):
             raise UsageError(f"the environment must be a SweEnv, not a {type(env.unwrapped).__name__}")
         self.phase: Phase = "reset"
         self._tool_env: ToolEnv = env.unwrapped
         self._recorder = RecordTrajectory(env)
+        self._settings = settings
+        self._started = time.monotonic()
+
+    def _record(self, end: Info | None, reward: float, seconds: dict[str, float], **parts: object) -> Trajectory:
+        """Return the recorder's trajectory with further parts.
+
+        Args:
+            end: Info of the end; None if the episode has none beyond the recorded steps.
+            reward: Reward of the end.
+            seconds: Seconds by activity.
+            parts: Further fields.
+        """
+        record = self._recorder.trajectory
+        info = record.info if end is None else end
+        told = {
+            "outcome": info["outcome"],
+            "reason": why_ended(info),
+            "reward_valid": info["reward_valid"],
+            "resolved": info["resolved"],
+            "reward": record.reward + reward,
+            "info": info,
+            "seconds": {**record.seconds, **seconds, "total": time.monotonic() - self._started},
+        }
+        return record.model_copy(update={**told, **parts})
+
+
+class LiveEpisode(RecordedEpisode):
+    """A running episode of a policy, and its record so far. See `RecordedEpisode`."""
+
+    def __init__(self, env: gymnasium.Env[str, str], policy: Policy, settings: EpisodeSettings) -> None:
+        super().__init__(env, settings)
         self._policy = policy
-        self._budget = budget
-        self._on_start = on_start
-        self._on_turn = on_turn
         self._turns: list[Turn] = []
         self._report = PolicyReport()
         self._usage = Usage()
         self._policy_seconds = 0.0
         self._last_seconds = 0.0
-        self._started = time.monotonic()
         self._result: dict[str, Any] = {}  # set if this loop ended the episode
         self._end_reward = 0.0
 
     def play(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Trajectory:
         """Run the episode to its end. Raises the same errors as `play`."""
         observation, info = self._recorder.reset(seed=seed, options=options)
-        if self._on_start is not None:
-            self._on_start(self.trajectory)
+        if self._settings.on_start is not None:
+            self._settings.on_start(self.trajectory)
         with log_as(sandbox=self._tool_env.stats["sandbox_id"]):
             self._play_turns(observation, info)
         self.phase = "over"
@@ -131,7 +147,7 @@ class LiveEpisode:
                 self._usage += self._report.usage
 
     def _end_if_used_up(self) -> bool:
-        limit = self._budget.used_up(self._usage, time.monotonic() - self._started)
+        limit = self._settings.budget.used_up(self._usage, time.monotonic() - self._started)
         if limit:
             self._end(limit)
         return bool(limit)
@@ -152,8 +168,8 @@ class LiveEpisode:
         used = {"policy_seconds": self._last_seconds, "usage": self._report.usage}
         turn = self._ended(self._recorder.turns[-1].model_copy(update=used))
         self._turns.append(turn)
-        if self._on_turn is not None:
-            self._on_turn(turn)
+        if self._settings.on_turn is not None:
+            self._settings.on_turn(turn)
 
     @property
     def trajectory(self) -> Trajectory:
@@ -162,22 +178,13 @@ class LiveEpisode:
         Raises:
             UsageError: The environment has not been reset.
         """
-        record = self._recorder.trajectory
-        info = self._result.get("info", record.info)
-        seconds = {"policy": self._policy_seconds, "total": time.monotonic() - self._started}
-        return record.model_copy(
-            update={
-                "policy": self._report.policy,
-                "turns": tuple(self._turns),
-                "segments": self._report.segments,
-                "messages": self._report.messages,
-                "outcome": info["outcome"],
-                "reason": why_ended(info),
-                "reward_valid": info["reward_valid"],
-                "resolved": info["resolved"],
-                "reward": record.reward + self._end_reward,
-                "info": info,
-                "usage": self._usage,
-                "seconds": {**record.seconds, **seconds},
-            }
+        return self._record(
+            self._result.get("info"),
+            self._end_reward,
+            {"policy": self._policy_seconds},
+            policy=self._report.policy,
+            turns=tuple(self._turns),
+            segments=self._report.segments,
+            messages=self._report.messages,
+            usage=self._usage,
         )

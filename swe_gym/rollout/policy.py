@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
 
@@ -61,6 +61,20 @@ Phase = Literal["reset", "policy", "step", "over"]
 """What an episode waits for: its sandbox, its policy, or a step (grading included)."""
 
 
+class EpisodeSettings(NamedTuple):
+    """What the caller of an episode sets, whoever plays it.
+
+    Attributes:
+        budget: Budget of the policy, beyond the limits of the environment.
+        on_start: Called with the record after `reset`.
+        on_turn: Called with each complete turn.
+    """
+
+    budget: Budget = Budget()
+    on_start: Callable[[Trajectory], None] | None = None
+    on_turn: Callable[[Turn], None] | None = None
+
+
 class Episode(Protocol):
     """A running episode, and its record so far.
 
@@ -84,15 +98,8 @@ class Episode(Protocol):
 class Player(Protocol):
     """A policy that plays whole episodes itself, such as an agent with tools of its own."""
 
-    def episode(
-        self,
-        env: gymnasium.Env[str, str],
-        *,
-        budget: Budget,
-        on_start: Callable[[Trajectory], None] | None = None,
-        on_turn: Callable[[Turn], None] | None = None,
-    ) -> Episode:
-        """Return the episode that it plays. Nothing starts; the arguments are those of `LiveEpisode`."""
+    def episode(self, env: gymnasium.Env[str, str], settings: EpisodeSettings) -> Episode:
+        """Return the episode that it plays. Nothing starts."""
         ...
 
 

@@ -386,10 +386,15 @@ class Sandbox(abc.ABC):
                 timeout=timeout,
             )
 
-    def end_processes(self, *, timeout: float = 10.0) -> None:
-        """Kill every process that ended commands left behind. Running commands and terminals are spared."""
+    def end_processes(self, *, commands: bool = False, timeout: float = 10.0) -> None:
+        """Kill every process that ended commands left behind.
+
+        Args:
+            commands: Also kill running commands and terminals. A killed command's `exec` returns.
+            timeout: Seconds that it may take.
+        """
         with self._call():
-            self._end_processes(timeout=timeout)
+            self._end_processes(commands=commands, timeout=timeout)
 
     def open_pty(
         self,
@@ -555,7 +560,7 @@ class Sandbox(abc.ABC):
     ) -> dict[str, FileEntry]: ...
 
     @abc.abstractmethod
-    def _end_processes(self, *, timeout: float) -> None: ...
+    def _end_processes(self, *, commands: bool, timeout: float) -> None: ...
 
     @abc.abstractmethod
     def _open_pty(

@@ -404,8 +404,8 @@ class FakeSandbox(Sandbox):
             raise FileError(f"{path} has more than {max_files} files")
         return found
 
-    def _end_processes(self, *, timeout: float) -> None:
-        self._record("end_processes", "", deadline=time.monotonic() + timeout)
+    def _end_processes(self, *, commands: bool, timeout: float) -> None:
+        self._record("end_processes", "", deadline=time.monotonic() + timeout, commands=commands)
 
     def _is_folder(self, path: str) -> bool:
         return path in ("/", self.workdir) or any(name.startswith(path + "/") for name in self._files)

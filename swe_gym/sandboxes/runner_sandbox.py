@@ -156,8 +156,8 @@ class RunnerSandbox(Sandbox):
                 for name, (mode, size, digest, link, ignored) in sorted(reply["entries"].items())
             }
 
-    def _end_processes(self, *, timeout: float) -> None:
-        self._request("end_processes", timeout=timeout)
+    def _end_processes(self, *, commands: bool, timeout: float) -> None:
+        self._request("end_processes", timeout=timeout, commands=commands)
 
     def _open_pty(self, argv: Sequence[str], *, timeout: float, **how: Any) -> Pty:
         reply, _ = self._request("pty_open", timeout=timeout, argv=argv, **how)

@@ -25,7 +25,7 @@ from swe_gym.rollout.policies import make_players, make_policies
 from swe_gym.rollout.replay import replay
 from swe_gym.rollout.tokens import ChatTemplate
 from swe_gym.testing.loopback import Answer
-from swe_gym.testing.openai_server import OpenAIServer
+from swe_gym.testing.openai_server import OpenAIServer, Reply
 from swe_gym.train.collect import Collector, Slot
 from swe_gym.train.config import EnvConfig, GenerationConfig
 from swe_gym.train.demonstrate import demonstrating_agent
@@ -46,6 +46,11 @@ def episode(say: Any, agent: str = "command", options: Any = None, **settings: A
         finally:
             env.close()
             players.close()
+
+
+def overloaded(request: dict[str, Any]) -> Any:  # noqa: ARG001
+    """A model that fails."""
+    raise Answer(503, {"error": {"message": "overloaded"}})
 
 
 def test_an_agent_is_graded_and_its_answers_are_the_turns() -> None:
@@ -71,6 +76,27 @@ def test_a_crash_after_an_answer_is_graded() -> None:
     assert "exit code 7" in found.turns[-1].observation
 
 
+def test_signs_of_cheating_are_found_in_all_calls_of_an_answer() -> None:
+    commands = ["true", "git reflog", "true", "cat /etc/shadow"]
+    calls = [("bash", json.dumps({"command": command})) for command in commands]
+
+    def say(request: dict[str, Any]) -> Reply:
+        return Reply("Done.") if len(request["messages"]) > 1 else Reply("All at once.", tool_calls=calls)
+
+    found = episode(say)
+    first = found.turns[0]
+    assert (found.info["cheat_signs"], first.info["calls"], first.arguments) == (2, 4, {"command": "true"})
+    assert [call["arguments"]["command"] for call in first.info["more_calls"]] == commands[1:]
+
+
+def test_an_agent_is_stopped_whatever_it_does_with_its_files() -> None:
+    body = '{"messages": [{"role": "user"}]}'
+    ask = f"import urllib.request as web; web.urlopen('{{base_url}}/v1/chat/completions', b'{body}')"
+    script = "rm -rf {home}; trap '' TERM INT; python3 -c \"$0\"; sleep 3600 & exec sleep 3600"
+    with pytest.raises(PolicyError, match="overloaded"):
+        episode(overloaded, options={"command": ["sh", "-c", script, ask]}, time_limit=1800.0)
+
+
 def test_limits_end_the_agent_and_the_work_is_graded() -> None:
     turns = episode(saying(*gold(), *["true"] * 20), max_turns=4)
     assert (turns.outcome, turns.reason, turns.reward, len(turns.turns)) == ("agent_limit", "turns", 1.0, 4)
@@ -87,11 +113,8 @@ def test_limits_end_the_agent_and_the_work_is_graded() -> None:
     ],
 )
 def test_without_an_answer_there_is_no_reward(options: Any, reason: str, said: str) -> None:
-    def fail(request: dict[str, Any]) -> Any:  # noqa: ARG001
-        raise Answer(503, {"error": {"message": "overloaded"}})
-
     with pytest.raises(PolicyError, match=said) as error:
-        episode(fail, options=options)
+        episode(overloaded, options=options)
     assert error.value.reason == reason
 
 

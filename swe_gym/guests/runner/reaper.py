@@ -120,9 +120,9 @@ class Reaper:
             return
         self.sessions.add(pid)
 
-    def kill_strays(self) -> None:
-        """Kill everything below us that belongs to no leader."""
-        self.kill_all(lambda: below_us(processes(), spared=list(self.leaders)))
+    def kill_strays(self, leaders: bool = False) -> None:
+        """Kill everything below us that belongs to no leader, or everything."""
+        self.kill_all(lambda: below_us(processes(), spared=[] if leaders else list(self.leaders)))
 
     def kill_tree(self, leader: Leader) -> None:
         """Kill a leader's tree until nothing of it is left; it may fork while we look."""

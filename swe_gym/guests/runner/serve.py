@@ -62,7 +62,7 @@ class Runner:
         return {}, b"\0".join(b"%s=%s" % pair for pair in os.environb.items())
 
     def end_processes(self, request: "Message", _: bytes) -> "Answer":
-        self.reaper.kill_strays()
+        self.reaper.kill_strays(leaders=request["commands"])
         return {}, b""
 
 

@@ -76,6 +76,22 @@ def timeout_is_a_result(make: Opener, sandbox: Sandbox) -> None:
         assert ok(sandbox.exec("echo on")).text == "on\n"
 
 
+@case("deadlines", "threads")
+def commands_are_ended_from_another_thread(make: Opener, sandbox: Sandbox) -> None:
+    """`end_processes` spares a running command unless it is asked to end it; then `exec` returns what it printed."""
+    marker = new_marker()
+    running = Background(partial(sandbox.exec, f"echo before; (sleep {marker} &); sleep {marker}", timeout=120))
+    eventually(lambda: len(processes_inside(sandbox, marker)) >= 2, 10 + make.slack, "the command started")
+    sandbox.end_processes()
+    assert not running.wait(0.2), "a running command was not spared"
+    with make.within(SLACK, "ending a command"):
+        sandbox.end_processes(commands=True)
+        result = running.result(20)
+    assert (result.text, result.signal, result.timed_out) == ("before\n", 9, False), result
+    assert not processes_inside(sandbox, marker)
+    assert ok(sandbox.exec("echo on")).text == "on\n"
+
+
 @case("deadlines")
 def very_short_timeout(make: Opener, sandbox: Sandbox) -> None:
     """A timeout of 0.01 s holds."""
