@@ -45,7 +45,7 @@ print(json.dumps(times))
 class Instant:
     """A sampler that answers at once."""
 
-    model, info = "m", PolicyInfo(name="agent")
+    model, settings, info = "m", frozenset[str](), PolicyInfo(name="agent")
 
     def sample(self, call: Call, place: Place, *, seed: int | None) -> Answer:  # noqa: ARG002  always the same
         """Return an answer."""

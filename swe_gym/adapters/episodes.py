@@ -63,8 +63,8 @@ class Episode(NamedTuple):
 
     @property
     def rows(self) -> list[Row]:
-        """One row for each segment, in order; none if nothing was sampled."""
-        return [segment_row(segment) for segment in self.trajectory.segments]
+        """One row for each segment to train on, in order; none if nothing was sampled."""
+        return [segment_row(segment) for segment in self.trajectory.trained_segments]
 
 
 class EpisodeBatch:

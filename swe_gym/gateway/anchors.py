@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..trajectories.trajectory import Segment
-from .history import Node
+from .history import Node, side_calls
 
 
 def ids_after(node: Node) -> list[int]:
@@ -17,13 +17,14 @@ def ids_after(node: Node) -> list[int]:
     return found
 
 
-def segments_of(nodes: Iterable[Node]) -> tuple[Segment, ...]:
+def segments_of(nodes: Sequence[Node]) -> tuple[Segment, ...]:
     """Return the tokens of the answers as segments. Each sampled token has mask 1 in exactly one.
 
     Args:
         nodes: The answers that count, in their order.
     """
     rows: list[_Row] = []
+    aside = side_calls(nodes)
     ends: dict[Node, _Row] = {}
     for node in nodes:
         tokens = node.answer.tokens
@@ -32,7 +33,7 @@ def segments_of(nodes: Iterable[Node]) -> tuple[Segment, ...]:
         before = node.place.before if tokens.extends else None
         row = ends.pop(before, None) if before is not None else None
         if row is None:
-            row = _Row(tokens.temperature)
+            row = _Row(tokens.temperature, node in aside)
             row.told(ids_after(before) if before is not None else ())
             rows.append(row)
         row.told(tokens.prompt)
@@ -44,8 +45,8 @@ def segments_of(nodes: Iterable[Node]) -> tuple[Segment, ...]:
 class _Row:
     """A segment that grows."""
 
-    def __init__(self, temperature: float) -> None:
-        self._temperature = temperature
+    def __init__(self, temperature: float, side_call: bool) -> None:
+        self._temperature, self._side_call = temperature, side_call
         self._ids: list[int] = []
         self._mask: list[int] = []
         self._logprobs: list[float] = []
@@ -73,4 +74,5 @@ class _Row:
             logprobs=tuple(self._logprobs),
             versions=tuple(self._versions),
             temperature=self._temperature,
+            side_call=self._side_call,
         )

@@ -3,8 +3,9 @@
 import dataclasses
 import json
 import math
+import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from ..rollout.tokens import Completion
@@ -22,6 +23,17 @@ KINDS = {
     429: "rate_limit_error",
 }
 """Type of an error by its status; others are "api_error"."""
+
+
+SETTINGS = frozenset(
+    {
+        *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+        *("stop", "seed", "tool_choice", "parallel_tool_calls", "reasoning_effort", "verbosity"),
+    }
+)
+"""Settings of OpenAI's chat API that an agent may choose. Others could bias or constrain the tokens, change the chat
+template, choose another model, or let the server search the web.
+"""
 
 
 class Refusal(Exception):
@@ -54,6 +66,7 @@ class Call:
         max_tokens: Maximum tokens of the answer.
         stream: Whether the agent wants events.
         settings: Further fields as in OpenAI's chat API: "temperature", "tool_choice", "stop" and so on.
+        ignored: Names of fields that have no effect.
         flags: Details for writing the answer, by the protocol.
     """
 
@@ -63,6 +76,7 @@ class Call:
     max_tokens: int | None = None
     stream: bool = False
     settings: JsonObject = dataclasses.field(default_factory=dict)
+    ignored: Collection[str] = ()
     flags: JsonObject = dataclasses.field(default_factory=dict)
 
 
@@ -232,9 +246,19 @@ def arguments_of(call: JsonMapping) -> JsonObject:
     return value if isinstance(value, dict) else {"arguments": text}
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON. NaN and infinite numbers raise ValueError: other parsers do not read them."""
-    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+def parse_json(text: str) -> Any:
+    """Parse JSON. Halves of surrogate pairs, which are no text, become question marks.
+
+    Raises:
+        ValueError: It is not JSON, or holds NaN or an infinite number, which other parsers do not read.
+    """
+    value = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    if _SURROGATE.search(text):
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def _finite(text: str) -> float:

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from ..types import JsonMapping, JsonObject
@@ -179,8 +179,7 @@ class History:
         """Return the answer that the messages quote."""
         texts = [text_of(message) for message in call.messages if message["role"] in ("system", "user")]
         for node in reversed(self.nodes):
-            quote = node.answer.content.strip()
-            if not node.children and len(quote) >= QUOTE and any(quote in text for text in texts):
+            if not node.children and _is_quoted(node.answer.content.strip(), texts):
                 return node
         return None
 
@@ -211,6 +210,24 @@ class History:
                 node.place.before.children += 1
 
 
+def side_calls(nodes: Sequence[Node]) -> set[Node]:
+    """Return the answers that have no part in the agent's work, such as a title for the conversation.
+
+    A side call starts a conversation of its own and offers no tools, while other calls of the episode do. No other call
+    continues it, starts from it or quotes its answer.
+    """
+    if all(node.place.tools == NO_TOOLS for node in nodes):
+        return set()
+    origins = {node.parent for node in nodes}
+    alone = [node for node in nodes if node.place.tools == NO_TOOLS and node.parent is None and node not in origins]
+    told = [text_of(message) for node in nodes for message in node.place.new] if alone else []
+    return {node for node in alone if not _is_quoted(node.answer.content.strip(), told)}
+
+
+def _is_quoted(quote: str, texts: Iterable[str]) -> bool:
+    return len(quote) >= QUOTE and any(quote in text for text in texts)
+
+
 def _asks(node: Node, texts: Sequence[str]) -> bool:
     """Return whether a tool call holds a prompt of these texts: agents add reminders around it."""
     prompts = [
@@ -229,6 +246,10 @@ def _long(value: object) -> bool:
 def digest(value: object) -> bytes:
     """Return the digest of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
+
+
+NO_TOOLS = digest([])
+"""Digest of the tools of a call without tools."""
 
 
 def mark(message: JsonMapping) -> bytes:

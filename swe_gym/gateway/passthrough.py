@@ -6,7 +6,7 @@ from ..errors import PolicyError
 from ..rollout.policies.llm import TOKENS_PER_CHARACTER, LLMPolicies, action_of
 from ..trajectories.trajectory import PolicyInfo
 from ..types import JsonObject
-from .calls import Answer, Call, Finish, new_id, tool_call
+from .calls import SETTINGS, Answer, Call, Finish, new_id, tool_call
 from .history import Place
 
 
@@ -19,6 +19,8 @@ class ServerSampler:
     Args:
         options: Model, server and settings. `calls`, `system`, `seed` and `context` do not apply.
     """
+
+    settings = SETTINGS
 
     def __init__(self, options: LLMPolicies) -> None:
         self.model = options.model

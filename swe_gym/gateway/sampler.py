@@ -14,10 +14,12 @@ class Sampler(Protocol):
 
     Attributes:
         model: Name of the model.
+        settings: Names of the settings of calls that have an effect.
         info: Description for the records.
     """
 
     model: str
+    settings: frozenset[str]
     info: PolicyInfo
 
     def sample(self, call: Call, place: Place, *, seed: int | None) -> Answer:

@@ -8,7 +8,6 @@ import functools
 import json
 import logging
 import math
-import re
 import threading
 import time
 from collections import Counter
@@ -49,8 +48,6 @@ RECEIVED = 4 << 30
 
 NO_RETRY = (("x-should-retry", "false"),)
 """Tells the SDKs of OpenAI and Anthropic that another try is pointless."""
-
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Limits(Budget):
@@ -104,6 +101,7 @@ class Session:
         self._idle = threading.Condition(self._lock)
         self._flights: dict[bytes, _Flight] = {}
         self._connections: set[Connection] = set()
+        self._ignored: set[str] = set()
         self._usage = Usage()
         self._started = time.monotonic()
         self._asked = self._running = self._bytes = 0
@@ -229,6 +227,7 @@ class Session:
     # --- calls ----------------------------------------------------------------------------------------------
 
     def _answer(self, request: Request, dialect: Dialect, call: Call) -> Response:
+        self._tell_ignored(call)
         flight = self._flight(request, call)
         try:
             answer = flight.wait(request, self._limits.http.wait if call.stream else math.inf)
@@ -240,6 +239,14 @@ class Session:
         else:
             body = _events(dialect, call, flight, request, self._limits.http.wait)
         return Response(200, body, sent=functools.partial(self._left, flight))
+
+    def _tell_ignored(self, call: Call) -> None:
+        """Log once which fields of the agent's calls have no effect."""
+        with self._lock:
+            new = {*call.ignored, *(call.settings.keys() - self._sampler.settings)} - self._ignored
+            self._ignored |= new
+        if new:
+            logger.info("settings of the agent without effect: %s", ", ".join(sorted(new))[:500])
 
     def _flight(self, request: Request, call: Call) -> _Flight:
         """Return the sampling of a call, perhaps of an earlier request that this one repeats."""
@@ -431,9 +438,7 @@ def _json(body: bytes) -> JsonObject:
         Refusal: It is not a JSON object.
     """
     try:
-        value: Any = parse_json(body)
-        if _SURROGATE.search(body):  # halves of surrogate pairs are valid JSON, but no text
-            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        value: Any = parse_json(body.decode("utf-8-sig"))
     except ValueError as error:
         raise Refusal(400, f"the body is not JSON: {str(error)[:200]}") from error
     if not isinstance(value, dict):

@@ -20,8 +20,9 @@ class TokenSampler:
     """Samples from a generator and keeps every token.
 
     If a call continues an answer, its prompt is the prompt of that answer, the sampled tokens, and what the chat
-    template puts after them. Tool calls are read from the sampled text. The agent's settings for sampling are ignored,
-    but for `max_tokens` and `stop`; text after a stop string is sampled and not sent.
+    template puts after them. Tool calls are read from the sampled text. Nothing that an agent sets changes the
+    distribution: only `max_tokens`, `stop` and `tool_choice` "none" have an effect. Text after a stop string is sampled
+    and not sent.
 
     Args:
         generator: Samples tokens; it may be shared.
@@ -36,6 +37,8 @@ class TokenSampler:
     Raises:
         UsageError: The style is unknown.
     """
+
+    settings = frozenset({"stop", "tool_choice"})
 
     def __init__(
         self,

@@ -111,13 +111,13 @@ def make_batch(trajectories: Sequence[Trajectory], oldest: int = -1) -> Batch:
     """Make a batch of episodes; the number of an episode is its index.
 
     Args:
-        trajectories: The episodes.
+        trajectories: The episodes. Side calls of agents are left out.
         oldest: The oldest version of the weights. Tokens of older ones are masked: they are context only.
 
     Raises:
         UsageError: The first token of a segment is sampled.
     """
-    return segments_batch([trajectory.segments for trajectory in trajectories], oldest)
+    return segments_batch([trajectory.trained_segments for trajectory in trajectories], oldest)
 
 
 def segments_batch(episodes: Sequence[Sequence[Segment]], oldest: int = -1) -> Batch:

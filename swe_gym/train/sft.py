@@ -205,7 +205,9 @@ def tokenize(
             continue
         _check_tools(one, form)
         found.append(_at_temperature_one(one) if ready else tokenize_text(one, template, end, form))
-    fitting = [one for one in found if max((len(segment.token_ids) for segment in one.segments), default=0) <= most]
+    fitting = [
+        one for one in found if max((len(segment.token_ids) for segment in one.trained_segments), default=0) <= most
+    ]
     if found and not fitting:
         raise UsageError(f"all {len(found)} SFT episodes are longer than generation.max_context ({most} tokens)")
     return fitting
@@ -276,19 +278,14 @@ def _is_of(template: ChatTemplate, trajectory: Trajectory) -> bool:
         [token for token, mask in zip(segment.token_ids, segment.loss_mask, strict=True) if mask]
         for segment in trajectory.segments
     ]
-    text, place = "".join(map(template.decode, sampled)), 0
-    for action in _actions(trajectory):
-        place = text.find(action, place)
-        if place < 0:
-            return False
-        place += len(action)
-    return True
+    text = "".join(map(template.decode, sampled))
+    return all(turn.action in text for turn in trajectory.turns if turn.info.get("used", True))
 
 
 def imitate(learner: Learner, trajectories: Sequence[Trajectory], config: SFTConfig, log: Log, seed: int) -> None:
     """Train on tokenized episodes in shuffled batches of about `config.batch_tokens` tokens."""
     draw = torch.Generator().manual_seed(seed)
-    lengths = [sum(len(segment.token_ids) for segment in trajectory.segments) for trajectory in trajectories]
+    lengths = [sum(len(segment.token_ids) for segment in trajectory.trained_segments) for trajectory in trajectories]
     step = 0
     for epoch in range(config.epochs):
         order = torch.randperm(len(trajectories), generator=draw).tolist()

@@ -83,7 +83,7 @@ def _same_weights(batch: Batch, old: OldLogprobs, update: int) -> float:
 def _staleness(batch: Batch, played: Played, update: int) -> JsonObject:
     """Return the age of the trained tokens in updates, and the share of tokens that were too old."""
     age = (update - batch.versions).float()
-    sampled = sum(sum(segment.loss_mask) for one in played.trajectories for segment in one.segments)
+    sampled = sum(sum(segment.loss_mask) for one in played.trajectories for segment in one.trained_segments)
     return {
         "staleness_mean": float(age.mean()),
         "staleness_max": int(age.max()),

@@ -34,9 +34,9 @@ def frame(
     `cheat_signs` (number), `start_seconds`, `policy_seconds`, `tools_seconds`, `grading_seconds`, `total_seconds`
     (wall-clock; NaN if not recorded), `started` (UTC).
 
-    Columns of a turn: `turn` (from 1), `tool` (empty if the call was invalid), `arguments` (a dict), `action`,
-    `thought`, `observation`, `terminated`, `truncated`, `seconds` (wall-clock time of the step), `policy_seconds`
-    (wall-clock time of the policy).
+    Columns of a turn: `turn` (from 1), `parent` (`turn` that it continues or starts from; 0 if it starts a conversation
+    of its own), `tool` (empty if the call was invalid), `arguments` (a dict), `action`, `thought`, `observation`,
+    `terminated`, `truncated`, `seconds` (wall-clock time of the step), `policy_seconds` (that of the policy).
 
     Args:
         folder: Run folder, or trajectory file.
@@ -70,7 +70,7 @@ _USAGE = list(Usage.model_fields)
 _OF_EPISODE = ["repo", "tries", "outcome", "reason", "resolved", "turns", "cheat_signs", "started"]
 _OF_TURN = ["tool", "arguments", "action", "thought", "observation", "terminated", "truncated"]
 _EPISODE = [*_SHARED, *_OF_EPISODE, *_USAGE, *(f"{name}_seconds" for name in _SECONDS)]
-_TURN = [*_SHARED, "turn", *_OF_TURN, *_USAGE, "seconds", "policy_seconds"]
+_TURN = [*_SHARED, "turn", "parent", *_OF_TURN, *_USAGE, "seconds", "policy_seconds"]
 
 
 def _episode_rows(path: Path, failed: bool) -> Iterator[Row]:
@@ -89,7 +89,8 @@ def _turn_rows(path: Path, failed: bool) -> Iterator[Row]:
         shared = {name: getattr(trajectory, name) for name in _SHARED}
         for number, turn in enumerate(trajectory.turns, 1):
             own = {name: getattr(turn, name) for name in (*_OF_TURN, "reward", "seconds", "policy_seconds")}
-            yield {**shared, **own, **_usage(turn.usage), "turn": number}
+            parent = number - 1 if turn.parent is None else turn.parent + 1
+            yield {**shared, **own, **_usage(turn.usage), "turn": number, "parent": parent}
 
 
 def _trajectories(path: Path, failed: bool) -> Iterator[Trajectory]:

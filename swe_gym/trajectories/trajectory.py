@@ -129,6 +129,7 @@ class Segment(Frozen):
         logprobs: Log-probabilities of the sampled tokens, from the sampler; 0.0 where the mask is 0.
         versions: Version of the weights that sampled each token; -1 where the mask is 0.
         temperature: Sampling temperature.
+        side_call: Whether it answers a side call of an agent, such as one for a title. It has no part in the work.
     """
 
     token_ids: tuple[int, ...]
@@ -136,6 +137,7 @@ class Segment(Frozen):
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     temperature: float = 1.0
+    side_call: bool = False
 
     @model_validator(mode="after")
     def _rows_agree(self) -> Self:
@@ -271,6 +273,11 @@ class Trajectory(Frozen):
     usage: Usage = Usage()
     seconds: dict[str, float] = {}
     verdict: Verdict | None = Field(default=None, repr=False)
+
+    @property
+    def trained_segments(self) -> tuple[Segment, ...]:
+        """The segments to train on: all but those of side calls."""
+        return tuple(segment for segment in self.segments if not segment.side_call)
 
     def without_oracle(self) -> Self:
         """Return the record without `verdict` and `failure`, which may be shown to anyone."""

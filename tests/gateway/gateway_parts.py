@@ -111,9 +111,11 @@ class Scripted:
     def __init__(self, say: Callable[[int], str]) -> None:
         self.say = say
         self.sampled: list[tuple[list[int], Completion]] = []
+        self.temperatures: set[float] = set()
         self.lock = threading.Lock()
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002
+        self.temperatures.add(temperature)
         with self.lock:
             number = len(self.sampled)
             ids = [*ByteTokenizer().encode(self.say(number), add_special_tokens=False), ByteTokenizer.end][:max_tokens]

@@ -173,6 +173,36 @@ def test_a_segment_starts_for_a_reason_with_a_name(reason: str, parent: int) -> 
     assert session.turns[-1].info["segment"] == reason
 
 
+SIDE_CALLS: list[tuple[bool, str, list[str], list[bool]]] = [
+    # whether the main calls have tools, the side answer, what the next call of the main conversation says, side calls
+    (True, "A title", ["go on"], [True, False]),
+    (True, "s" * 90, [f"As was found: {'s' * 90}"], [False, False]),  # its answer is used
+    (False, "A title", ["go on"], [False, False]),  # an agent that calls no tools works like this
+]
+
+
+@pytest.mark.parametrize(("has_tools", "answer", "then", "aside"), SIDE_CALLS)
+def test_side_calls_are_recorded_and_not_trained_on(
+    has_tools: bool, answer: str, then: list[str], aside: list[bool]
+) -> None:
+    sampler, generator = tokens(lambda number: [answer, "So.", "Done."][number], append_only=True)
+    session = Session(sampler)
+    tools = {"tools": TOOLS} if has_tools else {}
+    asked(session, CHAT, {"messages": [{"role": "system", "content": "Write a title."}, *user("issue")]})
+    conversation = user("issue")
+    for text in then:
+        _, said = asked(session, CHAT, {"messages": conversation, **tools})
+        conversation = [*conversation, said["choices"][0]["message"], *user(text)]
+    asked(session, CHAT, {"messages": conversation, **tools})
+    session.close()
+    segments = session.report().segments
+    assert [segment.side_call for segment in segments] == aside
+    assert sum(sum(segment.loss_mask) for segment in segments) == sum(
+        len(one.token_ids) for _, one in generator.sampled
+    )
+    assert [turn.parent for turn in session.turns][:2] == [None, -1]
+
+
 def test_a_template_that_forgets_thoughts_starts_segments_unless_it_must_not() -> None:
     for append_only in (False, True):
         sampler, _ = tokens(lambda number: call(f"ls {number}", "ok"), forgets=True, append_only=append_only)

@@ -1,13 +1,14 @@
 """Agents' clients at the door: the SDKs themselves, limits, failures, retries."""
 
 import json
+import logging
 import socket
 import threading
 from typing import Any
 
 import openai
 import pytest
-from gateway_parts import TOOLS, ByteTokenizer, Scripted, SocketConnection, asked, post, served
+from gateway_parts import TOOLS, ByteTokenizer, Scripted, SocketConnection, asked, post, served, tokens
 
 from swe_gym.errors import PolicyError
 from swe_gym.gateway.http import HttpLimits
@@ -18,7 +19,7 @@ from swe_gym.gateway.token_sampler import TokenSampler
 from swe_gym.rollout.policies.llm import LLMPolicies
 from swe_gym.rollout.tokens import ChatTemplate, Completion
 from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
-from swe_gym.trajectories.trajectory import Prices
+from swe_gym.trajectories.trajectory import Prices, Turn
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -136,6 +137,65 @@ def test_nothing_in_a_request_makes_the_server_do_more_or_fail(
         request = json.loads(answer["choices"][0]["message"]["content"])
         assert request.keys() <= {"model", "messages", "tools"}
         assert "web" not in str(request)
+
+
+def text_with(half: bytes) -> bytes:
+    return b'{"max_tokens": 9, "messages": [{"role": "user", "content": "' + half + b'"}], "input": "' + half + b'"}'
+
+
+def arguments_with(half: str) -> bytes:
+    call = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": json.dumps({"command": half})}}
+    return json.dumps({"messages": [*HI, {"role": "assistant", "tool_calls": [call]}, *HI], "tools": TOOLS}).encode()
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (text_with(rb"\ud83d"), 200),
+        (text_with("\ud83d".encode("utf-8", "surrogatepass")), 400),
+        (text_with(rb"\ud83d").decode().encode("utf-16"), 400),
+        (arguments_with("\ud83d"), 200),
+    ],
+)
+def test_half_a_surrogate_pair_is_replaced_or_refused(
+    server: OpenAIServer, session: Session, path: str, body: bytes, status: int
+) -> None:
+    if path != CHAT and b"tool_calls" in body:
+        status = 400  # a form of chat completions
+    server.reply = lambda _: Reply("ok \ud83d", tool_calls=[("bash", r'{"command": "\ud83d"}')])
+    by_ids, _ = tokens(lambda _: r'<tool_call>{"name": "bash", "arguments": {"command": "\ud83d"}}</tool_call>')
+    for one in (session, Session(by_ids)):
+        assert (asked(one, path, body)[0], one.failure) == (status, None)
+        one.close()
+        for turn in one.turns:
+            assert Turn.model_validate_json(json.dumps(turn.model_dump())) == turn
+            json.dumps(turn.model_dump(), ensure_ascii=False).encode()
+
+
+def test_an_agent_sets_what_is_listed_and_the_log_names_the_rest(
+    server: OpenAIServer, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.reply = lambda request: Reply(json.dumps(request))
+    listed = {"temperature": 0.5, "stop": ["x"], "reasoning_effort": "low"}
+    biased = {"chat_template_kwargs": {"enable_thinking": False}, "logit_bias": {"1": 100}, "response_format": {}}
+    by_ids, generator = tokens(lambda _: "yes", temperature=0.7)
+    said = []
+    for one in (session, Session(by_ids)):
+        with caplog.at_level(logging.INFO, "swe_gym"):
+            for _ in range(2):
+                status, answer = asked(one, CHAT, {"messages": HI, **listed, **biased})
+                assert status == 200
+                said.append(answer["choices"][0]["message"]["content"])
+    request = json.loads(said[0])
+    assert {name: request[name] for name in listed} == listed
+    assert not biased.keys() & request.keys()
+    told = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
+    assert told == [
+        f"settings of the agent without effect: {', '.join(sorted(names))}"
+        for names in (biased, [*biased, "reasoning_effort", "temperature"])
+    ]
+    assert generator.temperatures == {0.7}
 
 
 class Held(Scripted):

@@ -33,8 +33,20 @@ def trajectory(**fields: Any) -> Trajectory:
             policy_seconds=1.5,
             usage=Usage(prompt_tokens=10, completion_tokens=5, calls=1),
         ),
-        Turn(action="hm \ud800", observation="No call.", usage=Usage(prompt_tokens=20, completion_tokens=5, calls=1)),
-        Turn(action='{"name": "submit", "arguments": {}}', tool="submit", observation="", reward=1.0, terminated=True),
+        Turn(
+            action="hm \ud800",
+            observation="No call.",
+            parent=-1,
+            usage=Usage(prompt_tokens=20, completion_tokens=5, calls=1),
+        ),
+        Turn(
+            action='{"name": "submit", "arguments": {}}',
+            tool="submit",
+            observation="",
+            reward=1.0,
+            terminated=True,
+            parent=0,
+        ),
     )
     facts: dict[str, Any] = {
         "task_id": "a",
@@ -170,6 +182,8 @@ def test_parquet_columns_do_not_depend_on_the_rows(tmp_path: Path) -> None:
     assert row["segments"][0]["token_ids"] == [1, 2]
     assert row["turns"][0]["arguments"] == '{"command": "ls"}'
     assert row["turns"][1]["action"] == "hm ?"
+    assert [turn["parent"] for turn in row["turns"]] == [None, -1, 0]
+    assert row["segments"][0]["side_call"] is False
     with pytest.raises(UsageError, match="several types"):
         write_table([{"a": 1}, {"a": [1]}], tmp_path / "mixed.parquet")
 

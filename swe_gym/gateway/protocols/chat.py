@@ -4,17 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from ...trajectories.trajectory import Usage
 from ...types import JsonObject
-from ..calls import Answer, Call, Refusal, event, field, joined, objects, token_limit
+from ..calls import SETTINGS, Answer, Call, Refusal, event, field, joined, objects, token_limit
 
 PING = b": waiting for the model\n\n"
 """Comment that keeps a stream alive."""
 
-PASSED = (
-    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("stop", "seed", "logit_bias", "tool_choice", "parallel_tool_calls", "response_format"),
-    *("reasoning_effort", "verbosity", "chat_template_kwargs"),
-)
-"""Settings that reach the model. Others could choose another model or let the server search the web."""
+READ = frozenset("model messages tools max_completion_tokens max_tokens stream stream_options n".split()) | SETTINGS
+"""Fields that have an effect."""
 
 
 def read(body: JsonObject) -> Call:
@@ -33,7 +29,8 @@ def read(body: JsonObject) -> Call:
         tools=read_tools(objects(body, "tools")),
         max_tokens=token_limit(body, "max_completion_tokens", "max_tokens"),
         stream=field(body, "stream", bool, False),
-        settings={name: body[name] for name in PASSED if body.get(name) is not None},
+        settings={name: value for name, value in body.items() if name in SETTINGS and value is not None},
+        ignored=body.keys() - READ,
         flags={"usage": bool(field(body, "stream_options", dict, {}).get("include_usage"))},
     )
 

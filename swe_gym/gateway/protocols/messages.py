@@ -13,6 +13,12 @@ PING = event({"type": "ping"}, "ping")
 BILLING = "x-anthropic-billing-header:"
 """Start of a system block of Claude Code that differs in every request and says nothing to the model."""
 
+PASSED = frozenset({"temperature", "top_p", "top_k"})
+"""Settings that chat completions have too."""
+
+READ = frozenset("model system messages tools tool_choice max_tokens stop_sequences stream thinking".split()) | PASSED
+"""Fields that have an effect."""
+
 STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
@@ -33,12 +39,13 @@ def read(body: JsonObject) -> Call:
         max_tokens=token_limit(body, "max_tokens"),
         stream=field(body, "stream", bool, False),
         settings=_settings(body),
+        ignored=body.keys() - READ,
         flags={"thinking": field(body, "thinking", dict, {}).get("type") in ("enabled", "adaptive")},
     )
 
 
 def _settings(body: JsonObject) -> JsonObject:
-    found: JsonObject = {name: body[name] for name in ("temperature", "top_p", "top_k") if body.get(name) is not None}
+    found: JsonObject = {name: body[name] for name in PASSED if body.get(name) is not None}
     if stop := field(body, "stop_sequences", list):
         found["stop"] = stop
     choice = field(body, "tool_choice", dict, {})

@@ -14,8 +14,11 @@ __all__ = ["PING", "error", "error_event", "events", "model", "models", "read", 
 PING = b": waiting for the model\n\n"
 """Comment that keeps a stream alive."""
 
-PASSED = ("temperature", "top_p", "parallel_tool_calls")
-"""Fields that chat completions have too."""
+PASSED = frozenset({"temperature", "top_p", "parallel_tool_calls"})
+"""Settings that chat completions have too."""
+
+READ = frozenset("model instructions input tools tool_choice max_output_tokens stream".split()) | PASSED
+"""Fields that have an effect."""
 
 
 def read(body: JsonObject) -> Call:
@@ -36,6 +39,7 @@ def read(body: JsonObject) -> Call:
         max_tokens=token_limit(body, "max_output_tokens"),
         stream=field(body, "stream", bool, False),
         settings=_settings(body),
+        ignored=body.keys() - READ,
         flags={"custom": [tool["name"] for tool in tools if tool.get("type") == "custom"]},
     )
 

@@ -12,7 +12,7 @@ _SCALARS = (
     "task_id repo attempt tries config_hash experiment env_id seed started observation outcome reason reward_valid "
     "resolved reward patch"
 ).split()
-_TURN_SCALARS = ("action", "thought", "tool", "observation", "reward", "terminated", "truncated", "seconds")
+_TURN_SCALARS = ("action", "thought", "tool", "observation", "reward", "terminated", "truncated", "seconds", "parent")
 
 
 def as_they_are(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
@@ -55,6 +55,7 @@ def to_rows(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
                     "logprobs": list(segment.logprobs),
                     "versions": list(segment.versions),
                     "temperature": segment.temperature,
+                    "side_call": segment.side_call,
                 }
                 for segment in one.segments
             ],
@@ -84,7 +85,7 @@ def row_schema() -> Any:
         "seconds": real,
         **_typed(text, "arguments info"),
         "policy_seconds": real,
-        **_typed(integer, "prompt_tokens completion_tokens"),
+        **_typed(integer, "parent prompt_tokens completion_tokens"),
     }
     segment = {
         "token_ids": pa.list_(pa.int32()),
@@ -92,6 +93,7 @@ def row_schema() -> Any:
         "logprobs": pa.list_(real),
         "versions": pa.list_(pa.int32()),
         "temperature": real,
+        "side_call": truth,
     }
     columns = {
         **_typed(text, "task_id repo"),
