@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from .errors import UsageError, unknown_name
 from .types import JsonMapping, JsonObject
@@ -24,12 +24,20 @@ def read_toml(path: str | Path) -> JsonObject:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
 
 
-def override(values: JsonObject, overrides: Iterable[str], example: str) -> None:
+Texts = dict[tuple[str, ...], str]
+"""Path of a field -> the text of its override, if its value is not a string."""
+
+
+def override(values: JsonObject, overrides: Iterable[str], example: str) -> Texts:
     """Set nested values by overrides such as "optim.lr=1e-5". A value is TOML or a plain word.
+
+    Returns:
+        The texts for `keep_texts`.
 
     Raises:
         UsageError: An override is invalid. The message shows `example`.
     """
+    texts: Texts = {}
     for text in overrides:
         name, equals, value = text.partition("=")
         *sections, field = name.strip().split(".")
@@ -44,6 +52,31 @@ def override(values: JsonObject, overrides: Iterable[str], example: str) -> None
             section[field] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             section[field] = value.strip()
+        if not isinstance(section[field], str):
+            texts[*sections, field] = value.strip()
+    return texts
+
+
+def keep_texts(values: JsonObject, texts: Texts, model: type[BaseModel], within: tuple[str, ...] = ()) -> None:
+    """Set fields that do not take the value of their override to its text: a shell removes the quotes of `name='2024'`.
+
+    Args:
+        values: Values for the model.
+        texts: Result of `override`.
+        model: The model.
+        within: Path of the values in the configuration.
+    """
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        wrong = [one["loc"] for one in error.errors() if one["type"] != "extra_forbidden"]
+        for path, text in texts.items():
+            own = path[len(within) :]
+            if path[: len(within)] == within and own and any(place[: len(own)] == own for place in wrong):
+                section = values
+                for name in own[:-1]:
+                    section = section[name]
+                section[own[-1]] = text
 
 
 def check_names(values: JsonMapping, model: type[BaseModel], section: str = "") -> None:

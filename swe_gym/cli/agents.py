@@ -23,7 +23,7 @@ def agents(
     for name in build or []:
         if (kit := make_agent(name).kit) is not None:
             build_kit(kit)
-    rows = list(_rows())
+    rows = list(agent_rows())
     if as_json:
         print_json(rows)
         return
@@ -34,7 +34,8 @@ def agents(
     open_console().print(table)
 
 
-def _rows() -> Iterator[JsonObject]:
+def agent_rows() -> Iterator[JsonObject]:
+    """Yield the name, version and protocol of each agent, and what is known of its kit."""
     for name in AGENTS:
         kind = AGENTS.load(name)
         try:

@@ -23,6 +23,7 @@ from ..sandboxes.images import ImageStore
 from ..sandboxes.local import problem
 from ..sandboxes.local.image import OVERLAYS, choose_overlay
 from ..sandboxes.local.tiers import TIERS
+from .agents import agent_rows
 from .common import AsJson, BackendOptions, open_console, parse_pairs, print_json
 
 EXTRAS = {
@@ -163,6 +164,16 @@ def _details() -> Iterator[Finding]:
         found = importlib.util.find_spec(module) is not None
         yield Finding(f"extra {extra}", found, use, f"pip install 'swe-gym[{extra}]'")
     yield _index()
+    yield from _kits()
+
+
+def _kits() -> Iterator[Finding]:
+    """Check which agents' kits are built."""
+    for row in agent_rows():
+        if row["has_kit"]:
+            size = f"kit of {row['megabytes']:,} MB" if row["built"] else "the kit is built at its first use"
+            fix = f"swe-gym agents {row['name']}"
+            yield Finding(f"agent {row['name']}", row["built"], f"{row['version']}, {size}", fix)
 
 
 def _cache() -> Finding:

@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 
 from ..envs.sources import shared_source
 from ..errors import UsageError, wrong_fields
+from ..gateway.agents import AGENTS
 from ..rollout.budget import Budget
 from ..rollout.engine import RolloutOptions, RolloutStopped
 from ..rollout.engine import rollout as play_plan
@@ -18,7 +19,7 @@ from ..rollout.plan import Plan
 from ..rollout.progress import Progress
 from ..tasks import TaskSource
 from ..tasks.file import is_place_of_tasks
-from ..toml import check_names, override, read_toml
+from ..toml import check_names, keep_texts, override, read_toml
 from ..tools import TOOLSETS
 from ..types import Frozen, JsonObject
 from .common import (
@@ -270,12 +271,15 @@ def make_config(source: str, overrides: list[str], options: JsonObject) -> Rollo
         UsageError: A field is unknown or invalid.
     """
     values = read_toml(source) if source.endswith(".toml") else {}
-    override(values, overrides, "run.retries=0")
+    texts = override(values, overrides, "run.retries=0")
     _check_sections(values)
     if source and not source.endswith(".toml"):
         _merge(values, {"tasks": {"source": source}})
     _merge(values, options)
     check_names(values, RolloutConfig)
+    keep_texts(values, texts, RolloutConfig)
+    if name := values.get("agent", {}).get("name"):
+        keep_texts(values["agent"], texts, AGENTS.load(str(name)), within=("agent",))
     try:
         return RolloutConfig.model_validate(values)
     except ValidationError as error:

@@ -7,7 +7,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
 
 from ..errors import UsageError, wrong_fields
-from ..toml import check_names, override, read_toml
+from ..gateway.agents import AGENTS
+from ..toml import check_names, keep_texts, override, read_toml
 from ..types import Frozen, JsonMapping, JsonObject
 
 RENAMED = {
@@ -343,8 +344,13 @@ def load_config(path: str | Path, changes: Iterable[str] = ()) -> TrainConfig:
         UsageError: The file or an override is invalid; the message names the field.
     """
     values = read_toml(path)
-    override(values, changes, example="optim.lr=1e-5")
-    return make_config(values)
+    texts = override(values, changes, example="optim.lr=1e-5")
+    keep_texts(values, texts, TrainConfig)
+    config = make_config(values)
+    if config.env.agent:
+        kind = AGENTS.load(config.env.agent)
+        keep_texts(config.env.agent_options, texts, kind, within=("env", "agent_options"))
+    return config
 
 
 def make_config(values: JsonMapping) -> TrainConfig:

@@ -33,6 +33,8 @@ def test_doctor_reports_what_works_and_how_to_fix_the_rest(cli) -> None:
     for what in ("Python 3.11+", "git", "cache", "tier process", "extra parquet", "extra render"):
         assert f"ok  {what} " in result.out
     assert re.search(rf"^ok  tier {best_tier()} .* the default$", result.out, re.MULTILINE)
+    kit = r"^no  agent mini +2\.\S+ the kit is built at its first use\n    fix: swe-gym agents mini$"
+    assert re.search(kit, result.out, re.MULTILINE)
     assert re.search(r"^no  package index .*\n    fix: configure pip", result.out, re.MULTILINE)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from swe_gym.cli.rollout import make_config
 from swe_gym.cli.rollout_display import progress_line
 from swe_gym.rollout.progress import Progress
 from swe_gym.trajectories.run_folder import read_index, read_run
@@ -84,6 +85,14 @@ def test_a_task_file_and_every_option_of_the_environment(cli, task_file: Path, t
     assert (env["tools"], env["action_format"], env["reward"]) == (["bash", "submit"], "r2e", "shaped")
     assert (env["max_turns"], env["time_limit"], env["max_observation"]) == (7, 90.0, 500)
     assert (config["budget"]["tokens"], config["budget"]["cost"], config["seed"]) == (1000, 0.5, 4)
+
+
+def test_a_field_that_takes_text_keeps_the_text_of_its_override() -> None:
+    words = ["agent.name=command", "agent.command=true", "agent.env.DEBUG=1.10", 'agent.arguments=["1"]', "name=2024"]
+    config = make_config("toy", [*words, "run.retries=0"], {"agent": {"folder": None}})
+    wanted = {"name": "command", "command": "true", "env": {"DEBUG": "1.10"}, "arguments": ["1"]}
+    assert (config.name, config.agent, config.run.retries) == ("2024", wanted, 0)
+    assert make_config("toy", ["agent.name=mini", "agent.config.limit=3"], {}).agent["config"] == {"limit": 3}
 
 
 def test_options_win_over_overrides_and_overrides_over_the_file(cli, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_half_a_surrogate_pair_is_replaced_or_refused(
 ) -> None:
     if path != CHAT and b"tool_calls" in body:
         status = 400  # a form of chat completions
-    server.reply = lambda _: Reply("ok \ud83d", tool_calls=[("bash", r'{"command": "\ud83d"}')])
+    server.reply = lambda _: Reply("ok", tool_calls=[("bash", r'{"command": "\ud83d"}')])
     by_ids, _ = tokens(lambda _: r'<tool_call>{"name": "bash", "arguments": {"command": "\ud83d"}}</tool_call>')
     for one in (session, Session(by_ids)):
         assert (asked(one, path, body)[0], one.failure) == (status, None)

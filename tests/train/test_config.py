@@ -66,6 +66,10 @@ def test_overrides_of_a_file(tmp_path: Path) -> None:
     assert config.run.output == "runs/other"
     assert config.algorithm.prompts_per_step == 2
     assert config.env.options == {"difficulty": [1, 2]}
+    words = ["env.agent=command", "env.agent_options.command=true", "env.agent_options.env.DEBUG=1.10", "run.output=7"]
+    config = load_config(path, words)
+    assert config.env.agent_options == {"command": "true", "env": {"DEBUG": "1.10"}}
+    assert config.run.output == "7"
     for change in ("optim.lr", "=3", "model.path.x=1", "optim.lr=fast"):
         with pytest.raises(UsageError):
             load_config(path, [change])

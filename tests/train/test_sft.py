@@ -16,6 +16,7 @@ from swe_gym.errors import UsageError  # noqa: E402
 from swe_gym.rollout.engine import rollout  # noqa: E402
 from swe_gym.rollout.plan import Plan  # noqa: E402
 from swe_gym.rollout.tokens import ChatTemplate  # noqa: E402
+from swe_gym.train.batch import make_batch  # noqa: E402
 from swe_gym.train.config import EnvConfig  # noqa: E402
 from swe_gym.train.log import read_log  # noqa: E402
 from swe_gym.train.loop import Trainer  # noqa: E402
@@ -144,6 +145,22 @@ def test_segments_of_another_tokenizer_are_replaced(tokenizer: Any) -> None:
     assert kept.segments == own.segments
     assert learned(made, template) == learned(own, template)
     assert "Be brief." in template.decode(made.segments[0].token_ids)
+
+
+def test_an_agents_episode_may_branch_and_hold_unused_answers_and_side_calls(tokenizer: Any) -> None:
+    template, end = ChatTemplate(tokenizer), tokenizer.eos_token_id
+    own = tokenize_text(episode(LS, SUBMIT), template, end, FORM)
+    unused = Turn(action="nobody took it", observation="", info={"used": False})
+    branched = own.model_copy(update={"turns": (*own.turns[::-1], unused)})
+    (kept,) = tokenize([branched], template, end, None, 1000)
+    assert kept.segments == own.segments
+    aside = own.segments[0].model_copy(update={"side_call": True})
+    titled = own.model_copy(update={"segments": (aside, *own.segments)})
+    assert make_batch([titled]).tokens == make_batch([own]).tokens
+    with pytest.raises(UsageError, match="has no tokens of this model"):
+        tokenize(
+            [branched.model_copy(update={"turns": (unused.model_copy(update={"info": {}}),)})], template, end, None, 9
+        )
 
 
 def test_unknown_tools_are_refused_and_long_episodes_dropped(tokenizer: Any) -> None:

@@ -39,6 +39,7 @@ def test_a_row_per_turn(run: Path) -> None:
         ["a-1", 2, "bash", "observation 2", 1.0],
         ["b-2", 1, "bash", "observation 1", 1.0],
     ]
+    assert turns.parent.tolist()[1:4] == [1, 0, 1]
     assert turns.groupby("task_id").cost.sum().to_dict() == {"a-1": 0.02, "b-2": 0.03}
     assert len(frame(run, "turn", failed=True)) == len(turns) + 2
 
