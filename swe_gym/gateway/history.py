@@ -126,10 +126,16 @@ class Place:
 
 
 class History:
-    """The answered calls of an episode. Not thread-safe."""
+    """The answered calls of an episode. Not thread-safe.
+
+    Attributes:
+        nodes: The answers.
+        tools: Digest of tools -> the tools.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self.tools: dict[bytes, Sequence[JsonObject]] = {}
         self._by_path: dict[bytes, Node] = {}
         self._by_mark: dict[bytes, Node] = {}
 
@@ -142,6 +148,7 @@ class History:
             key: Digest that only equal calls share.
         """
         marks, paths, tools = digests
+        self.tools.setdefault(tools, call.tools)
         answers = [index for index, message in enumerate(call.messages) if message["role"] == "assistant"]
         for index in reversed(answers):
             if parent := self._by_path.get(paths[index]):

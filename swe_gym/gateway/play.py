@@ -205,7 +205,7 @@ class AgentEpisode(RecordedEpisode):
             self._end.get("reward", 0.0),
             {"policy": policy, "tools": max(0.0, self._ran - policy)},
             policy=self._player.info,
-            tools=(),  # those of the environment, which the agent does not see
+            tools=report.tools,
             turns=tuple(turns),
             segments=report.segments,
             messages=report.messages,

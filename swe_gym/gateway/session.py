@@ -28,6 +28,7 @@ from .http import Connection, HttpLimits, Request, Response, serve
 from .protocols import DIALECTS, Dialect
 from .record import OnTurn, Record
 from .sampler import Sampler
+from .tool_calls import specs_of
 
 logger = logging.getLogger(__name__)
 
@@ -123,13 +124,14 @@ class Session:
             return Counter(node.reason for node in self._history.nodes if node.used and node.reason)
 
     def report(self) -> PolicyReport:
-        """Return the usage of all calls, the main conversation, and all tokens so far.
+        """Return the usage of all calls, the main conversation with its tools, and all tokens so far.
 
         The main conversation is the one with most answers, compactions included; the last of equal ones.
         """
         with self._lock:
             nodes = list(self._history.nodes)
             usage = self._usage
+            tools = dict(self._history.tools)
         used = [node for node in nodes if node.used]
         main = max(reversed(used), key=lambda node: node.depth, default=None)
         return PolicyReport(
@@ -137,6 +139,7 @@ class Session:
             usage=usage,
             messages=tuple(main.messages) if main else (),
             segments=segments_of(used),
+            tools=tuple(specs_of(tools[main.place.tools])) if main else (),
         )
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import gymnasium
 
 from ..spaces import Info
 from ..trajectories.trajectory import PolicyInfo, Segment, Trajectory, Turn, Usage
-from ..types import JsonObject
+from ..types import JsonObject, ToolSpec
 from .budget import Budget
 
 
@@ -40,12 +40,14 @@ class PolicyReport:
         usage: Usage of the last `act`, retried requests included if the server reports them.
         messages: The conversation so far, the last answer included, as in OpenAI's chat API.
         segments: The tokens of the episode, if the policy keeps them.
+        tools: Tools of the conversation, if they are not those of the environment.
     """
 
     policy: PolicyInfo = dataclasses.field(default_factory=PolicyInfo)
     usage: Usage = dataclasses.field(default_factory=Usage)
     messages: tuple[JsonObject, ...] = ()
     segments: tuple[Segment, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
 
 
 @runtime_checkable

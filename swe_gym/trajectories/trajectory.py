@@ -221,7 +221,7 @@ class Trajectory(Frozen):
         env_id: Registered environment id; empty if the environment was made by its class.
         env: Arguments of the environment: `SweEnv(**trajectory.env)` makes it again.
         sandbox: Capabilities of the sandbox: backend, isolation and so on.
-        tools: Tools of the policy.
+        tools: Tools of the policy, or those of an agent's main conversation.
         seed: Seed of `reset`.
         started: Date and time (UTC, ISO 8601) of the start; empty outside a run.
         observation: Observation of `reset`.

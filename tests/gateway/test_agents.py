@@ -29,6 +29,7 @@ from swe_gym.testing.openai_server import OpenAIServer, Reply
 from swe_gym.train.collect import Collector, Slot
 from swe_gym.train.config import EnvConfig, GenerationConfig
 from swe_gym.train.demonstrate import demonstrating_agent
+from swe_gym.trajectories.exports.chat import to_sft
 from swe_gym.trajectories.trajectory import Trajectory
 
 KITS = cache_folder() / "kits"
@@ -68,6 +69,9 @@ def test_an_agent_is_graded_and_its_answers_are_the_turns() -> None:
     assert found.usage.calls == 4
     assert (found.policy.name, found.policy.model) == ("command", "scripted")
     assert len(found.messages) == 8
+    assert [tool.name for tool in found.tools] == ["bash"]
+    (row,) = to_sft([found])
+    assert [tool["function"]["name"] for tool in row["tools"]] == ["bash"]
 
 
 def test_a_crash_after_an_answer_is_graded() -> None:
