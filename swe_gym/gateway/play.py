@@ -164,7 +164,9 @@ class AgentEpisode(RecordedEpisode):
         """
         session, name = self._session, self._player.name
         said = result.text[-SHOWN:]
-        how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
+        how = f"ended with exit code {result.exit_code}"
+        if result.exit_code is None:
+            how = "did not end in time" if result.timed_out else f"was ended by signal {result.signal}"
         if session.failure is not None:
             raise session.failure
         if not session.turns:

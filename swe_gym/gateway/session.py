@@ -47,6 +47,9 @@ REQUESTS = 50_000
 RECEIVED = 4 << 30
 """Bytes of requests after which the door stays shut."""
 
+TOLD = 50
+"""Number of settings without effect after which no more are logged."""
+
 NO_RETRY = (("x-should-retry", "false"),)
 """Tells the SDKs of OpenAI and Anthropic that another try is pointless."""
 
@@ -247,9 +250,10 @@ class Session:
         """Log once which fields of the agent's calls have no effect."""
         with self._lock:
             new = {*call.ignored, *(call.settings.keys() - self._sampler.settings)} - self._ignored
+            if not new or len(self._ignored) > TOLD:
+                return
             self._ignored |= new
-        if new:
-            logger.info("settings of the agent without effect: %s", ", ".join(sorted(new))[:500])
+        logger.info("settings of the agent without effect: %s", sorted(new)[:TOLD])
 
     def _flight(self, request: Request, call: Call) -> _Flight:
         """Return the sampling of a call, perhaps of an earlier request that this one repeats."""
@@ -268,8 +272,9 @@ class Session:
             flight = self._flights[key] = _Flight(key, self._asked)
             self._asked += 1
             self._running += 1
+            tools = () if digests.tools in self._history.tools else call.tools
             place = self._history.place(call, digests, key)
-            self._bytes += len(json.dumps(place.new)) if place.continues else len(request.body)
+            self._bytes += len(json.dumps([place.new, tools])) if place.continues else len(request.body)
             self._record.called(place)
         threading.Thread(target=self._sample, args=(flight, call, place), name="agent call", daemon=True).start()
         return flight

@@ -192,7 +192,7 @@ def test_an_agent_sets_what_is_listed_and_the_log_names_the_rest(
     assert not biased.keys() & request.keys()
     told = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
     assert told == [
-        f"settings of the agent without effect: {', '.join(sorted(names))}"
+        f"settings of the agent without effect: {sorted(names)}"
         for names in (biased, [*biased, "reasoning_effort", "temperature"])
     ]
     assert generator.temperatures == {0.7}
