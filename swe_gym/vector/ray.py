@@ -47,8 +47,8 @@ class RayChannel:
     name = "a Ray actor (it needs a free core of the cluster)"
 
     def __init__(self) -> None:
-        how = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_concurrency": MOST_CALLS}
-        self._actor = ray.remote(max_restarts=0, max_task_retries=0, **how)(Actor).remote()
+        how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": MOST_CALLS, "enable_task_events": False}
+        self._actor = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", **how)(Actor).remote()
         self._prepared = self._actor.prepare.remote(Setup.of_this_process())
         self._life = self._actor.live.remote()
 

@@ -1,4 +1,4 @@
-"""`SweVectorEnv` over Ray actors on local nodes passes the tests of worker processes."""
+"""`SweVectorEnv` over Ray actors on a local node passes the tests of worker processes."""
 
 import os
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ LIST = '{"name": "listdir", "arguments": {}}'
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[Any]:
-    """A head node without cores, and two nodes of two cores."""
-    with machines(2, cores=2) as two:
-        os.environ["RAY_ADDRESS"] = two.address
-        yield two
+    """A head node without cores, and a node with four."""
+    with machines(1, cores=4) as made:
+        os.environ["RAY_ADDRESS"] = made.address
+        yield made
         del os.environ["RAY_ADDRESS"]
         ray.shutdown()
 
@@ -42,7 +42,7 @@ def cluster() -> Iterator[Any]:
 def envs() -> Iterator[SweVectorEnv]:
     """Four environments in two actors."""
     makers = [lambda name=name: Scripted(name=name) for name in "abcd"]  # type: ignore[misc]
-    with SweVectorEnv(makers, executor="ray") as made:
+    with SweVectorEnv(makers, executor="ray", processes=2) as made:
         yield made
 
 

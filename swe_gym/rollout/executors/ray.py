@@ -111,7 +111,8 @@ class RayCluster:
         self._room, self._lease = room, lease
         self._setup = Setup.of_this_process()
         self._resources: dict[str, dict[str, float]] = {}
-        self._kind = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=4)(RayHost)
+        how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 4, "enable_task_events": False}
+        self._kind = ray.remote(num_cpus=0, **how)(RayHost)
         self._ours = connect(address)
 
     def nodes(self) -> Collection[str]:
