@@ -1,12 +1,13 @@
 """Train with and without `async_rollout` on episodes with a slow tail: 5 % of them take 20 times as long.
 
     python benchmarks/async_tail.py               # three seeds, about 10 minutes on two cores
-    python benchmarks/async_tail.py --updates 10 --seeds 1
+    python benchmarks/async_tail.py --updates 10 --seeds 0
 
 The environment simulates its sandboxes: a turn is a pause, and the reward is the share of right answers. The trainer,
 a model of two layers that learns from scratch, its sampling and its weight sync are real. Held-out episodes are fast.
 """
 
+import argparse
 import copy
 import math
 import statistics
@@ -14,17 +15,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import Any
 
 import gymnasium
-import typer
 from common import show
 
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.types import Task
+
+Run = tuple[list[dict[str, Any]], list[float]]
+"""The lines of the updates, and the held-out rewards."""
 
 KINDS = 6
 """Number of different tasks, each with one right answer."""
@@ -191,7 +194,7 @@ def run(folder: Path, *, seed: int, updates: int, staleness: int, pause: float) 
     Trainer(make_config(config)).run()
 
 
-def measure(staleness: int, seed: int, updates: int, pause: float) -> tuple[list[dict[str, Any]], list[float]]:
+def measure(staleness: int, seed: int, updates: int, pause: float) -> Run:
     """Train in a new process; return the lines of the updates, and the held-out rewards."""
     from swe_gym.train.log import read_log
 
@@ -203,57 +206,64 @@ def measure(staleness: int, seed: int, updates: int, pause: float) -> tuple[list
     return [line for line in lines if line["event"] == "update"], held_out
 
 
-def main(
-    updates: int = 40,
-    seeds: int = 3,
-    staleness: Annotated[int, typer.Option(help="`algorithm.max_staleness` of the asynchronous runs.")] = 4,
-    pause: Annotated[float, typer.Option(help="Seconds of a turn.")] = 0.1,
-) -> None:
-    """Train in both modes and print a table."""
-    runs = {
-        mode: [measure(limit, seed, updates, pause) for seed in range(seeds)]
-        for mode, limit in (("synchronous", 0), ("asynchronous", staleness))
-    }
+MODES = ("synchronous", "asynchronous")
 
-    def mean(mode: str, name: str) -> float:
-        found = [line.get(name, 0.0) for lines, _ in runs[mode] for line in lines]
-        return statistics.fmean(value for value in found if isinstance(value, int | float) and math.isfinite(value))
 
-    seconds = {
-        mode: statistics.fmean(line["seconds"]["update"] for lines, _ in made for line in lines)
-        for mode, made in runs.items()
-    }
+def show_costs(title: str, runs: Mapping[str, Sequence[Run]]) -> None:
+    """Print what an update costs in both modes, as means over all updates of all seeds."""
     rows = []
-    for mode, made in runs.items():
-        curves = list(zip(*(held_out for _, held_out in made), strict=True))
-        spread = [statistics.stdev(point) if len(point) > 1 else 0.0 for point in curves]
+    for mode in MODES:
+        lines = [line for lines, _ in runs[mode] for line in lines]
+
+        def mean(name: str, lines: Sequence[Mapping[str, Any]] = lines) -> float:
+            return statistics.fmean(line[name] for line in lines if math.isfinite(line.get(name, math.nan)))
+
+        seconds = [statistics.fmean(line["seconds"]["update"] for line in one) for one, _ in runs[mode]]
+        base = [statistics.fmean(line["seconds"]["update"] for line in one) for one, _ in runs[MODES[0]]]
+        stale = mode == MODES[1]
         rows.append(
             (
                 mode,
-                f"{seconds[mode]:.2f}",
-                f"{seconds[mode] / seconds['synchronous']:.2f}",
-                f"{mean(mode, 'tokens_per_episode') * mean(mode, 'episodes'):.0f}",
-                f"{mean(mode, 'rollout_idle_frac'):.0%}",
-                f"{mean(mode, 'train_idle_frac'):.0%}",
-                f"{mean(mode, 'staleness_mean'):.1f}",
-                f"{mean(mode, 'frac_stale_tokens'):.1%}",
-                "  ".join(
-                    f"{statistics.fmean(point):.2f}±{wide:.2f}" for point, wide in zip(curves, spread, strict=True)
-                ),
+                "  ".join(f"{one:.2f}" for one in seconds),
+                f"{statistics.fmean(seconds) / statistics.fmean(base):.2f}",
+                f"{mean('tokens_per_episode') * mean('episodes'):.0f}",
+                f"{mean('rollout_idle_frac'):.0%}",
+                f"{mean('train_idle_frac'):.0%}",
+                f"{mean('staleness_mean'):.1f}" if stale else "",
+                f"{mean('frac_stale_tokens'):.1%}" if stale else "",
             )
         )
-    columns = (
-        "",
-        "s/update",
-        "ratio",
-        "tokens",
-        "rollout idle",
-        "train idle",
-        "staleness",
-        "masked",
-        "held-out reward",
-    )
-    show(f"{updates} updates of 8 x 4 episodes, {seeds} seeds", columns, rows)
+    columns = ("", "s/update", "ratio", "tokens", "rollout idle", "train idle", "staleness", "masked")
+    show(title, columns, rows)
+
+
+def show_curves(seeds: Sequence[int], runs: Mapping[str, Sequence[Run]]) -> None:
+    """Print the held-out rewards of each seed in both modes, and how far the means are apart."""
+    rows = []
+    for point in range(len(runs[MODES[0]][0][1])):
+        rewards = {mode: [held_out[point] for _, held_out in runs[mode]] for mode in MODES}
+        apart = statistics.fmean(rewards[MODES[1]]) - statistics.fmean(rewards[MODES[0]])
+        noise = math.sqrt(sum(statistics.variance(one) for one in rewards.values()) / len(seeds)) if seeds[1:] else 0.0
+        pairs = [f"{one:.2f}  {two:.2f}" for one, two in zip(*rewards.values(), strict=True)]
+        rows.append((str(point), *pairs, f"{apart:+.2f}", f"{2 * noise:.2f}"))
+    columns = ("evaluation", *(f"seed {seed}: sync, async" for seed in seeds), "difference", "2 standard errors")
+    show("Held-out reward", columns, rows)
+
+
+def main() -> None:
+    """Train in both modes and print tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--updates", type=int, default=40)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--staleness", type=int, default=4, help="algorithm.max_staleness of the asynchronous runs")
+    parser.add_argument("--pause", type=float, default=0.1, help="seconds of a turn")
+    given = parser.parse_args()
+    runs: dict[str, list[Run]] = {mode: [] for mode in MODES}
+    for seed in given.seeds:
+        for mode, limit in zip(MODES, (0, given.staleness), strict=True):
+            runs[mode].append(measure(limit, seed, given.updates, given.pause))
+    show_costs(f"{given.updates} updates of 8 x 4 episodes, seeds {given.seeds}", runs)
+    show_curves(given.seeds, runs)
 
 
 if __name__ == "__main__":
@@ -261,4 +271,4 @@ if __name__ == "__main__":
         _, _, folder, seed, updates, staleness, pause = sys.argv
         run(Path(folder), seed=int(seed), updates=int(updates), staleness=int(staleness), pause=float(pause))
     else:
-        typer.run(main)
+        main()

@@ -11,6 +11,7 @@ that Ray starts. Both are those between the first and the last tenth of the epis
 
 import collections
 import contextlib
+import multiprocessing
 import os
 import random
 import signal
@@ -19,7 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,26 +163,31 @@ class Rate(NamedTuple):
     cpu_ms: float
 
 
-def measure(attempts: int, options: RolloutOptions, cpu: Callable[[], float]) -> Rate:
-    """Play the bundled tasks with the rule-based policy."""
+def measure(attempts: int, options: RolloutOptions, usage: Path | None = None) -> Rate:
+    """Play the bundled tasks with the rule-based policy, in a new process, so that no run finds what another has read.
+
+    Args:
+        attempts: Episodes of each task.
+        options: How to play.
+        usage: File with the CPU nanoseconds of a control group. None: those of the driver.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_measure, attempts, options, usage).result()
+
+
+def _measure(attempts: int, options: RolloutOptions, usage: Path | None) -> Rate:
     seen: list[tuple[float, int, float]] = []
 
     def look(progress: Progress) -> None:
         if 0.1 <= progress.done / progress.total <= 0.9:
-            seen.append((time.monotonic(), progress.done, cpu()))
+            cpu = int(usage.read_text()) / 1e9 if usage else time.process_time()
+            seen.append((time.monotonic(), progress.done, cpu))
 
     with tempfile.TemporaryDirectory(prefix="swe-gym-executors-") as place:
         plan = Plan(source="toy", policy="baseline", attempts=attempts)
         rollout(plan, Path(place) / "run", options, on_progress=look)
     (started, first, before), (ended, last, after) = seen[0], seen[-1]
     return Rate((last - first) / (ended - started) * 3600, 1000 * (after - before) / (last - first))
-
-
-@contextlib.contextmanager
-def cpu_clock() -> Iterator[Callable[[], float]]:
-    """Return a function that returns the CPU seconds of this process and all that it starts."""
-    with own_group() as group:
-        yield lambda: int((group / "cpuacct.usage").read_text()) / 1e9
 
 
 def on_ray(made: Machines, per_node: int) -> RolloutOptions:
@@ -192,11 +199,11 @@ def on_ray(made: Machines, per_node: int) -> RolloutOptions:
 def overhead(attempts: int = 10, workers: int = 16, rounds: int = 3) -> None:
     """Compare threads with one Ray node. Bar: at most 5 % at 16 workers."""
     found: dict[str, list[Rate]] = {"threads": [], "ray": []}
-    with cpu_clock() as cpu, machines(1) as made:
+    with own_group() as group, machines(1) as made:
         how = {"threads": RolloutOptions(workers=workers), "ray": on_ray(made, workers)}
         for _ in range(rounds):
             for name, options in how.items():
-                found[name].append(measure(attempts, options, cpu))
+                found[name].append(measure(attempts, options, group / "cpuacct.usage"))
     base = [max(one.per_hour for one in found["threads"]), min(one.cpu_ms for one in found["threads"])]
     rows = [(name, *cells(one, *base)) for name, rates in found.items() for one in rates]
     show(f"{workers} workers, load {os.getloadavg()[0]:.1f}", ("executor", "episodes/h", "", "CPU ms each", ""), rows)
@@ -219,7 +226,7 @@ def scaling(attempts: int = 8, per_node: int = 8, rounds: int = 2) -> None:
                 for pid in made.pids(index):
                     for task in os.listdir(f"/proc/{pid}/task"):
                         os.sched_setaffinity(int(task), {core})
-            found = measure(attempts * count, on_ray(made, per_node), time.process_time)
+            found = measure(attempts * count, on_ray(made, per_node))
         rows.append((str(count), f"{found.per_hour:,.0f}", f"{found.cpu_ms:.0f} ms", f"{os.getloadavg()[0]:.1f}"))
     show("nodes of one core", ("nodes", "episodes/h", "CPU of the driver per episode", "load"), rows)
 

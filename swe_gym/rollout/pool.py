@@ -35,11 +35,12 @@ class NodeLost(SweGymError):
 
     Attributes:
         reason: Name of the cause, such as "ActorDiedError".
+        blamed: Whether the job may be the cause. Otherwise the try does not use up one of its retries.
     """
 
-    def __init__(self, message: str, *, reason: str) -> None:
+    def __init__(self, message: str, *, reason: str, blamed: bool = False) -> None:
         super().__init__(message)
-        self.reason = reason
+        self.reason, self.blamed = reason, blamed
 
 
 class Link(Protocol):
@@ -252,6 +253,7 @@ class EpisodePool(Generic[Key, AnyJob]):
         self._waiting: collections.deque[Key] = collections.deque()
         self._prepared: collections.deque[AnyJob] = collections.deque()
         self._delayed: list[tuple[float, int, Key, int]] = []  # a heap: when, tie-break, key, number of the try
+        self._innocent: collections.Counter[Key] = collections.Counter()  # tries lost to the fault of others
         self._order = itertools.count()
         self._ended: queue.SimpleQueue[AnyJob | None] = queue.SimpleQueue()
         self._cancelled = ""
@@ -289,7 +291,8 @@ class EpisodePool(Generic[Key, AnyJob]):
 
     def retry(self, job: AnyJob) -> bool:
         """Schedule another try at a job's key, after a delay. Returns False if there is none left."""
-        if job.number > self._retries or self.stopping:
+        self._innocent[job.key] += job.lost is not None and not job.lost.blamed
+        if job.number - self._innocent[job.key] > self._retries or self.stopping:
             return False
         delay = retry_delay(job.number + 1)
         logger.info("try %d failed; the next one starts in %g s", job.number, delay, extra=job.ids)

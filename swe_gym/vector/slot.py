@@ -20,8 +20,8 @@ from ..envs.tool_env import ToolEnv
 from ..errors import SandboxClosed, SweGymError, UsageError
 from ..sandboxes.pool import WarmPool
 from ..spaces import AnyEnv, Info, ResetResult
-from .processes import RemoteEnv
 from .tickets import Ticket, Tickets
+from .workers import RemoteEnv
 
 FAILED = {"outcome": "infra_failed", "reward_valid": False}
 """Info of a failed slot, with the keys of `SweEnv`."""

@@ -1,4 +1,4 @@
-"""`SweVectorEnv`: many environments, one thread each, in this process or in worker processes."""
+"""`SweVectorEnv`: many environments, one thread each, in this process or in workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ..errors import UsageError, unknown_name
 from ..sandboxes.pool import WarmPool
 from ..spaces import AnyEnv, Array, Info, ResetResult
 from .infos import InfoBatcher
-from .processes import Process, start_workers
 from .slot import CallFailed, Row, Slot, close_all, make_all, make_pool, shut_down
 from .spaces import (
     ObservationMode,
@@ -30,6 +29,7 @@ from .spaces import (
     split_actions,
 )
 from .tickets import Requests, ResultsNotReady, Ticket, Tickets
+from .workers import CHANNELS, WorkerHandle, close_workers, start_workers
 
 Batch = tuple[Any, Array, Array, Array, Info]
 """Observations, rewards (float64), terminations (bool), truncations (bool), infos."""
@@ -37,7 +37,7 @@ Batch = tuple[Any, Array, Array, Array, Info]
 Seeds = int | Sequence[int | None] | None
 
 
-EXECUTORS = ("threads", "process")
+EXECUTORS = ("threads", *CHANNELS)
 """Where environments run."""
 
 FOR_PROCESSES = ("shared_memory", "copy", "context", "daemon")
@@ -77,9 +77,9 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         autoreset_mode: When a slot starts its next episode: "NextStep", "SameStep" or "Disabled".
         warm: Number of sandboxes to start ahead of time, so that resets need not wait; `num_envs` hides every start.
             The tasks do not change. All environments must be `SweEnv`s on one backend.
-        executor: "threads" of this process, or "process": worker processes that share the environments. Use these if
-            one interpreter is too slow. Everything that passes between processes is pickled.
-        processes: Number of worker processes; None for one per core.
+        executor: "threads" of this process; or workers that share the environments: "process" if one interpreter is too
+            slow, "ray" (actors on a Ray cluster) if one machine is. Everything that passes to a worker is pickled.
+        processes: Number of workers; None for one per core, or with "ray" for one per node.
         **for_processes: `shared_memory`, `copy`, `context` and `daemon` of Gymnasium's vector environments. They have
             no effect and raise a warning.
 
@@ -105,13 +105,13 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         self.closed = True  # until `close` can work: old Gymnasium versions close half-made environments
         mode = _autoreset_mode(autoreset_mode)
         _ignore(for_processes)
-        self._processes: list[Process] = []
+        self._workers: list[WorkerHandle] = []
         self.envs = self._make_envs(env_fns, executor, processes, warm)
         self.num_envs = len(self.envs)
         self._observation_mode = observation_mode
         try:
             self._set_spaces()
-            self._pool = None if self._processes else make_pool(self.envs, warm)
+            self._pool = None if self._workers else make_pool(self.envs, warm)
         except BaseException:
             close_all(self.envs)
             raise
@@ -124,7 +124,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         self._owner = os.getpid()
         self._closing = threading.RLock()  # re-entrant: a signal handler may call close during close
         # Threads do not keep this object alive. They end when it is collected, or at exit.
-        ending = (self._slots, self._tickets, self._pool, self._processes, self._owner)
+        ending = (self._slots, self._tickets, self._pool, self._workers, self._owner)
         self._finalizer = weakref.finalize(self, _finalize, *ending)
         self.closed = False
 
@@ -135,10 +135,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
             raise unknown_name("executor", executor, EXECUTORS)
         if executor == "threads" or not env_fns:
             return make_all(env_fns)
-        count = min(len(env_fns), processes or len(os.sched_getaffinity(0)))
-        if count < 1 or warm < 0:
-            raise UsageError(f"processes must be at least 1, and warm at least 0: {processes=}, {warm=}")
-        self._processes, envs = start_workers(env_fns, count, warm)
+        self._workers, envs = start_workers(executor, env_fns, processes, warm)
         return list(envs)
 
     # --- lockstep ----------------------------------------------------------------------------------------
@@ -386,12 +383,12 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         """Put a wrapper around every environment, as `swe_gym.wrappers.vector` does, and update the spaces.
 
         Raises:
-            UsageError: An episode has started, or the environments are in worker processes.
+            UsageError: An episode has started, or the environments are in workers.
             RuntimeError: The wrapped environments' spaces differ. Nothing was wrapped.
         """
         self._check_usable()
-        if self._processes:
-            raise UsageError("environments in worker processes cannot be wrapped here: wrap them in env_fns")
+        if self._workers:
+            raise UsageError("environments in workers cannot be wrapped here: wrap them in env_fns")
         if self.in_flight or any(slot.observation is not None for slot in self._slots):
             raise UsageError("environments can be wrapped only before the first reset")
         before = self.envs
@@ -437,9 +434,9 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
                 return
             pending = self._tickets.pending()
             left = shut_down(self._slots, self._tickets, self._pool, timeout)
-            for process in self._processes:
-                process.close()
-                left = []  # the environments end with their process
+            if self._workers:
+                close_workers(self._workers)
+                left = []  # the environments end with their workers
             self.closed = True
         for slot in self._slots:
             if slot.closing_error is not None:
@@ -579,13 +576,12 @@ def _ignore(for_processes: dict[str, Any]) -> None:
 
 
 def _finalize(
-    slots: Sequence[Slot], tickets: Tickets, pool: WarmPool | None, processes: Sequence[Process], owner: int
+    slots: Sequence[Slot], tickets: Tickets, pool: WarmPool | None, workers: Sequence[WorkerHandle], owner: int
 ) -> None:
     """Shut down if `close` was never called."""
     if owner == os.getpid():
         shut_down(slots, tickets, pool, timeout=10.0)
-        for process in processes:
-            process.close()
+        close_workers(workers)
 
 
 def _one_each(what: str, values: Any, count: int) -> list[Any]:

@@ -12,7 +12,7 @@ from node_parts import LocalCluster, wait_for
 from swe_gym.curation.validate import validate
 from swe_gym.errors import PolicyError, SandboxLost, UsageError
 from swe_gym.rollout.engine import RolloutOptions, rollout
-from swe_gym.rollout.executors import open_executor
+from swe_gym.rollout.executors import open_executor, remote
 from swe_gym.rollout.executors.remote import RemoteExecutor
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policy import PolicyReport
@@ -61,6 +61,7 @@ class Echo(Job[str]):
         if verb == "ask":
             self.value = self.link.ask(rest)
         elif verb == "wait":
+            rest = rest.strip()  # keys differ
             self.link.emit("started")
             while not (GATES[rest].is_set() or self.may_end.is_set()):
                 self.may_end.wait(0.01)
@@ -142,6 +143,34 @@ def test_jobs_of_a_lost_node_are_retried_and_its_late_results_ignored(gates: Cal
         assert [(job.number, job.lost) for job in jobs] == [(2, None)] * 2
     assert len(cluster.opened["a"]) == 2
     assert [job.value for job in lost] == [None, None]
+
+
+def test_a_job_that_kills_its_nodes_uses_up_its_own_retries_only(
+    gates: Callable[[str], threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "MAX_DELAY", 0.0)
+    cluster = LocalCluster(a=4)
+    ended: list[tuple[str, int]] = []
+    gates("g"), gates("killer")
+    with pool_on(cluster) as pool:
+
+        def has_started(number: int, jobs: int) -> bool:
+            """Whether so many jobs run on the node, the killer for the nth time."""
+            started = {job.key: job.number for job in list(pool.running) if job.events}
+            return len(started) >= jobs and started.get("wait killer") == number
+
+        def kill() -> None:
+            for number, jobs in ((1, 4), (2, 4), (3, 1)):
+                wait_for(lambda number=number, jobs=jobs: has_started(number, jobs))  # type: ignore[misc]  # defaults bind
+                cluster.opened["a"][-1].cut.set()
+
+        threading.Thread(target=kill).start()
+        for job in pool.run(["wait killer", "wait g", "wait g ", "wait g  "]):
+            if job.lost is None or not pool.retry(job):
+                ended.append((job.key, job.number))
+            if job.number == 2:
+                gates("g").set()
+    assert sorted(ended) == [("wait g", 3), ("wait g ", 3), ("wait g  ", 3), ("wait killer", 3)]
 
 
 def test_a_node_that_is_cut_off_ends_its_jobs_itself(gates: Callable[[str], threading.Event]) -> None:

@@ -19,12 +19,15 @@ from swe_gym.train.config import ModelConfig  # noqa: E402
 from swe_gym.train.loop import Trainer  # noqa: E402
 from swe_gym.train.ranks import open_ranks  # noqa: E402
 
+CLIP = 0.1
+"""Smaller than every gradient norm."""
+
 SECTIONS: dict[str, dict[str, Any]] = {
-    "run": {"updates": 22, "checkpoint_every": 2, "keep": 99},
+    "run": {"checkpoint_every": 2, "keep": 99},
     "model": {"value_head": True},
     "generation": {**SCRIPTED, "max_tokens": 100, "max_context": 200},
     "algorithm": {"prompts_per_step": 1, "group_size": 3, "advantage": "gae", "kl_coef": 0.1},
-    "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 200},  # three microbatches
+    "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 200, "max_grad_norm": CLIP},  # an episode in each microbatch
 }
 HERE = Path(__file__).parent
 
@@ -43,8 +46,9 @@ def compare(one: Path, two: Path) -> None:
     for left, right in zip(numbers(one), numbers(two), strict=True):
         assert left.keys() == right.keys()
         for name, value in left.items():
-            same = right[name] if isinstance(value, str) else pytest.approx(right[name], rel=1e-4, abs=1e-5)
+            same = right[name] if isinstance(value, str) else pytest.approx(right[name], rel=0.0, abs=1e-5)
             assert value == same, (left["update"], name)
+        assert left["grad_norm"] > CLIP
 
 
 def run_two(wanted: Any, path: Path) -> None:
@@ -59,13 +63,22 @@ def run_two(wanted: Any, path: Path) -> None:
     assert done.stdout.count("Model: ") == 1
 
 
-def test_two_processes_train_as_one(model_folder: str, tmp_path: Path) -> None:
-    one = Trainer(config(model_folder, tmp_path / "one", **SECTIONS))
+@pytest.mark.parametrize(
+    ("updates", "minibatches"),
+    [
+        (22, 1),  # three microbatches: two in one process, one in the other
+        (6, 3),  # one microbatch: none in the other process
+    ],
+)
+def test_two_processes_train_as_one(model_folder: str, tmp_path: Path, updates: int, minibatches: int) -> None:
+    run, algorithm = {**SECTIONS["run"], "updates": updates}, {**SECTIONS["algorithm"], "minibatches": minibatches}
+    sections = {**SECTIONS, "run": run, "algorithm": algorithm}
+    one = Trainer(config(model_folder, tmp_path / "one", **sections))
     one.run()
     two = cut(tmp_path / "one", tmp_path / "two", 2)
-    run_two(config(model_folder, two, **SECTIONS), tmp_path / "run.toml")
+    run_two(config(model_folder, two, **sections), tmp_path / "run.toml")
     compare(tmp_path / "one", two)
-    again = Trainer(config(model_folder, cut(two, tmp_path / "again", 20), **SECTIONS))
+    again = Trainer(config(model_folder, cut(two, tmp_path / "again", updates - 2), **sections))
     again.run()
     compare(tmp_path / "one", tmp_path / "again")
     assert torch.allclose(weights(one), weights(again), atol=1e-5)

@@ -1,4 +1,7 @@
-"""`SweVectorEnv` over worker processes: what differs from threads is only where the environments run."""
+"""`SweVectorEnv` over workers: what differs from threads is only where the environments run.
+
+`test_ray_vector.py` runs some of these tests with Ray actors.
+"""
 
 import os
 import signal
@@ -16,10 +19,13 @@ from vector_parts import TIMEOUT, Scripted
 
 from swe_gym.errors import SandboxLost, UsageError
 from swe_gym.testing.sandbox_contract.case import eventually
-from swe_gym.vector import SweVectorEnv, processes
+from swe_gym.vector import SweVectorEnv, processes, workers
 from swe_gym.wrappers.vector import RecordTrajectory
 
 ACTIONS = ("1", "2", "3", "4")
+LARGE = 4 << 20
+"""More characters than a connection holds."""
+
 LIST = '{"name": "listdir", "arguments": {}}'
 
 
@@ -45,13 +51,16 @@ def envs() -> Iterator[SweVectorEnv]:
 
 
 def pids(envs: SweVectorEnv) -> list[int]:
-    return [process._process.pid for process in envs._processes]
+    """Return the process of each slot."""
+    return list(envs.get_attr("pid"))
 
 
 def test_slots_share_processes_and_answer_as_in_threads(envs: SweVectorEnv) -> None:
     assert envs.reset(seed=3)[0] == ("a reset 1", "b reset 1", "c reset 1", "d reset 1")
     assert envs.get_attr("resets")[2] == [(5, None)]
-    assert len({*pids(envs), os.getpid()}) == 3
+    a, b, c, d = pids(envs)
+    assert (a, c) == (b, d)
+    assert len({a, c, os.getpid()}) == 3
     tickets = envs.send(("x", "y"), [3, 0])
     observations, rewards, *_, infos = envs.drain()
     assert (observations, rewards.tolist()) == (("d x", "a y"), [1.0, 1.0])
@@ -74,7 +83,8 @@ def test_slots_share_processes_and_answer_as_in_threads(envs: SweVectorEnv) -> N
 
 def test_a_killed_process_fails_its_slots_and_starts_again_at_the_next_reset(envs: SweVectorEnv) -> None:
     envs.reset()
-    os.kill(pids(envs)[1], signal.SIGKILL)
+    first, _, _, last = pids(envs)
+    os.kill(last, signal.SIGKILL)
     observations, rewards, _, truncations, infos = envs.step(ACTIONS)
     assert observations == ("a 1", "b 2", "c reset 1", "d reset 1")
     assert (rewards.tolist(), truncations.tolist()) == ([1, 1, 0, 0], [False, False, True, True])
@@ -84,7 +94,7 @@ def test_a_killed_process_fails_its_slots_and_starts_again_at_the_next_reset(env
     envs.reset(options={"reset_mask": np.array([False, False, True, False])})
     assert envs.step(ACTIONS)[0] == ("a 1", "b 2", "c 3", "d reset 1")
     envs.send(("wait never",), [0])
-    os.kill(pids(envs)[0], signal.SIGKILL)
+    os.kill(first, signal.SIGKILL)
     assert envs.recv(timeout=TIMEOUT)[4]["outcome"].tolist() == ["infra_failed"]
 
 
@@ -122,6 +132,29 @@ def test_a_process_that_dies_while_it_starts_again_is_not_waited_for(tmp_path: P
         assert envs.reset()[0] == ("a reset 1",)
 
 
+def test_a_worker_that_stops_reading_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "SEND_TIMEOUT", 1)
+    with SweVectorEnv([Scripted], executor="process") as envs:
+        envs.reset()
+        os.kill(pids(envs)[0], signal.SIGSTOP)
+        assert envs.step(["x" * LARGE])[4]["failure"].tolist() == ["SandboxLost (killed)"]
+        assert envs.reset()[0] == (" reset 1",)
+
+
+def test_close_does_not_wait_for_a_worker_that_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (processes, workers):
+        monkeypatch.setattr(module, "END_TIMEOUT", 0.5)
+    envs = SweVectorEnv([Scripted] * 4, executor="process", processes=2)
+    envs.reset()
+    stopped = pids(envs)
+    for pid in set(stopped):
+        os.kill(pid, signal.SIGSTOP)
+    envs.send(["x" * LARGE] * 4)
+    envs.close(timeout=0.5)
+    assert envs.recv()[4]["outcome"].tolist() == ["infra_failed"] * 4
+    assert not any(Path(f"/proc/{pid}").exists() for pid in stopped)
+
+
 def test_what_is_too_large_or_cannot_be_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = threading.Lock()
     with pytest.raises(UsageError, match="env_fns cannot be sent to a worker process"):
@@ -136,7 +169,7 @@ def test_what_is_too_large_or_cannot_be_sent_is_named(monkeypatch: pytest.Monkey
         envs.reset()
         with pytest.raises(UsageError, match="the result of 'step' has 67,"):
             envs.step(["x"])
-        monkeypatch.setattr(processes, "MAX_BYTES", 1000)
+        monkeypatch.setattr(workers, "MAX_BYTES", 1000)
         envs.step_wait()
         envs.reset()
         with pytest.raises(UsageError, match="an argument of 'step' has"):
@@ -162,7 +195,7 @@ import swe_gym
 
 envs = gymnasium.make_vec("SWE/Toy-v0", num_envs=2, executor="process", processes=2)
 envs.reset(seed=1)
-print(*(process._process.pid for process in envs._processes), flush=True)
+print(*(worker.channel._process.pid for worker in envs._workers), flush=True)
 if os.fork() == 0:  # it holds the connections open
     time.sleep(60)
 envs.step_async(['{"name": "bash", "arguments": {"command": "sleep 60"}}'] * 2)

@@ -1,5 +1,6 @@
 """Environments scripted by their actions."""
 
+import os
 import threading
 from collections import defaultdict
 from typing import Any
@@ -9,7 +10,7 @@ import gymnasium as gym
 from swe_gym.errors import SandboxLost, SandboxStartError
 from swe_gym.spaces import Unicode
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 """Seconds until a waiting test fails."""
 
 
@@ -38,6 +39,7 @@ class Scripted(gym.Env[str, str]):
         self.resets: list[tuple[int | None, dict[str, Any] | None]] = []
         self.actions: list[str] = []
         self.broken_resets = 0
+        self.pid = os.getpid()
         self.started = threading.Event()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:

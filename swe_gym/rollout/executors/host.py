@@ -2,24 +2,17 @@
 
 import contextlib
 import dataclasses
-import os
 import pickle
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ...errors import PolicyError, SweGymError, UsageError
+from ...errors import PolicyError, SweGymError
 from ...logs import log_as
 from ..pool import CLOSE_TIMEOUT, Job, Work
-
-VARIABLES = ("OPENAI_", "E2B_", "TENCENTCLOUD_", "HF_TOKEN")
-"""Prefixes of environment variables that nodes get from the driver, unless they have their own."""
 
 
 class Message(NamedTuple):
@@ -61,42 +54,6 @@ class Events(NamedTuple):
 
     events: list[tuple[int, object]]
     phases: dict[int, str]
-
-
-class Setup(NamedTuple):
-    """What a host takes over from its driver.
-
-    Attributes:
-        version: Version of swe_gym.
-        folder: Working folder. Relative paths mean the same on a node if it has this folder.
-        path: Search path of modules. A node uses those of its folders that it has, after its own.
-        variables: Environment variables. They may hold keys.
-    """
-
-    version: str
-    folder: str
-    path: list[str]
-    variables: dict[str, str]
-
-    @classmethod
-    def of_this_process(cls) -> "Setup":
-        """Return the setup of the driver."""
-        variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
-        return cls(version("swe-gym"), os.getcwd(), sys.path, variables)
-
-    def apply(self) -> None:
-        """Set up this process.
-
-        Raises:
-            UsageError: Another version of swe_gym is installed here.
-        """
-        if self.version != (here := version("swe-gym")):
-            raise UsageError(f"a node has swe_gym {here}, but the driver has {self.version}: install the same version")
-        if Path(self.folder).is_dir():
-            os.chdir(self.folder)
-        sys.path += [entry for entry in self.path if entry not in sys.path and Path(entry).is_dir()]
-        for name, value in self.variables.items():
-            os.environ.setdefault(name, value)
 
 
 @dataclasses.dataclass(slots=True)

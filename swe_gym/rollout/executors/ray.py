@@ -1,29 +1,23 @@
-"""Executor "ray": one actor on each node of a Ray cluster plays episodes. The only module that imports Ray."""
+"""Executor "ray": one actor on each node of a Ray cluster plays episodes."""
 
 import contextlib
 import math
 import os
-import socket
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...errors import UsageError
+from ...ray_cluster import CALL_TIMEOUT, Setup, connect, losses
 from ..pool import NodeLost
-from .host import Events, Host, Message, Setup
+from .host import Events, Host, Message
 from .remote import PATIENCE, Node, RemoteExecutor
 
 START_TIMEOUT = 120.0
 """Seconds in which the actor of a node must start."""
-
-CALL_TIMEOUT = 10.0
-"""Seconds of a call that only Ray answers."""
-
-MOST_SAID = 500
-"""Characters of an error of Ray that are kept."""
 
 PER_CORE = 4
 """Episodes for each core: most of the time they wait for a model or for a process."""
@@ -117,17 +111,9 @@ class RayCluster:
         self._room, self._lease = room, lease
         self._setup = Setup.of_this_process()
         self._resources: dict[str, dict[str, float]] = {}
-        self._kind = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=4)(RayHost)
-        self._ours = not ray.is_initialized()
-        if self._ours:
-            try:
-                _check_reachable(address)
-                dashboard = None if address else False
-                ray.init(address or None, include_dashboard=dashboard, log_to_driver=False, logging_level="ERROR")
-            except Exception as error:
-                raise UsageError(
-                    f"cannot connect to the Ray cluster {address or 'on this machine'}: {error}"
-                ) from error
+        how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 4, "enable_task_events": False}
+        self._kind = ray.remote(num_cpus=0, **how)(RayHost)
+        self._ours = connect(address)
 
     def nodes(self) -> Collection[str]:
         """Return the ids of the nodes that are alive and have cores.
@@ -135,7 +121,7 @@ class RayCluster:
         Raises:
             NodeLost: Ray does not answer.
         """
-        with _losses():
+        with losses(_lost):
             found = {one["NodeID"]: one["Resources"] for one in ray.nodes() if one["Alive"]}
         self._resources = {name: resources for name, resources in found.items() if self._room.of(resources)}
         return self._resources.keys()
@@ -147,7 +133,7 @@ class RayCluster:
             NodeLost: It did not start.
             UsageError: The node has another version of swe_gym.
         """
-        with _losses():
+        with losses(_lost):
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             actor = self._kind.options(scheduling_strategy=there).remote(self._lease)
             return _RayNode(actor, self._room.of(self._resources[node]), self._setup, self._lease)
@@ -177,7 +163,7 @@ class _RayNode:
             self._sent.append(self._actor.send.remote(messages))
 
     def poll(self, seconds: float) -> Events:
-        with _losses():
+        with losses(_lost):
             events: Events = ray.get(self._actor.poll.remote(seconds), timeout=seconds + self._lease)
             with self._lock:
                 sent = self._sent
@@ -190,19 +176,5 @@ class _RayNode:
             ray.kill(self._actor, no_restart=True)
 
 
-def _check_reachable(address: str) -> None:
-    """Raise an `OSError` if nobody answers at "host:port": Ray tries for minutes, and no signal but SIGKILL ends it."""
-    host, _, port = address.rpartition(":")
-    if port.isdecimal() and not address.startswith("ray://"):
-        socket.create_connection((host.strip("[]"), int(port)), CALL_TIMEOUT).close()
-
-
-@contextlib.contextmanager
-def _losses() -> Iterator[None]:
-    """Raise `NodeLost` for every failure of Ray. Errors of our own code in the actor are raised as they are."""
-    try:
-        yield
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from error
-    except (ray.exceptions.RayError, ConnectionError, TimeoutError) as error:
-        raise NodeLost(" ".join(str(error).split())[:MOST_SAID], reason=type(error).__name__) from error
+def _lost(message: str, kind: str) -> NodeLost:
+    return NodeLost(message, reason=kind)

@@ -8,7 +8,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -29,6 +29,9 @@ PATIENCE = 120.0
 
 MAX_DELAY = 30.0
 """Longest wait in seconds before a lost node is used again."""
+
+SUSPECT_AFTER = 2
+"""Losses after which a job may be what kills its node. Each node runs one such suspect at a time."""
 
 MOST_QUESTIONS = 64
 """Questions of jobs that are answered at once."""
@@ -108,7 +111,8 @@ class RemoteExecutor:
     """Runs jobs on the nodes of a cluster, each on the node with the most room.
 
     A node that fails a call is lost: its jobs end with `lost`, its host is ended, and whatever it still sends is
-    ignored. If the node is still alive, a new host is started on it.
+    ignored. If the node is still alive, a new host is started on it. A job that is lost again and again becomes a
+    suspect: from then on its losses are its own, and not those of the jobs around it.
 
     Args:
         cluster: The cluster. The executor closes it.
@@ -123,6 +127,7 @@ class RemoteExecutor:
         self._serving: dict[str, threading.Thread] = {}
         self._alive: Collection[str] = ()
         self._waiting: collections.deque[_Running] = collections.deque()
+        self._losses: collections.Counter[Hashable] = collections.Counter()  # by the job's key
         self._idents = itertools.count()
         self._answering = ThreadPoolExecutor(MOST_QUESTIONS, thread_name_prefix="answer")
         self._closed = threading.Event()
@@ -149,7 +154,8 @@ class RemoteExecutor:
             elif time.monotonic() > self._last_seen + self._patience:
                 message = f"no node for {self._patience:g} s ({self._last_loss}): check the cluster, then run again"
                 raise NodeLost(message, reason="NoNode")
-            return sum(one.free for one in self._open.values()) > len(self._waiting)
+            waiting = sum(not self._is_suspect(one) for one in self._waiting)
+            return sum(one.free for one in self._open.values()) > waiting
 
     def start(self, job: AnyJob, ended: Callable[[AnyJob], None]) -> None:
         """Run a job on the node with the most room.
@@ -166,12 +172,20 @@ class RemoteExecutor:
 
     def _assign(self) -> None:
         """Send waiting jobs to nodes with room."""
-        while self._waiting and (free := max(self._open.values(), key=lambda one: one.free, default=None)):
-            if free.free <= 0:
-                return
-            running = self._waiting.popleft()
-            free.running[running.ident] = running
-            free.node.send([Message("start", running.ident, running.work)])
+        for running in list(self._waiting):
+            fitting = [one for one in self._open.values() if one.free > 0 and self._fits(running, one)]
+            if fitting:
+                best = max(fitting, key=lambda one: one.free)
+                self._waiting.remove(running)
+                running.job.started = time.monotonic()
+                best.running[running.ident] = running
+                best.node.send([Message("start", running.ident, running.work)])
+
+    def _fits(self, running: _Running, one: _Open) -> bool:
+        return not (self._is_suspect(running) and any(map(self._is_suspect, one.running.values())))
+
+    def _is_suspect(self, running: _Running) -> bool:
+        return self._losses[running.job.key] >= SUSPECT_AFTER
 
     def cancel(self, job: AnyJob) -> None:
         """Cancel a job on its node. A job that waits for a node ends here."""
@@ -262,8 +276,11 @@ class RemoteExecutor:
             self._open.pop(one.name, None)
             lost = list(one.running.values())
             one.running.clear()
+            suspects = [running for running in lost if self._is_suspect(running)]
+            self._losses.update(running.job.key for running in suspects or lost)
         for running in lost:
-            self._end_lost(running, NodeLost(f"node {one.name}: {error}", reason=error.reason))
+            blamed = running in suspects
+            self._end_lost(running, NodeLost(f"node {one.name}: {error}", reason=error.reason, blamed=blamed))
 
     def _end_lost(self, running: _Running, error: NodeLost) -> None:
         running.job.lost = error
@@ -313,5 +330,6 @@ class RemoteExecutor:
             job.error = error
         with self._lock:
             del one.running[running.ident]
+            self._losses.pop(job.key, None)
             running.ended(job)
             self._assign()

@@ -1,0 +1,83 @@
+"""Actors of a vector environment on a Ray cluster. They end with the driver."""
+
+import asyncio
+import contextlib
+
+import ray
+
+from ..errors import SandboxLost
+from ..ray_cluster import Setup, connect, losses
+from .worker import Worker
+from .workers import END_TIMEOUT
+
+MOST_CALLS = 10_000
+"""Calls of an actor that wait at once."""
+
+
+class Actor:
+    """A worker as a Ray actor. Its calls are tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self._worker = Worker()
+
+    async def prepare(self, setup: Setup) -> None:
+        """Set the process up as the driver's.
+
+        Raises:
+            UsageError: Another version of swe_gym is installed here.
+        """
+        setup.apply()
+
+    async def ask(self, data: bytes) -> bytes:
+        """Handle a request."""
+        return await asyncio.wrap_future(self._worker.handle(data))
+
+    async def live(self) -> None:
+        """Return never: the call fails when the actor ends."""
+        await asyncio.Event().wait()
+
+    async def end(self) -> None:
+        """Close every environment and end the process."""
+        self._worker.end()
+
+
+class RayChannel:
+    """An actor on the node with the fewest."""
+
+    name = "a Ray actor (it needs a free core of the cluster)"
+
+    def __init__(self) -> None:
+        how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": MOST_CALLS, "enable_task_events": False}
+        self._actor = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", **how)(Actor).remote()
+        self._prepared = self._actor.prepare.remote(Setup.of_this_process())
+        self._life = self._actor.live.remote()
+
+    @staticmethod
+    def places() -> int:
+        """Connect to the cluster, and return the number of its nodes that have cores."""
+        connect()
+        return max(1, sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the actor has not ended."""
+        return not ray.wait([self._life], timeout=0)[0]
+
+    def ask(self, data: bytes, timeout: float | None) -> bytes:
+        """Send a request and wait for the reply."""
+        with losses(_lost), contextlib.suppress(ray.exceptions.GetTimeoutError):
+            reply: bytes = ray.get([self._prepared, self._actor.ask.remote(data)], timeout=timeout)[1]
+            return reply
+        raise TimeoutError
+
+    def close(self) -> None:
+        """End the actor. A program that has disconnected from Ray has ended it."""
+        if ray.is_initialized():
+            with contextlib.suppress(ray.exceptions.RayError, ValueError):
+                ray.get(self._actor.end.remote(), timeout=END_TIMEOUT)
+            with contextlib.suppress(ray.exceptions.RayError, ValueError):
+                ray.kill(self._actor, no_restart=True)
+
+
+def _lost(message: str, _kind: str) -> SandboxLost:
+    return SandboxLost(f"a Ray actor has ended: {message}", reason="killed")
