@@ -158,6 +158,7 @@ def _findings() -> Iterator[Finding]:
 
 def _details() -> Iterator[Finding]:
     """Check what few need."""
+    yield _egress()
     yield _open_files()
     for extra, (module, use) in EXTRAS.items():
         found = importlib.util.find_spec(module) is not None
@@ -191,6 +192,16 @@ def _tiers() -> Iterator[Finding]:
         main = best and (not reason or tier == "namespace")
         yield Finding(f"tier {tier}", not reason, reason or works, fix, needed=tier == "process", main=main)
         best = best and bool(reason)
+
+
+def _egress() -> Finding:
+    """Check that local sandboxes can have a network without sharing the host's."""
+    try:
+        reason = problem("namespace") or problem("namespace", "egress")
+    except SandboxError as error:
+        reason = str(error).partition("\n")[0]
+    fix = "apt-get install passt; its program pasta needs a default route and a readable /dev/net/tun"
+    return Finding("network egress", not reason, reason or "pasta connects local sandboxes", fix)
 
 
 def _images() -> Finding:

@@ -50,21 +50,37 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def close_all_but(*kept: int) -> None:
+    """Close descriptors of the host: one left open is a way out, because the runner follows links to /proc/self/fd."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):  # the one that `listdir` used
+                os.close(int(name))
+
+
+def let_go(*kept: int) -> None:
+    """Keep only `kept` and standard error open: the end of a sandbox's streams is how others notice its own."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(null, fd)
+    close_all_but(0, 1, 2, *kept)
+
+
 def wait_for_end(
     child: int,
-    host: int,
+    others: "Collection[int]",
     asked: "socket.socket | None" = None,
     answer: "Callable[[socket.socket], bool] | None" = None,
 ) -> None:
-    """Wait for a child to end; kill it if the process `host` ends first. Meanwhile `answer` requests on `asked`.
+    """Wait for a child to end; kill it if one of the processes `others` ends first. Meanwhile `answer` what is `asked`.
 
-    The end of the child's streams does not show the end of `host`: forks of `host` hold them open.
+    The end of the child's streams does not show the end of the host process: forks of that hold them open.
     """
     events = select.poll()
     if asked:
         events.register(asked, select.POLLIN)
-    with contextlib.suppress(ProcessLookupError):  # the host process is gone already
-        ends = {os.pidfd_open(pid) for pid in (child, host)}
+    with contextlib.suppress(ProcessLookupError):  # one is gone already
+        ends = {os.pidfd_open(pid) for pid in (child, *others)}
         for end in ends:
             events.register(end, select.POLLIN)
         while ends.isdisjoint(fd for fd, _ in events.poll()):

@@ -25,7 +25,7 @@ from ..pythons import PreparedPython, prepare_python
 from ..runner_sandbox import RunnerSandbox
 from ..workspaces import DATE, prepare_workspace
 from .forkserver import Supervisor, launch
-from .tiers import TIERS, process_limits
+from .tiers import TIERS, find_pasta, process_limits
 
 PYTHON_HOME = "/opt/venv"
 """Path of the Python environment in tier "namespace", the same on every machine. See `namespace.build`."""
@@ -65,6 +65,7 @@ class LocalSandbox(RunnerSandbox):
             )
         self._tier = ""
         self._root = ""
+        self._pasta = ""
         self._python: PreparedPython | None = None
         self._supervisor: Supervisor | None = None
 
@@ -87,6 +88,8 @@ class LocalSandbox(RunnerSandbox):
                 f"the local backend cannot mount {', '.join(self.spec.mounts)} in tier {self._tier!r}: allow user "
                 "namespaces (`swe-gym doctor` shows how), or use a container backend"
             )
+        if self._tier == "namespace":
+            self._pasta = find_pasta(self.spec)
         workspace = None
         if self.spec.workspace:
             timeout = deadline - time.monotonic()
@@ -142,6 +145,7 @@ class LocalSandbox(RunnerSandbox):
             "disk_mb": self.spec.disk_mb,
             "pids": self.spec.pids,
             "network": self.spec.network != "none",
+            "pasta": self._pasta,
         }
 
     def _disconnect(self) -> None:
@@ -192,13 +196,13 @@ def _own_package_in(shown: Mapping[str, str]) -> list[str]:
 
 
 @functools.cache
-def problem(tier: str) -> str:
+def problem(tier: str, network: Literal["none", "egress"] = "none") -> str:
     """Return why a tier does not work on this machine, or an empty text. It starts one sandbox to learn that.
 
     Raises:
         SandboxError: The start failed in a way that may work next time, which must not select a weaker tier.
     """
-    spec = SandboxSpec(options={"tier": tier}, start_timeout=60.0)
+    spec = SandboxSpec(network=network, options={"tier": tier}, start_timeout=60.0)
     try:
         with LocalSandbox(spec) as sandbox:
             result = sandbox.exec("true", timeout=10.0)

@@ -24,7 +24,7 @@ from ..container import ContainerSandbox
 from ..images import ImageStore, StoredImage, id_ranges
 from ..lent_python import archive
 from .forkserver import Supervisor, launch
-from .tiers import IMAGE, OVERLAY_GAPS, process_limits
+from .tiers import IMAGE, OVERLAY_GAPS, find_pasta, process_limits
 
 PROBE_SECONDS = 10.0
 OVERLAYS = {"kernel": "an overlay", "fuse": "fuse-overlayfs", "copy": "a copy"}
@@ -62,6 +62,7 @@ class ImageSandbox(ContainerSandbox):
                 "for newuidmap (Debian: uidmap) and 65,536 users for you in /etc/subuid and /etc/subgid"
             )
         demand_isolation(spec, "namespace", self.name, "Use a container backend with a stronger runtime.")
+        find_pasta(spec)
         self._overlay = "kernel"
         self._image: StoredImage | None = None
         self._supervisor: Supervisor | None = None
@@ -170,7 +171,7 @@ def launch_config(
         "read_only": [],
         "disk_mb": spec.disk_mb,
         "pids": spec.pids,
-        "network": spec.network != "none",
+        "pasta": find_pasta(spec),
     }
 
 

@@ -1,8 +1,10 @@
 """What each tier of the local backend isolates, and what it does not."""
 
 import dataclasses
+import shutil
 from typing import Literal
 
+from ...errors import Unsupported
 from ...types import Capabilities
 from ..base import SandboxSpec
 
@@ -36,8 +38,8 @@ _SHARED_KERNEL = (
     "watches) are shared with the host's user.",
     "Memory is capped per process (memory_mb), not in total, and not shared memory. The sandbox's files are in memory, "
     "up to disk_mb. CPU is not capped.",
-    'With network="egress", commands can reach servers on the host\'s loopback and, before Linux 6.12, its abstract '
-    "unix sockets.",
+    'With network="egress", commands can reach what the host can: its network, a cloud\'s metadata service, and other '
+    "addresses of the host itself. They cannot reach its loopback, nor be reached.",
     "If the host's user is root, processes are capped only on Linux 6.14 and later, at up to 300 more than `pids`.",
 )
 
@@ -64,8 +66,8 @@ TIERS = {
         ),
         gaps=(
             "The workspace is in a temporary folder of the host, not at the task's workdir.",
-            "Loopback is closed with the network. Named unix sockets do not work, and commands cannot make terminals "
-            "(`script`, pexpect).",
+            'Loopback is closed with the network. With network="egress", the loopback is the host\'s.',
+            "Named unix sockets do not work, and commands cannot make terminals (`script`, pexpect).",
             "Commands can see the host's processes, and lower the limits of yours.",
             "System V IPC and POSIX message queues are closed: their contents would outlive the sandbox.",
             "Processes that a sandbox leaves running are found by parentage only. A command can kill its runner, which "
@@ -115,6 +117,22 @@ OVERLAY_GAPS: dict[str, tuple[str, ...]] = {
     ),
 }
 """What sandboxes of images lack, by what makes their files."""
+
+
+def find_pasta(spec: SandboxSpec) -> str:
+    """Return the program that connects a sandbox of tier "namespace", or an empty text for one without network.
+
+    Raises:
+        Unsupported: It is not installed.
+    """
+    if spec.network == "none":
+        return ""
+    if found := shutil.which("pasta"):
+        return found
+    raise Unsupported(
+        f"the local backend needs pasta for network={spec.network!r}: install it (Debian and Ubuntu: apt-get install "
+        "passt), or use a container backend"
+    )
 
 
 def process_limits(spec: SandboxSpec, tier: str) -> dict[str, int]:
