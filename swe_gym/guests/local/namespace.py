@@ -12,13 +12,14 @@ import socket
 import struct
 from typing import Any, Callable, NoReturn
 
+from ..protocol import encode
 from ..seccomp import restrict_calls
-from . import egress, fallbacks, layers, linux, users
+from . import egress, fallbacks, groups, layers, linux, users
 from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, check, libc, mount
 
 CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
-NAMESPACES = linux.CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+NAMESPACES = linux.CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
 SYS_MOUNT_SETATTR = 442
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
@@ -272,12 +273,20 @@ def raise_loopback() -> None:
         fcntl.ioctl(sock, 0x8914, request)  # SIOCSIFFLAGS
 
 
-def supervise(child: int, *others: int) -> "NoReturn":
+def supervise(child: int, group: "groups.Group | None", *others: int) -> "NoReturn":
     """Wait for PID 1, and so for the whole namespace; SIGTERM, or the end of one of `others`, kills it."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
-    linux.let_go()
+    stream = os.dup(1)
+    linux.let_go(stream)
     linux.wait_for_end(child, others)
     os.waitpid(child, 0)
+    if group:
+        if group.ran_out_of_memory():
+            os.set_blocking(stream, False)
+            with contextlib.suppress(OSError):  # nobody reads any more
+                os.write(stream, encode({"event": "oom"}))
+        os.close(stream)
+        group.end()
     os._exit(0)
 
 
@@ -295,11 +304,15 @@ def enter(config: "dict[str, Any]") -> "tuple[Callable[[], tuple[int, int]], tup
             fallbacks.make(config, not users.has_one_user())
             config["layers"] = []  # done
             check(libc.unshare(NAMESPACES), "unshare")
+    group = groups.Group(config["group"], config["group_limits"]) if config["group"] else None
     outside = os.getpid()
     child = os.fork()
     if child:
-        supervise(child, config["host"], *pasta)
+        supervise(child, group, config["host"], *pasta)
     linux.die_with_parent(outside)
+    if group:
+        group.join()
+    check(libc.unshare(CLONE_NEWCGROUP), "unshare")
     build(config, files)
     linux.drop_privileges(KEPT_CAPABILITIES)
     restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK], host=False)

@@ -25,7 +25,7 @@ from ..pythons import PreparedPython, prepare_python
 from ..runner_sandbox import RunnerSandbox
 from ..workspaces import DATE, prepare_workspace
 from .forkserver import Supervisor, launch
-from .tiers import TIERS, find_pasta, process_limits
+from .tiers import TIERS, check_cpus, find_pasta, group_config, process_limits
 
 PYTHON_HOME = "/opt/venv"
 """Path of the Python environment in tier "namespace", the same on every machine. See `namespace.build`."""
@@ -57,8 +57,7 @@ class LocalSandbox(RunnerSandbox):
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
         self.options = parse_options(LocalOptions, spec.options, self.name)
-        if spec.cpus is not None:
-            raise Unsupported("the local backend cannot limit CPUs: omit `cpus`, or use a container backend")
+        check_cpus(spec)
         if spec.user not in (None, "root"):
             raise Unsupported(
                 f"the local backend cannot run commands as user {spec.user!r}: omit `user`, or use a container backend"
@@ -83,13 +82,14 @@ class LocalSandbox(RunnerSandbox):
 
     def _connect(self, deadline: float) -> ByteStream:
         self._tier = self._choose_tier()
-        if self.spec.mounts and self._tier != "namespace":
-            raise Unsupported(
-                f"the local backend cannot mount {', '.join(self.spec.mounts)} in tier {self._tier!r}: allow user "
-                "namespaces (`swe-gym doctor` shows how), or use a container backend"
-            )
         if self._tier == "namespace":
             self._pasta = find_pasta(self.spec)
+        elif self.spec.mounts or self.spec.cpus:
+            what = f"mount {', '.join(self.spec.mounts)}" if self.spec.mounts else "limit CPUs"
+            raise Unsupported(
+                f"the local backend cannot {what} in tier {self._tier!r}: allow user namespaces (`swe-gym doctor` "
+                "shows how), or use a container backend"
+            )
         workspace = None
         if self.spec.workspace:
             timeout = deadline - time.monotonic()
@@ -143,6 +143,7 @@ class LocalSandbox(RunnerSandbox):
             "mounts": dict(self.spec.mounts),
             "read_only": sorted(path for path in prefixes if not (path + "/").startswith("/usr/")),
             "disk_mb": self.spec.disk_mb,
+            **group_config(self.spec),
             "pids": self.spec.pids,
             "network": self.spec.network != "none",
             "pasta": self._pasta,
