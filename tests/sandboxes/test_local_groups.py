@@ -102,8 +102,9 @@ def parent() -> Iterator[Path]:
 def test_the_end_of_a_group_kills_all_that_joined_it(parent: Path) -> None:
     marker = new_marker()
     group = Group(str(parent), {})
+    folder = parent / group.name
     sleep = f"sleep {marker}"
-    start = f"echo 0 > {group.folder}/cgroup.procs; setsid {sleep} & ({sleep} &); echo started; {sleep}"
+    start = f"echo 0 > {folder}/cgroup.procs; setsid {sleep} & ({sleep} &); echo started; {sleep}"
     with subprocess.Popen(["sh", "-c", start], stdout=subprocess.PIPE) as shell:
         assert shell.stdout is not None
         assert shell.stdout.readline() == b"started\n"
@@ -111,7 +112,7 @@ def test_the_end_of_a_group_kills_all_that_joined_it(parent: Path) -> None:
         assert not group.ran_out_of_memory()
         group.end()
     assert not processes_here(marker)
-    assert not os.path.exists(group.folder)
+    assert not folder.exists()
 
 
 def test_a_sandbox_joins_its_group_and_removes_it(parent: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def delegated() -> "tuple[str, str]":
             return "", f"{folder} is not delegated to this user"
         empty(folder)
         wanted = controllers(folder) & {"memory", "pids", "cpu"}
-        write(folder, "cgroup.subtree_control", " ".join("+" + name for name in sorted(wanted)))
+        write(f"{folder}/cgroup.subtree_control", " ".join("+" + name for name in sorted(wanted)))
     except OSError as error:
         return "", str(error)
     return folder, ""
@@ -39,7 +39,7 @@ def delegated() -> "tuple[str, str]":
 
 def controllers(folder: str) -> "set[str]":
     """Return the controllers that a group may use."""
-    return set(read(folder, "cgroup.controllers").split())
+    return set(read(f"{folder}/cgroup.controllers").split())
 
 
 def is_delegated(folder: str) -> bool:
@@ -57,46 +57,50 @@ def empty(folder: str) -> None:
         return
     os.makedirs(f"{folder}/{OURS}", exist_ok=True)
     for _ in range(100):  # processes may fork meanwhile
-        for pid in read(folder, "cgroup.procs").split():
+        for pid in read(f"{folder}/cgroup.procs").split():
             with contextlib.suppress(ProcessLookupError):
-                write(f"{folder}/{OURS}", "cgroup.procs", pid)
-        if not read(folder, "cgroup.procs"):
+                write(f"{folder}/{OURS}/cgroup.procs", pid)
+        if not read(f"{folder}/cgroup.procs"):
             return
 
 
 class Group:
-    """The group of one sandbox, made by its supervisor."""
+    """The group of one sandbox, made by its supervisor, which loses sight of the host's files later."""
 
     def __init__(self, parent: str, limits: "dict[str, str]") -> None:
         remove_abandoned(parent)
-        self.folder = f"{parent}/{SANDBOX}{os.getpid()}"
-        os.mkdir(self.folder)
+        self.name = f"{SANDBOX}{os.getpid()}"
+        self.parent = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+        os.mkdir(self.name, dir_fd=self.parent)
+        self.folder = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.parent)
         for name, value in limits.items():
             with contextlib.suppress(FileNotFoundError):  # the kernel counts no swap
-                write(self.folder, name, value)
+                write(name, value, self.folder)
 
     def join(self) -> None:
         """Move this process, and all that it will start, to the group."""
-        write(self.folder, "cgroup.procs", "0")
+        write("cgroup.procs", "0", self.folder)
 
     def ran_out_of_memory(self) -> bool:
         """Return whether the kernel killed it because it had reached its limit."""
         with contextlib.suppress(OSError):
-            return "oom_kill 0" not in read(self.folder, "memory.events").splitlines()
+            return "oom_kill 0" not in read("memory.events", self.folder).splitlines()
         return False
 
     def end(self) -> None:
         """Kill all its processes and remove it."""
         deadline = time.monotonic() + END_SECONDS
         with contextlib.suppress(OSError):  # before Linux 5.14; the end of the PID namespace kills them, too
-            write(self.folder, "cgroup.kill", "1")
-        with open(f"{self.folder}/cgroup.events") as events:
-            change = select.poll()
-            change.register(events, select.POLLPRI)
-            while "populated 1" in os.pread(events.fileno(), 4096, 0).decode() and time.monotonic() < deadline:
-                change.poll(1000)
+            write("cgroup.kill", "1", self.folder)
+        events = os.open("cgroup.events", os.O_RDONLY, dir_fd=self.folder)
+        change = select.poll()
+        change.register(events, select.POLLPRI)
+        while b"populated 1" in os.pread(events, 4096, 0) and time.monotonic() < deadline:
+            change.poll(1000)
         with contextlib.suppress(OSError):
-            os.rmdir(self.folder)
+            os.rmdir(self.name, dir_fd=self.parent)
+        for descriptor in (events, self.folder, self.parent):
+            os.close(descriptor)
 
 
 def remove_abandoned(parent: str) -> None:
@@ -107,13 +111,14 @@ def remove_abandoned(parent: str) -> None:
                 os.rmdir(f"{parent}/{name}")
 
 
-def read(folder: str, name: str) -> str:
-    with open(f"{folder}/{name}") as file:
+def read(path: str, folder: "int | None" = None) -> str:
+    descriptor = os.open(path, os.O_RDONLY, dir_fd=folder)
+    with open(descriptor) as file:
         return file.read()
 
 
-def write(folder: str, name: str, value: str) -> None:
-    descriptor = os.open(f"{folder}/{name}", os.O_WRONLY)
+def write(path: str, value: str, folder: "int | None" = None) -> None:
+    descriptor = os.open(path, os.O_WRONLY, dir_fd=folder)
     try:
         os.write(descriptor, value.encode())
     finally:

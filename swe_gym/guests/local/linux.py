@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import itertools
 import os
 import select
 import signal
@@ -19,6 +20,8 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32,
 MS_REC, MS_PRIVATE = 16384, 1 << 18
 MNT_DETACH = 2
 CAPABILITY_VERSION_3 = 0x20080522
+MOST_DESCRIPTORS = 1024
+"""More than processes of the launcher have."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
@@ -59,11 +62,15 @@ def close_all_but(*kept: int) -> None:
 
 
 def let_go(*kept: int) -> None:
-    """Keep only `kept` and standard error open: the end of a sandbox's streams is how others notice its own."""
-    null = os.open(os.devnull, os.O_RDWR)
+    """Keep only `kept` and standard error (/dev/null): the end of a sandbox's streams is how others notice its own.
+
+    It needs no file: once PID 1 of a sandbox has changed the root, its supervisor has the root of the sandbox too.
+    """
     for fd in (0, 1):
-        os.dup2(null, fd)
-    close_all_but(0, 1, 2, *kept)
+        os.dup2(2, fd)
+    edges = [2, *sorted(kept), MOST_DESCRIPTORS]
+    for below, above in itertools.pairwise(edges):
+        os.closerange(below + 1, above)
 
 
 def wait_for_end(

@@ -277,7 +277,7 @@ def supervise(child: int, group: "groups.Group | None", *others: int) -> "NoRetu
     """Wait for PID 1, and so for the whole namespace; SIGTERM, or the end of one of `others`, kills it."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     stream = os.dup(1)
-    linux.let_go(stream)
+    linux.let_go(stream, *([group.folder, group.parent] if group else []))
     linux.wait_for_end(child, others)
     os.waitpid(child, 0)
     if group:
