@@ -143,7 +143,7 @@ class LocalSandbox(RunnerSandbox):
             "mounts": dict(self.spec.mounts),
             "read_only": sorted(path for path in prefixes if not (path + "/").startswith("/usr/")),
             "disk_mb": self.spec.disk_mb,
-            **group_config(self.spec),
+            **(group_config(self.spec) if self._tier == "namespace" else {}),
             "pids": self.spec.pids,
             "network": self.spec.network != "none",
             "pasta": self._pasta,

@@ -38,7 +38,7 @@ class Tier:
 
     def notes(self) -> tuple[str, ...]:
         """Return the sentences on what it does not isolate or cap on this machine."""
-        return self.gaps if delegated_group()[0] else (*self.uncapped, *self.gaps)
+        return self.gaps if not self.uncapped or delegated_group()[0] else (*self.uncapped, *self.gaps)
 
 
 _SHARED_KERNEL = (
