@@ -10,9 +10,9 @@ from swe_gym.sandboxes.local import problem
 from swe_gym.sandboxes.local.tiers import TIERS
 
 REQUIRED = [what for what in os.environ.get("SWE_GYM_REQUIRE", "").split(",") if what]
-"""`chromium`: a browser that tests can drive; `local`: every tier of the local sandbox; `network`: the package index;
-`docker` and `kubernetes`: engines; `e2b`: its SDK; `data`: the folder of published rows, logs and trajectories beside
-the checkout; `mini` and `claude-code`: the kits of these agents."""
+"""`chromium`: a browser that tests can drive; `local`: every tier of the local sandbox, with and without network;
+`network`: the package index; `docker` and `kubernetes`: engines; `e2b`: its SDK; `data`: the folder of published
+rows, logs and trajectories beside the checkout; `mini` and `claude-code`: the kits of these agents."""
 
 
 def test_what_is_required_can_be_required() -> None:
@@ -24,6 +24,10 @@ def test_what_is_required_can_be_required() -> None:
 @pytest.mark.parametrize("tier", TIERS)
 def test_required_local_sandboxes_work(tier: str) -> None:
     assert "local" not in REQUIRED or problem(tier) == ""
+
+
+def test_required_local_sandboxes_can_connect_outwards() -> None:
+    assert "local" not in REQUIRED or problem("namespace", "egress") == ""
 
 
 def test_the_required_package_index_can_be_reached(request: pytest.FixtureRequest) -> None:

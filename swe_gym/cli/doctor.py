@@ -22,7 +22,7 @@ from ..index import find_sdists
 from ..sandboxes.images import ImageStore
 from ..sandboxes.local import problem
 from ..sandboxes.local.image import OVERLAYS, choose_overlay
-from ..sandboxes.local.tiers import TIERS
+from ..sandboxes.local.tiers import TIERS, delegated_group
 from .agents import agent_rows
 from .common import AsJson, BackendOptions, open_console, parse_pairs, print_json
 
@@ -142,7 +142,7 @@ def _print_isolation(console: Console) -> None:
         console.print(Text.assemble("\nWhat tier ", (name, "bold"), " isolates:"))
         console.print(textwrap.fill(tier.isolates, width, initial_indent="  + ", subsequent_indent=INDENT))
         console.print("and what it does not:")
-        for gap in tier.gaps:
+        for gap in tier.notes():
             console.print(textwrap.fill(gap, width, initial_indent="  - ", subsequent_indent=INDENT))
 
 
@@ -159,6 +159,8 @@ def _findings() -> Iterator[Finding]:
 
 def _details() -> Iterator[Finding]:
     """Check what few need."""
+    yield _egress()
+    yield _limits()
     yield _open_files()
     for extra, (module, use) in EXTRAS.items():
         found = importlib.util.find_spec(module) is not None
@@ -202,6 +204,24 @@ def _tiers() -> Iterator[Finding]:
         main = best and (not reason or tier == "namespace")
         yield Finding(f"tier {tier}", not reason, reason or works, fix, needed=tier == "process", main=main)
         best = best and bool(reason)
+
+
+def _egress() -> Finding:
+    """Check that local sandboxes can have a network without sharing the host's."""
+    try:
+        reason = problem("namespace") or problem("namespace", "egress")
+    except SandboxError as error:
+        reason = str(error).partition("\n")[0]
+    fix = "apt-get install passt; its program pasta needs a default route and a readable /dev/net/tun"
+    return Finding("network egress", not reason, reason or "pasta connects local sandboxes", fix)
+
+
+def _limits() -> Finding:
+    """Check that local sandboxes are limited as a whole."""
+    folder, why = delegated_group()
+    fix = "run in a delegated control group: systemd-run --user --scope -p Delegate=yes COMMAND"
+    works = f"memory, processes and CPU of each local sandbox, by control groups in {folder}"
+    return Finding("limits in total", bool(folder), works if folder else f"per process only: {why}", fix)
 
 
 def _images() -> Finding:

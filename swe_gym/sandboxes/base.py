@@ -420,8 +420,7 @@ class Sandbox(abc.ABC):
     def forward(self, port: int, handler: Handler, *, max_connections: int = 64) -> Forward:
         """Listen on a port of 127.0.0.1 in the sandbox, and serve its connections in this process, without any network.
 
-        Every process in the sandbox can connect. Where a sandbox shares its loopback interface with this machine (tier
-        "process", or the local backend with network="egress"), every process of the machine can.
+        Every process in the sandbox can connect; in tier "process" of the local backend, every process of this machine.
 
         Args:
             port: TCP port in the sandbox; 0 is any free one.

@@ -26,6 +26,11 @@ LONGEST_POLL = 2**31 - 1
 """Milliseconds; the largest timeout of poll."""
 LONGEST_WAIT = 1e9
 """Seconds; a lock cannot wait longer."""
+ENDS = {
+    "expired": "the sandbox reached its time to live",
+    "oom": "the sandbox reached its memory limit, and the kernel ended it",
+}
+"""Last event of a sandbox, and reason of its loss -> what happened."""
 
 
 class ByteStream(Protocol):
@@ -237,10 +242,11 @@ class Channel:
         if not data:
             self._fail(SandboxLost("the sandbox is gone: its runner ended", reason="killed"))
         for message, payload in frames:
-            if message.get("event") == "expired":
-                self._fail(SandboxLost("the sandbox reached its time to live", reason="expired"))
+            reason = str(message.get("event"))
+            if reason in ENDS:
+                self._fail(SandboxLost(ENDS[reason], reason=reason))
                 return  # the frames that follow are ends of commands that it killed
-            if message.get("event") == "forward":
+            if reason == "forward":
                 self._take_event(message, payload)
             else:
                 self._take_reply(message, payload)

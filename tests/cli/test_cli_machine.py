@@ -68,7 +68,7 @@ def test_doctor_prints_every_gap_of_every_tier(cli) -> None:
     said = " ".join(cli("doctor", "--verbose").out.split())
     for name, tier in TIERS.items():
         assert f"What tier {name} isolates: + {tier.isolates}" in said
-        for gap in tier.gaps:
+        for gap in tier.notes():
             assert f"- {gap}" in said
 
 

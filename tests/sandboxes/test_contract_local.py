@@ -22,6 +22,7 @@ LANDLOCK = NO_PROCESSES_OF_ITS_OWN | {
     "shared_memory": "Landlock cannot make a private /dev/shm",
     "own_loopback": "no socket can be made, for loopback neither",
     "sandboxes_share_no_ports": "no socket can be made, so there is no server to reach",
+    "egress_spares_host_loopback": "there is no network namespace",
     "disk_limit_of_many_files": "without a file system of its own only the size of each file is limited",
     **{case.name: "no socket can be made, so no port" for case in sandbox_contract.cases(only=["forward"])},
 }

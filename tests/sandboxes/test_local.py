@@ -12,6 +12,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -175,7 +176,9 @@ for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
 
 
 @pytest.mark.parametrize("network", ["none", "egress"])
-def test_which_sockets_can_be_made(make: Make, tier: str, network: str) -> None:
+def test_which_sockets_can_be_made(make: Make, tier: str, network: Literal["none", "egress"]) -> None:
+    if problem(tier, network):
+        pytest.skip(f"no network on this machine: {problem(tier, network)}")
     made = {
         ("namespace", "none"): "1 2 10 16 SOCK_STREAM SOCK_DGRAM",
         ("namespace", "egress"): "1 2 10 16 SOCK_STREAM SOCK_DGRAM",
@@ -185,16 +188,16 @@ def test_which_sockets_can_be_made(make: Make, tier: str, network: str) -> None:
     assert python(make(network=network), SOCKETS).strip() == made[tier, network]
 
 
-def test_with_network_the_hosts_abstract_sockets_are_closed(make: Make) -> None:
-    if tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) < (6, 12):
-        pytest.skip("Landlock cannot close them before Linux 6.12")
+def test_with_network_the_hosts_abstract_sockets_are_closed(make: Make, tier: str) -> None:
+    if problem(tier, "egress"):
+        pytest.skip(f"no network on this machine: {problem(tier, 'egress')}")
     name = f"swe-gym-{new_marker()}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("\0" + name)
         server.listen()
         program = "import socket, sys\nsocket.socket(socket.AF_UNIX).connect('\\0' + sys.argv[1])"
         result = make(network="egress").exec(["python3", "-c", program, name])
-    assert "PermissionError" in result.error_text
+    assert ("PermissionError" if tier == "landlock" else "ConnectionRefusedError") in result.error_text
 
 
 def test_a_sandbox_shares_what_the_kernel_counts() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator, NoReturn
 
 from ..runner.processes import below_us, processes, send_signal
 from ..seccomp import restrict_calls
-from .linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, libc, prctl, wait_for_end
+from .linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, let_go, libc, prctl, wait_for_end
 from .trees import copy_tree
 
 SYS_CREATE_RULESET, SYS_ADD_RULE, SYS_RESTRICT_SELF = 444, 445, 446
@@ -25,7 +25,7 @@ MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 <
 REFER, TRUNCATE, IOCTL_DEV = (1 << bit for bit in range(13, 16))
 READ = EXECUTE | READ_FILE | READ_DIR
 DEVICE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
-SCOPE_ABSTRACT_SOCKETS, SCOPE_ALL = 0b01, 0b11  # all: and signals
+SCOPES = 0b11  # abstract unix sockets, signals
 READABLE = "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /proc /sys/devices/system/cpu".split()
 READABLE_ETC = (
     "passwd group hosts hostname ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf mime.types services protocols "
@@ -34,7 +34,7 @@ READABLE_ETC = (
 DEVICES = "null zero full random urandom tty fd".split()
 
 
-def enter(config: "dict[str, Any]", report: int) -> "tuple[Callable[[], tuple[int, int]], tuple[int, ...]]":
+def enter(config: "dict[str, Any]") -> "tuple[Callable[[], tuple[int, int]], tuple[int, ...]]":
     """Become the runner of a new sandbox.
 
     Returns, in the new process only, its `forkpty` and the descriptors that it needs.
@@ -46,7 +46,7 @@ def enter(config: "dict[str, Any]", report: int) -> "tuple[Callable[[], tuple[in
     child = os.fork()
     if child:
         theirs.close()
-        supervise(child, config, report, ours)
+        supervise(child, config, ours)
     die_with_parent(parent)
     if config["tier"] == "landlock":
         confine(config)
@@ -91,12 +91,11 @@ def fork_on_terminal(supervisor: socket.socket) -> "tuple[int, int]":
     return pid, terminal
 
 
-def supervise(child: int, config: "dict[str, Any]", report: int, asked: socket.socket) -> "NoReturn":
+def supervise(child: int, config: "dict[str, Any]", asked: socket.socket) -> "NoReturn":
     """Open terminals for the runner until it ends, kill what it left, remove the sandbox's folder, end."""
     signal.signal(signal.SIGTERM, lambda *_: send_signal([child], signal.SIGKILL))
-    for fd in (0, 1, report):
-        os.close(fd)
-    wait_for_end(child, config["host"], asked, open_terminal)
+    let_go(asked.fileno())
+    wait_for_end(child, [config["host"]], asked, open_terminal)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the runner's pid may be reused from now on
     for _ in range(1000):
         send_signal(below_us(processes()), signal.SIGKILL)
@@ -140,7 +139,7 @@ def confine(config: "dict[str, Any]") -> None:
     version = landlock_version()
     handled = (1 << 13) - 1
     handled |= (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0) | (IOCTL_DEV if version >= 5 else 0)
-    ruleset = make_ruleset(version, handled, SCOPE_ALL if version >= 6 else 0)
+    ruleset = make_ruleset(version, handled)
     files_only = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
     for path, rights in rules(config):
         try:
@@ -157,24 +156,14 @@ def confine(config: "dict[str, Any]") -> None:
     restrict_calls(families, host=False, ipc=False)
 
 
-def close_abstract_sockets() -> None:
-    """Cut off the host's abstract unix sockets, if Landlock can (Linux 6.12): no file system hides them."""
-    try:
-        version = landlock_version()
-    except OSError:
-        return
-    if version >= 6:
-        landlock(SYS_RESTRICT_SELF, make_ruleset(version, 0, SCOPE_ABSTRACT_SOCKETS), 0)
-
-
 def landlock_version() -> int:
     """Return the kernel's version of Landlock, from 1. Raises OSError if it has none."""
     return landlock(SYS_CREATE_RULESET, None, 0, CREATE_RULESET_VERSION)
 
 
-def make_ruleset(version: int, files: int, scopes: int) -> int:
+def make_ruleset(version: int, files: int) -> int:
     """Return a descriptor of a ruleset that refuses these rights unless a rule grants them."""
-    attributes = struct.pack("QQQ", files, 0, scopes)  # between them: TCP, which `restrict_calls` closes with the rest
+    attributes = struct.pack("QQQ", files, 0, SCOPES)  # between them: TCP, which `restrict_calls` closes with the rest
     return landlock(SYS_CREATE_RULESET, attributes, 24 if version >= 6 else 8, 0)
 
 

@@ -19,14 +19,14 @@ from .merge import Merge
 READY_SECONDS, REMOVE_SECONDS, PAUSE = 20.0, 60.0, 0.05
 
 
-def make(config: "dict[str, Any]", owners: bool, *unused: int) -> None:
-    """Make the root at `layers.ROOT`. A process that outlives this call holds none of the descriptors `unused`."""
+def make(config: "dict[str, Any]", owners: bool) -> None:
+    """Make the root at `layers.ROOT`."""
     mount("", "/", flags=MS_REC | MS_PRIVATE)
     lowers = [os.open(layer, os.O_PATH | os.O_CLOEXEC) for layer in config["layers"]]
-    copy = None if config["overlay"] == "fuse" else make_folder(config["copies"], unused)
+    copy = None if config["overlay"] == "fuse" else make_folder(config["copies"])
     layers.mount_tmpfs(config["disk_mb"])
     if copy is None:
-        serve(config["fuse"], lowers, unused)
+        serve(config["fuse"], lowers)
     else:
         Merge(owners).copy([f"/proc/self/fd/{lower}/." for lower in lowers], f"/proc/self/fd/{copy}/.")
         os.chmod(copy, 0o755)  # as that of an overlay
@@ -37,7 +37,7 @@ def make(config: "dict[str, Any]", owners: bool, *unused: int) -> None:
         os.close(lower)
 
 
-def serve(program: str, lowers: "list[int]", unused: "tuple[int, ...]") -> None:
+def serve(program: str, lowers: "list[int]") -> None:
     """Mount folders, given as descriptors from top to bottom, by fuse-overlayfs."""
     places = []
     for number, lower in enumerate(lowers):  # it looks for the paths of its folders, which /tmp may hide by now
@@ -51,7 +51,7 @@ def serve(program: str, lowers: "list[int]", unused: "tuple[int, ...]") -> None:
         if child == 0:
             try:
                 linux.die_with_parent(parent)
-                let_go(unused)
+                linux.let_go()
                 os.execv(program, [program, "-f", "-o", options, layers.ROOT])
             finally:
                 os._exit(127)
@@ -72,7 +72,7 @@ def wait_for_mount(mounts: int, child: int, program: str) -> None:
     os.close(end)
 
 
-def make_folder(folder: str, unused: "tuple[int, ...]") -> int:
+def make_folder(folder: str) -> int:
     """Make a folder for a copy, and start the process that removes it. Return its descriptor, which holds its lock.
 
     Folders that others left behind, because all of their processes were killed, are removed.
@@ -88,7 +88,7 @@ def make_folder(folder: str, unused: "tuple[int, ...]") -> int:
     supervisor = os.pidfd_open(os.getpid())
     if os.fork() == 0:
         try:
-            let_go(unused)
+            linux.let_go(parent, supervisor, descriptor, *(held for _, held in left))
             for other, _ in left:
                 remove(other, parent)
             select.select([supervisor], [], [])
@@ -121,12 +121,3 @@ def remove(name: str, parent: int) -> None:
             return
         except OSError:
             time.sleep(PAUSE)
-
-
-def let_go(unused: "tuple[int, ...]") -> None:
-    """Close the sandbox's streams, whose end is how others notice its own."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1):
-        os.dup2(null, fd)
-    for fd in (null, *unused):
-        os.close(fd)

@@ -6,7 +6,6 @@ the pipe, then any error; the end of the pipe means that the runner serves. The 
 notice by their own streams that the host process is gone.
 """
 
-import contextlib
 import gc
 import json
 import os
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 
 from ..runner.serve import serve_standard_streams
 from . import confined, namespace
+from .linux import close_all_but
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def become_sandbox(config: "dict[str, Any]", fds: "list[int]") -> "NoReturn":
         os.dup2(stream, 1)
         os.close(stream)
         tier = namespace if config["tier"] == "namespace" else confined
-        fork_terminal, kept = tier.enter(config, report)
+        fork_terminal, kept = tier.enter(config)
         os.chdir(config["workdir"])
     except Exception as error:  # noqa: BLE001  the host process must learn of any error
         os.write(report, "".join(traceback.format_exception_only(error)).encode())
@@ -65,14 +65,6 @@ def become_sandbox(config: "dict[str, Any]", fds: "list[int]") -> "NoReturn":
         serve_standard_streams(fork_terminal)
     finally:
         os._exit(0)
-
-
-def close_all_but(*kept: int) -> None:
-    """Close descriptors of the host: one left open is a way out, because the runner follows links to /proc/self/fd."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in kept:
-            with contextlib.suppress(OSError):  # the one that `listdir` used
-                os.close(int(name))
 
 
 if __name__ == "__main__":

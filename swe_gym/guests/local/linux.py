@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import itertools
 import os
 import select
 import signal
@@ -19,6 +20,8 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32,
 MS_REC, MS_PRIVATE = 16384, 1 << 18
 MNT_DETACH = 2
 CAPABILITY_VERSION_3 = 0x20080522
+MOST_DESCRIPTORS = 1024
+"""More than processes of the launcher have."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
@@ -50,21 +53,41 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def close_all_but(*kept: int) -> None:
+    """Close descriptors of the host: one left open is a way out, because the runner follows links to /proc/self/fd."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):  # the one that `listdir` used
+                os.close(int(name))
+
+
+def let_go(*kept: int) -> None:
+    """Keep only `kept` and standard error (/dev/null): the end of a sandbox's streams is how others notice its own.
+
+    It needs no file: once PID 1 of a sandbox has changed the root, its supervisor has the root of the sandbox too.
+    """
+    for fd in (0, 1):
+        os.dup2(2, fd)
+    edges = [2, *sorted(kept), MOST_DESCRIPTORS]
+    for below, above in itertools.pairwise(edges):
+        os.closerange(below + 1, above)
+
+
 def wait_for_end(
     child: int,
-    host: int,
+    others: "Collection[int]",
     asked: "socket.socket | None" = None,
     answer: "Callable[[socket.socket], bool] | None" = None,
 ) -> None:
-    """Wait for a child to end; kill it if the process `host` ends first. Meanwhile `answer` requests on `asked`.
+    """Wait for a child to end; kill it if one of the processes `others` ends first. Meanwhile `answer` what is `asked`.
 
-    The end of the child's streams does not show the end of `host`: forks of `host` hold them open.
+    The end of the child's streams does not show the end of the host process: forks of that hold them open.
     """
     events = select.poll()
     if asked:
         events.register(asked, select.POLLIN)
-    with contextlib.suppress(ProcessLookupError):  # the host process is gone already
-        ends = {os.pidfd_open(pid) for pid in (child, host)}
+    with contextlib.suppress(ProcessLookupError):  # one is gone already
+        ends = {os.pidfd_open(pid) for pid in (child, *others)}
         for end in ends:
             events.register(end, select.POLLIN)
         while ends.isdisjoint(fd for fd, _ in events.poll()):

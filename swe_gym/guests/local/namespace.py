@@ -12,14 +12,14 @@ import socket
 import struct
 from typing import Any, Callable, NoReturn
 
+from ..protocol import encode
 from ..seccomp import restrict_calls
-from . import fallbacks, layers, linux, users
-from .confined import close_abstract_sockets
+from . import egress, fallbacks, groups, layers, linux, users
 from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, check, libc, mount
 
 CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
-NAMESPACES = linux.CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+NAMESPACES = linux.CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
 SYS_MOUNT_SETATTR = 442
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
@@ -163,8 +163,7 @@ def build(config: "dict[str, Any]", files: "int | None") -> None:
     limit(config["pids"], config["disk_mb"])
     protect_host()
     socket.sethostname("sandbox")
-    if not config["network"]:
-        raise_loopback()
+    raise_loopback()
 
 
 def image_folders(root: Root, config: "dict[str, Any]") -> None:
@@ -172,10 +171,10 @@ def image_folders(root: Root, config: "dict[str, Any]") -> None:
     os.makedirs(root.place(config["workdir"]), exist_ok=True)
     for path in ("/tmp", "/var/tmp"):
         root.folder(path, 0o1777)
-    names(root, config["network"])
+    names(root, bool(config["pasta"]))
     mount(layers.make_folder("dev"), root.folder("/dev"), flags=MS_BIND)
     root.folder("/dev/shm", 0o1777)
-    with contextlib.suppress(OSError):  # the host hides a part of it, or the network is the host's
+    with contextlib.suppress(OSError):  # the host hides a part of it
         mount("sysfs", root.folder("/sys"), "sysfs", linux.MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 
@@ -190,7 +189,7 @@ def host_folders(root: Root, config: "dict[str, Any]") -> None:
     if config["workspace"] and root.is_covered(config["workdir"]):
         root.overlay(config["workspace"], config["workdir"])
     os.utime(root.folder(config["workdir"]), (config["date"], config["date"]))
-    etc(root, config["network"])
+    etc(root, bool(config["pasta"]))
 
 
 def system_folders(root: Root) -> None:
@@ -224,8 +223,8 @@ def names(root: Root, network: bool) -> None:
     """Add the files that name hosts."""
     root.write("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n")
     root.write("/etc/hostname", "sandbox\n")
-    if network and os.path.exists("/etc/resolv.conf"):
-        root.bind("/etc/resolv.conf")
+    if network:
+        root.write("/etc/resolv.conf", egress.resolvers())
 
 
 def devices(root: Root) -> None:
@@ -274,38 +273,47 @@ def raise_loopback() -> None:
         fcntl.ioctl(sock, 0x8914, request)  # SIOCSIFFLAGS
 
 
-def supervise(child: int, host: int, *unused: int) -> "NoReturn":
-    """Wait for PID 1, and so for the whole namespace; SIGTERM kills both."""
+def supervise(child: int, group: "groups.Group | None", *others: int) -> "NoReturn":
+    """Wait for PID 1, and so for the whole namespace; SIGTERM, or the end of one of `others`, kills it."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
-    for fd in (0, 1, *unused):
-        os.close(fd)
-    linux.wait_for_end(child, host)
+    stream = os.dup(1)
+    linux.let_go(stream, *([group.folder, group.parent] if group else []))
+    linux.wait_for_end(child, others)
     os.waitpid(child, 0)
+    if group:
+        if group.ran_out_of_memory():
+            os.set_blocking(stream, False)
+            with contextlib.suppress(OSError):  # nobody reads any more
+                os.write(stream, encode({"event": "oom"}))
+        os.close(stream)
+        group.end()
     os._exit(0)
 
 
-def enter(config: "dict[str, Any]", report: int) -> "tuple[Callable[[], tuple[int, int]], tuple[int, ...]]":
+def enter(config: "dict[str, Any]") -> "tuple[Callable[[], tuple[int, int]], tuple[int, ...]]":
     """Become PID 1 of a new sandbox.
 
     Returns, in the new process only, its `forkpty` and the descriptors that it needs.
     """
     files = layers.make_as_root(config)
-    namespaces = NAMESPACES | (0 if config["network"] else CLONE_NEWNET)
-    if config["overlay"] == "kernel":
-        users.enter(namespaces, config["ranges"], everyone=config["image"])
-    else:
-        users.enter(linux.CLONE_NEWNS, config["ranges"])
-        fallbacks.make(config, not users.has_one_user(), report)
-        config["layers"] = []  # done
-        check(libc.unshare(namespaces), "unshare")
+    with egress.connected(config["pasta"]) as pasta:
+        if config["overlay"] == "kernel":
+            users.enter(NAMESPACES, config["ranges"], everyone=config["image"])
+        else:
+            users.enter(linux.CLONE_NEWNS, config["ranges"])
+            fallbacks.make(config, not users.has_one_user())
+            config["layers"] = []  # done
+            check(libc.unshare(NAMESPACES), "unshare")
+    group = groups.Group(config["group"], config["group_limits"]) if config["group"] else None
     outside = os.getpid()
     child = os.fork()
     if child:
-        supervise(child, config["host"], report, *([] if files is None else [files]))
+        supervise(child, group, config["host"], *pasta)
     linux.die_with_parent(outside)
+    if group:
+        group.join()
+    check(libc.unshare(CLONE_NEWCGROUP), "unshare")
     build(config, files)
-    if config["network"]:
-        close_abstract_sockets()
     linux.drop_privileges(KEPT_CAPABILITIES)
     restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK], host=False)
     if config["image"]:

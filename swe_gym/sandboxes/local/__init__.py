@@ -25,7 +25,7 @@ from ..pythons import PreparedPython, prepare_python
 from ..runner_sandbox import RunnerSandbox
 from ..workspaces import DATE, prepare_workspace
 from .forkserver import Supervisor, launch
-from .tiers import TIERS, process_limits
+from .tiers import TIERS, check_cpus, find_pasta, group_config, process_limits
 
 PYTHON_HOME = "/opt/venv"
 """Path of the Python environment in tier "namespace", the same on every machine. See `namespace.build`."""
@@ -57,14 +57,14 @@ class LocalSandbox(RunnerSandbox):
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
         self.options = parse_options(LocalOptions, spec.options, self.name)
-        if spec.cpus is not None:
-            raise Unsupported("the local backend cannot limit CPUs: omit `cpus`, or use a container backend")
+        check_cpus(spec)
         if spec.user not in (None, "root"):
             raise Unsupported(
                 f"the local backend cannot run commands as user {spec.user!r}: omit `user`, or use a container backend"
             )
         self._tier = ""
         self._root = ""
+        self._pasta = ""
         self._python: PreparedPython | None = None
         self._supervisor: Supervisor | None = None
 
@@ -82,10 +82,13 @@ class LocalSandbox(RunnerSandbox):
 
     def _connect(self, deadline: float) -> ByteStream:
         self._tier = self._choose_tier()
-        if self.spec.mounts and self._tier != "namespace":
+        if self._tier == "namespace":
+            self._pasta = find_pasta(self.spec)
+        elif self.spec.mounts or self.spec.cpus:
+            what = f"mount {', '.join(self.spec.mounts)}" if self.spec.mounts else "limit CPUs"
             raise Unsupported(
-                f"the local backend cannot mount {', '.join(self.spec.mounts)} in tier {self._tier!r}: allow user "
-                "namespaces (`swe-gym doctor` shows how), or use a container backend"
+                f"the local backend cannot {what} in tier {self._tier!r}: allow user namespaces (`swe-gym doctor` "
+                "shows how), or use a container backend"
             )
         workspace = None
         if self.spec.workspace:
@@ -140,8 +143,10 @@ class LocalSandbox(RunnerSandbox):
             "mounts": dict(self.spec.mounts),
             "read_only": sorted(path for path in prefixes if not (path + "/").startswith("/usr/")),
             "disk_mb": self.spec.disk_mb,
+            **(group_config(self.spec) if self._tier == "namespace" else {}),
             "pids": self.spec.pids,
             "network": self.spec.network != "none",
+            "pasta": self._pasta,
         }
 
     def _disconnect(self) -> None:
@@ -192,13 +197,13 @@ def _own_package_in(shown: Mapping[str, str]) -> list[str]:
 
 
 @functools.cache
-def problem(tier: str) -> str:
+def problem(tier: str, network: Literal["none", "egress"] = "none") -> str:
     """Return why a tier does not work on this machine, or an empty text. It starts one sandbox to learn that.
 
     Raises:
         SandboxError: The start failed in a way that may work next time, which must not select a weaker tier.
     """
-    spec = SandboxSpec(options={"tier": tier}, start_timeout=60.0)
+    spec = SandboxSpec(network=network, options={"tier": tier}, start_timeout=60.0)
     try:
         with LocalSandbox(spec) as sandbox:
             result = sandbox.exec("true", timeout=10.0)

@@ -24,7 +24,7 @@ from ..container import ContainerSandbox
 from ..images import ImageStore, StoredImage, id_ranges
 from ..lent_python import archive
 from .forkserver import Supervisor, launch
-from .tiers import IMAGE, OVERLAY_GAPS, process_limits
+from .tiers import IMAGE, OVERLAY_GAPS, check_cpus, find_pasta, group_config, process_limits
 
 PROBE_SECONDS = 10.0
 OVERLAYS = {"kernel": "an overlay", "fuse": "fuse-overlayfs", "copy": "a copy"}
@@ -54,14 +54,14 @@ class ImageSandbox(ContainerSandbox):
     def __init__(self, spec: SandboxSpec) -> None:
         self.options = parse_options(ImageOptions, spec.options, self.name)
         super().__init__(spec, self.options.activate)
-        if spec.cpus is not None:
-            raise Unsupported("the local backend cannot limit CPUs: omit `cpus`, or use a container backend")
+        check_cpus(spec)
         if spec.user not in (None, "root", "0") and os.geteuid() and not id_ranges():
             raise Unsupported(
                 f"the local backend cannot run commands as user {spec.user!r}: omit `user`, or ask your administrator "
                 "for newuidmap (Debian: uidmap) and 65,536 users for you in /etc/subuid and /etc/subgid"
             )
         demand_isolation(spec, "namespace", self.name, "Use a container backend with a stronger runtime.")
+        find_pasta(spec)
         self._overlay = "kernel"
         self._image: StoredImage | None = None
         self._supervisor: Supervisor | None = None
@@ -169,8 +169,9 @@ def launch_config(
         "mounts": dict(spec.mounts),
         "read_only": [],
         "disk_mb": spec.disk_mb,
+        **group_config(spec),
         "pids": spec.pids,
-        "network": spec.network != "none",
+        "pasta": find_pasta(spec),
     }
 
 

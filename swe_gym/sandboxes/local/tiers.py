@@ -1,8 +1,12 @@
 """What each tier of the local backend isolates, and what it does not."""
 
 import dataclasses
+import functools
+import shutil
 from typing import Literal
 
+from ...errors import Unsupported
+from ...guests.local import groups
 from ...types import Capabilities
 from ..base import SandboxSpec
 
@@ -14,12 +18,14 @@ class Tier:
     Attributes:
         isolates: Sentence on what it isolates.
         gaps: Sentences on what it does not isolate.
+        uncapped: Sentences on what it does not cap unless the machine delegates a control group.
         closes_network: Whether `network="none"` is enforced.
     """
 
     isolates: str
     gaps: tuple[str, ...]
     closes_network: bool
+    uncapped: tuple[str, ...] = ()
 
     def capabilities(self, name: str, network: Literal["none", "egress"]) -> Capabilities:
         """Return the capabilities of a sandbox of this tier."""
@@ -27,17 +33,24 @@ class Tier:
             backend="local",
             isolation=name,
             network=network if self.closes_network else "open",
-            notes=self.gaps,
+            notes=self.notes(),
         )
+
+    def notes(self) -> tuple[str, ...]:
+        """Return the sentences on what it does not isolate or cap on this machine."""
+        return self.gaps if not self.uncapped or delegated_group()[0] else (*self.uncapped, *self.gaps)
 
 
 _SHARED_KERNEL = (
     "It shares the host's kernel, so a kernel exploit escapes it. Other limits of the kernel (open files, inotify "
     "watches) are shared with the host's user.",
-    "Memory is capped per process (memory_mb), not in total, and not shared memory. The sandbox's files are in memory, "
-    "up to disk_mb. CPU is not capped.",
-    'With network="egress", commands can reach servers on the host\'s loopback and, before Linux 6.12, its abstract '
-    "unix sockets.",
+    "The sandbox's files are in memory, up to disk_mb.",
+    'With network="egress", commands can reach what the host can: its network, a cloud\'s metadata service, and other '
+    "addresses of the host itself. They cannot reach its loopback, nor be reached.",
+)
+
+_NO_GROUP = (
+    "Memory is capped per process (memory_mb), not in total, and not shared memory. CPU is not capped.",
     "If the host's user is root, processes are capped only on Linux 6.14 and later, at up to 300 more than `pids`.",
 )
 
@@ -55,6 +68,7 @@ TIERS = {
             "(`mv`), but not renamed (`git mv`, os.rename).",
         ),
         closes_network=True,
+        uncapped=_NO_GROUP,
     ),
     "landlock": Tier(
         isolates=(
@@ -64,8 +78,8 @@ TIERS = {
         ),
         gaps=(
             "The workspace is in a temporary folder of the host, not at the task's workdir.",
-            "Loopback is closed with the network. Named unix sockets do not work, and commands cannot make terminals "
-            "(`script`, pexpect).",
+            'Loopback is closed with the network. With network="egress", the loopback is the host\'s.',
+            "Named unix sockets do not work, and commands cannot make terminals (`script`, pexpect).",
             "Commands can see the host's processes, and lower the limits of yours.",
             "System V IPC and POSIX message queues are closed: their contents would outlive the sandbox.",
             "Processes that a sandbox leaves running are found by parentage only. A command can kill its runner, which "
@@ -100,6 +114,7 @@ IMAGE = Tier(
         "os.rename). Without newuidmap and ranges of users in /etc/subuid, all files and commands belong to root.",
     ),
     closes_network=True,
+    uncapped=_NO_GROUP,
 )
 """Tier "namespace" with an image."""
 
@@ -115,6 +130,52 @@ OVERLAY_GAPS: dict[str, tuple[str, ...]] = {
     ),
 }
 """What sandboxes of images lack, by what makes their files."""
+
+
+def find_pasta(spec: SandboxSpec) -> str:
+    """Return the program that connects a sandbox of tier "namespace", or an empty text for one without network.
+
+    Raises:
+        Unsupported: It is not installed.
+    """
+    if spec.network == "none":
+        return ""
+    if found := shutil.which("pasta"):
+        return found
+    raise Unsupported(
+        f"the local backend needs pasta for network={spec.network!r}: install it (Debian and Ubuntu: apt-get install "
+        "passt), or use a container backend"
+    )
+
+
+@functools.cache
+def delegated_group() -> tuple[str, str]:
+    """Return the control group below which sandboxes have theirs, or an empty text and why there is none.
+
+    This process and others of the group move to a group below it.
+    """
+    return groups.delegated()
+
+
+def check_cpus(spec: SandboxSpec) -> None:
+    """Raise `Unsupported` if the spec limits CPUs and nothing here can."""
+    folder, why = delegated_group() if spec.cpus is not None else ("-", "")
+    if not folder or (spec.cpus is not None and "cpu" not in groups.controllers(folder)):
+        raise Unsupported(
+            f"the local backend cannot limit CPUs: {why or f'{folder} lacks the controller cpu'}. Omit `cpus`, use a "
+            "container backend, or run in a delegated control group: systemd-run --user --scope -p Delegate=yes COMMAND"
+        )
+
+
+def group_config(spec: SandboxSpec) -> dict[str, object]:
+    """Return what the launcher needs to limit a sandbox as a whole; its files count as memory."""
+    limits = {"pids.max": str(spec.pids)}
+    if spec.memory_mb:
+        total = (spec.memory_mb + spec.disk_mb) << 20
+        limits |= {"memory.max": str(total), "memory.swap.max": "0", "memory.oom.group": "1"}
+    if spec.cpus is not None:
+        limits["cpu.max"] = f"{max(1000, int(spec.cpus * 100_000))} 100000"
+    return {"group": delegated_group()[0], "group_limits": limits}
 
 
 def process_limits(spec: SandboxSpec, tier: str) -> dict[str, int]:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...errors import FileError
+from ...errors import FileError, Unsupported
 from ...types import FolderWorkspace
 from .case import Opener, case, eventually, new_marker, ok, processes_inside, python
 
@@ -45,10 +45,10 @@ def host_address() -> str:
     return "127.0.0.1"
 
 
-def check_unreachable(make: Opener, *attempts: tuple[str, str, Address]) -> None:
-    """Assert that a sandbox without network cannot connect to any (family, kind, address)."""
-    reached = json.loads(python(make(), CONNECT, json.dumps(attempts)))
-    assert not reached, f"the sandbox has no network but reached {reached}"
+def check_unreachable(make: Opener, *attempts: tuple[str, str, Address], network: str = "none") -> None:
+    """Assert that a sandbox cannot connect to any (family, kind, address)."""
+    reached = json.loads(python(make(network=network), CONNECT, json.dumps(attempts)))
+    assert not reached, f"the sandbox has network={network!r} but reached {reached}"
 
 
 @contextlib.contextmanager
@@ -193,6 +193,13 @@ def no_network_host_loopback(make: Opener) -> None:
     """Servers on this machine's loopback interface cannot be reached."""
     with host_server("127.0.0.1") as (_, port):
         check_unreachable(make, ("AF_INET", "SOCK_STREAM", ("127.0.0.1", port)))
+
+
+@case("isolation", "network")
+def egress_spares_host_loopback(make: Opener) -> None:
+    """With network="egress" too, servers on this machine's loopback cannot be reached; or there is no egress at all."""
+    with host_server("127.0.0.1") as (_, port), contextlib.suppress(Unsupported):
+        check_unreachable(make, ("AF_INET", "SOCK_STREAM", ("127.0.0.1", port)), network="egress")
 
 
 @case("isolation", "network")
