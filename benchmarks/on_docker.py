@@ -2,12 +2,15 @@
 
     python benchmarks/on_docker.py [IMAGE] [--what speed]
 
+episode Split a graded episode of a bundled task into its pieces, played one after the other: wall time, CPU time of
+        this process, and of the machine, on which nothing else must run; or of each of `--cgroups`, such as the
+        engine's and that of its containers.
 speed   Compare commands and starts with docker-py's `exec_run` and `docker run`, alternating on one engine.
 kill    Kill clients with SIGKILL at random moments, and count the containers that outlive them by `--seconds`.
 cycles  Open and close sandboxes on an engine that fails one request in ten. Nothing may be left, grow or be removed
         that swe_gym did not start. The failing proxy is a separate process, so all figures are the client's.
 
-IMAGE needs Python 3. `kill` and `cycles` exit with status 1 if something is left.
+IMAGE needs Python 3, and for `episode` also git. `kill` and `cycles` exit with status 1 if something is left.
 """
 
 import argparse
@@ -27,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import docker_episode
 from common import milliseconds, process_size, show, wait_until
 
 from swe_gym.cli.bench import alternate
@@ -292,10 +296,20 @@ def main() -> int:
     """Run one measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("image", nargs="?", default="python:3.12", metavar="IMAGE")
-    parser.add_argument("--what", default="speed", choices=["speed", "kill", "cycles", "proxy"], metavar="WHAT")
-    parser.add_argument("--times", type=int, help="clients to kill (default: 50), sandboxes to open (default: 1000)")
+    parser.add_argument(
+        "--what", default="speed", choices=["speed", "episode", "kill", "cycles", "proxy"], metavar="WHAT"
+    )
+    parser.add_argument(
+        "--times", type=int, help="episodes (default: 10), clients to kill (50), sandboxes to open (1000)"
+    )
+    parser.add_argument("--cgroups", type=Path, nargs="*", default=[], help="folders of cgroups whose CPU time to show")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long a container may outlive its client")
     arguments = parser.parse_args()
+    if arguments.what == "episode":
+        cpu = [f"CPU, {folder.name}" for folder in arguments.cgroups] or ["CPU, machine"]
+        rows = docker_episode.measure(arguments.image, arguments.times or 10, arguments.cgroups)
+        show(f"Docker, {arguments.image}: an episode", ("piece", "times", "wall", "CPU, client", *cpu), rows)
+        return 0
     if arguments.what == "kill":
         return int(kill(arguments.image, arguments.times or 50, arguments.seconds) > 0)
     if arguments.what == "cycles":

@@ -128,16 +128,24 @@ def remove_entry(entry: Path) -> None:
 def _locked(path: Path, deadline: float) -> Iterator[None]:
     """Hold the lock file. The kernel releases the lock if the process dies."""
     with path.open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError("another process is still building it") from None
-                time.sleep(_POLL)
+        lock(file.fileno(), deadline)
         try:
             yield
         finally:
             # Explicitly: a process that another thread forked meanwhile holds a copy of the descriptor.
             fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def lock(descriptor: int, deadline: float) -> None:
+    """Lock a file or folder for this descriptor and its copies.
+
+    Raises:
+        TimeoutError: Another process held it until the deadline.
+    """
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError("another process is still building it") from None
+            time.sleep(_POLL)

@@ -61,9 +61,9 @@ sys.stdout.write(venv)
 NOT_INHERITED = frozenset(("HOSTNAME", "LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "TERM", "_"))  # LC_CTYPE: Python sets it
 
 
-def start_command(program: str) -> list[str]:
-    """Return a container's first command, which runs a Python program with any Python of the image."""
-    return ["/bin/sh", "-c", START, program]
+def start_command(program: str, before: str = "") -> list[str]:
+    """Return a container's first command: shell lines, then a Python program, run by any Python of the image."""
+    return ["/bin/sh", "-c", before + START, program]
 
 
 def default_image(python: PythonEnv | None) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -16,9 +17,8 @@ import pytest
 from servers.registry import digest, layer
 from test_local_dies_with_us import below, table
 
-from swe_gym.cache import cache_folder
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
-from swe_gym.sandboxes.images import ImageStore, StoredImage
+from swe_gym.sandboxes.images import ImageStore, StoredImage, copies_folder
 from swe_gym.sandboxes.images.names import ImageName
 from swe_gym.sandboxes.images.sources import Blob, ImageSource
 from swe_gym.sandboxes.local import problem
@@ -118,5 +118,23 @@ def test_what_serves_a_sandbox_ends_with_a_killed_process(overlay: str, derived_
         client.kill()
     assert started
     eventually(lambda: not any((pid, start) in started for pid, (_, start) in table().items()), 60, "all have ended")
-    copies = cache_folder() / "image-copies"
+    copies = copies_folder()
     eventually(lambda: not copies.exists() or not os.listdir(copies), 60, "copies are removed")
+
+
+def test_pruning_removes_the_copy_of_a_sandbox_all_of_whose_processes_were_killed(derived_image: StoredImage) -> None:
+    found, why = choose_overlay("copy")
+    if not found:
+        pytest.skip(f"no overlay 'copy' on this machine: {why}")
+    command = [sys.executable, "-c", OPEN, derived_image.name, "copy"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"open\n"
+        started = {pid for pid, _ in below(client.pid)}
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped, none can notice the end of another
+            for pid in (client.pid, *started):
+                os.kill(pid, number)
+    eventually(lambda: started.isdisjoint(table()), 60, "all have ended")
+    assert os.listdir(copies_folder())
+    ImageStore().prune()
+    assert os.listdir(copies_folder()) == []

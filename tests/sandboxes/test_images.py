@@ -1,11 +1,11 @@
 """The store of images: names, registries and their faults, archives, and layers unpacked exactly."""
 
 import base64
+import fcntl
 import json
 import os
 import pwd
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -19,7 +19,7 @@ import pytest
 from servers.registry import Registry, digest, layer
 
 from swe_gym.errors import SandboxStartError, UsageError
-from swe_gym.sandboxes.images import ImageStore, StoredImage
+from swe_gym.sandboxes.images import ImageStore, StoredImage, copies_folder
 from swe_gym.sandboxes.images.names import MIRRORS, ImageName
 from swe_gym.sandboxes.images.ranges import range_of
 from swe_gym.sandboxes.images.sources import ArchiveSource, RegistrySource
@@ -380,27 +380,6 @@ def test_damaged_data_is_refused_and_nothing_is_kept(registry: Registry, broken:
     assert top(pull(name)).joinpath("x").read_bytes() == b"text"
 
 
-def test_a_killed_fetch_leaves_a_whole_store(registry: Registry, store: ImageStore) -> None:
-    name = registry.push("a:1", [layer((f"{number}", os.urandom(2000))) for number in range(8)])
-    code = (
-        "import sys, time; from swe_gym.sandboxes.images import ImageStore; print('on', flush=True); "
-        "ImageStore().pull(sys.argv[1], deadline=time.monotonic() + 60)"
-    )
-    for number in range(8):
-        registry.inject(f"*/blobs/{list(registry.blobs)[number]}", hang=True, times=None)
-        seen = len(registry.requests)
-        with subprocess.Popen([sys.executable, "-c", code, name], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            while len(registry.requests) == seen:
-                assert process.poll() is None
-            process.send_signal(signal.SIGKILL)
-        registry.mend()
-        assert store.find(name) is None
-    image = pull(name)
-    assert [os.listdir(folder) for folder in store.layers(image)] == [[f"{number}"] for number in range(8)]
-
-
 def test_processes_share_one_fetch(registry: Registry) -> None:
     name = registry.push("a:1", [layer((f"{number}", os.urandom(2000))) for number in range(4)])
     code = (
@@ -471,6 +450,34 @@ def test_pruning_spares_images_in_use_and_shared_layers(registry: Registry, stor
     assert store.prune(max_bytes=0) == [first.name]
     assert list(store.folder.iterdir()) == []
     assert [path.name for path in store.folder.with_name("images").iterdir()] == ["lock"]
+
+
+def test_pruning_removes_what_nobody_holds(registry: Registry, store: ImageStore) -> None:
+    image = pull(registry.push("a:1", [layer(("one", b""))]))
+    copies = copies_folder()
+    for name in ("left", "used"):
+        (copies / name / "locked").mkdir(parents=True)
+        (copies / name / "locked").chmod(0o500)
+    (store.folder.with_name("images") / ".name.json.1.partial").write_text("{")
+    held = os.open(copies / "used", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert store.prune() == []
+    assert os.listdir(copies) == ["used"]
+    os.close(held)
+    store.prune()
+    assert os.listdir(copies) == []
+    assert list(store.folder.with_name("images").glob("*.partial")) == []
+    assert store.find(image.name) == image
+
+
+def test_an_image_with_half_a_layer_is_fetched_again(registry: Registry, store: ImageStore) -> None:
+    image = pull(registry.push("a:1", [layer(("one", b"1"), ("two", b"2"))]))
+    (top(image) / "two").unlink()
+    (top(image).with_name("complete")).unlink()  # as if a killed process had only begun to repair the store
+    assert store.find(image.name) is None
+    with pytest.raises(SandboxStartError, match="was removed"), store.using(image):
+        pass
+    assert sorted(os.listdir(top(pull(image.name)))) == ["one", "two"]
 
 
 def test_pruning_spares_layers_of_an_image_that_is_being_fetched(registry: Registry, store: ImageStore) -> None:

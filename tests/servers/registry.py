@@ -6,9 +6,10 @@ import hashlib
 import io
 import json
 import tarfile
+import threading
 from typing import Any
 
-from swe_gym.testing.loopback import Answer, Exchange, LoopbackServer
+from swe_gym.testing.loopback import Answer, Drop, Exchange, LoopbackServer
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -36,11 +37,15 @@ class Registry(LoopbackServer):
 
     Attributes:
         login: Name and password that a token costs; None gives tokens to anyone, and an empty text asks for none.
+        quota: Bytes of manifests and blobs that it still sends before it falls silent; None is no limit.
+        silent: Set when it has fallen silent.
     """
 
     def __init__(self, login: tuple[str, str] | str | None = "") -> None:
         super().__init__()
         self.login = login
+        self.quota: int | None = None
+        self.silent = threading.Event()
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[str, tuple[str, bytes]] = {}
 
@@ -81,11 +86,25 @@ class Registry(LoopbackServer):
         name, kind, reference = asked.path.removeprefix("/v2/").rsplit("/", 2)
         if kind == "manifests" and f"{name}/{reference}" in self.manifests:
             media, data = self.manifests[f"{name}/{reference}"]
-            raise Answer(200, data, {"Content-Type": media})
+            self._give(exchange, data, media)
         if kind == "blobs" and reference in self.blobs:
-            start = int(asked.headers.get("range", "bytes=0-")[6:-1])
-            raise Answer(206 if start else 200, self.blobs[reference][start:])
+            self._give(exchange, self.blobs[reference])
         raise self.refuse(404, "not found")
+
+    def _give(self, exchange: Exchange, data: bytes, media: str = "application/octet-stream") -> None:
+        start = int(exchange.asked.headers.get("range", "bytes=0-")[6:-1])
+        data = data[start:]
+        with self._lock:
+            left = self.quota
+            self.quota = None if left is None else max(0, left - len(data))
+        if left is None or left >= len(data):
+            raise Answer(206 if start else 200, data, {"Content-Type": media})
+        with exchange.stream(media) as write:
+            if left:
+                write(data[:left])
+            self.silent.set()
+            self.closing.wait()
+            raise Drop
 
     def _give_token(self, given: str) -> None:
         if self.login and given != "Basic " + base64.b64encode(":".join(self.login).encode()).decode():

@@ -38,6 +38,9 @@ VM_RUNTIMES = ("runsc", "kata", "kata-runtime", "io.containerd.kata.v2")
 CPU_PERIOD = 100_000
 """CPU period in microseconds. Unlike "nano CPUs", a quota of it may exceed the number of cores."""
 
+WRITE_HOSTS = "printf '127.0.0.1\\tlocalhost\\n::1\\tlocalhost\\n' >/etc/hosts\n"
+"""Shell line that names the loopback addresses, as the engine does in containers whose network it manages."""
+
 REMOVE_SECONDS = 8.0
 REMOVE_AGAIN_SECONDS = 60.0
 REMOVE_PAUSE = 0.5
@@ -138,7 +141,7 @@ class DockerSandbox(ContainerSandbox):
             self._container = PREFIX + self.id + ("-lent" if self._lends else "")
             with engine_errors("create a container", base_url):
                 engine.timeout = self._call_seconds(deadline)
-                self._create(engine, image)
+                self._create(engine, image, found)
             if self._lends:
                 with engine_errors("copy Python into a container", base_url):
                     engine.timeout = self._call_seconds(deadline)
@@ -184,16 +187,25 @@ class DockerSandbox(ContainerSandbox):
         )
         return find_image(engine, image) or {}
 
-    def _create(self, engine: docker.APIClient, image: str) -> None:
+    def _create(self, engine: docker.APIClient, image: str, found: JsonObject) -> None:
         self._may_appear = True  # if the reply is lost, the engine may still be creating the container
         try:
-            self._request_container(engine, image)
+            self._request_container(engine, image, unmanaged=self._needs_no_manager(found))
             self._may_appear = False
         except docker.errors.APIError:
             self._may_appear = False
             raise
 
-    def _request_container(self, engine: docker.APIClient, image: str) -> None:
+    def _needs_no_manager(self, found: JsonObject) -> bool:
+        """Return whether the engine may leave the network alone: there is none, and root can write `/etc/hosts`.
+
+        The container gets a network namespace with a loopback device in any case. What the engine adds for a container
+        without network is a program that runs at the start, records on its disk, and `/etc/hosts`.
+        """
+        user = self.spec.user or (found.get("Config") or {}).get("User") or "root"
+        return self.spec.network == "none" and user.partition(":")[0] in ("root", "0")
+
+    def _request_container(self, engine: docker.APIClient, image: str, *, unmanaged: bool) -> None:
         spec, options = self.spec, self.options
         memory = (spec.memory_mb or options.memory_mb) << 20
         host = engine.create_host_config(
@@ -215,8 +227,9 @@ class DockerSandbox(ContainerSandbox):
         engine.create_container(
             image,
             name=self._container,
-            entrypoint=start_command(runner_source()),
+            entrypoint=start_command(runner_source(), WRITE_HOSTS if unmanaged else ""),
             command=[],
+            network_disabled=unmanaged,
             stdin_open=True,  # and not detached: docker-py then sets StdinOnce
             hostname="sandbox",
             user=spec.user,

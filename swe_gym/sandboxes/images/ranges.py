@@ -1,5 +1,6 @@
 """The ranges of users and groups that an ordinary user may map: those that rootless containers use."""
 
+import contextlib
 import functools
 import json
 import os
@@ -7,10 +8,12 @@ import pwd
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from ... import guests
-from ...cache import remove_entry
+from ...cache import lock, remove_entry
 
 FILES = {"newuidmap": "/etc/subuid", "newgidmap": "/etc/subgid"}
 """The setuid program that maps a range -> where the administrator grants it."""
@@ -18,7 +21,7 @@ FILES = {"newuidmap": "/etc/subuid", "newgidmap": "/etc/subgid"}
 USUAL = 65536
 """Users of an image, which a range must have."""
 
-PROBE_SECONDS = 10.0
+PROBE_SECONDS, HELD_SECONDS = 10.0, 60.0
 
 Ranges = tuple[tuple[str, int, int], ...]
 
@@ -66,8 +69,28 @@ def unpack_command(task: str, folder: Path, ranges: Ranges) -> list[str]:
     return [python, "-I", "-S", "-c", code, task, str(folder), json.dumps(ranges)]
 
 
+@contextlib.contextmanager
+def held(entry: Path, seconds: float = HELD_SECONDS) -> Iterator[int]:
+    """Hold a cache entry's folder. Yield the descriptor that holds it, for processes that write into the entry.
+
+    A process that unpacks outlives a killed parent for a moment, so it holds the folder too: others wait for its end.
+
+    Raises:
+        TimeoutError: Another process held it for so many seconds.
+    """
+    folder = os.open(entry, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        lock(folder, time.monotonic() + seconds)
+        yield folder
+    finally:
+        os.close(folder)
+
+
 def remove_layers(entry: Path) -> None:
     """Remove a cache entry with layers, whose files may belong to the users of a range."""
-    if (ranges := id_ranges()) and entry.exists():
-        subprocess.run(unpack_command("remove", entry, ranges), capture_output=True, check=False)
-    remove_entry(entry)
+    if not entry.exists():
+        return
+    with held(entry):
+        if ranges := id_ranges():
+            subprocess.run(unpack_command("remove", entry, ranges), capture_output=True, check=False)
+        remove_entry(entry)

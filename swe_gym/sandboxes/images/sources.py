@@ -197,18 +197,18 @@ class ArchiveSource(ImageSource):
 
 @contextlib.contextmanager
 def engine_source(image: str, folder: Path, base_url: str | None = None) -> Iterator[ArchiveSource]:
-    """Yield an image of a running Docker engine. `folder` holds its archive meanwhile."""
+    """Yield an image of a running Docker engine. Its archive is a file without a name on the disk of `folder`."""
     from ..docker.engine import connect, engine_errors  # needs an extra
 
     with (
         contextlib.closing(connect(base_url, 600.0)) as engine,
-        tempfile.NamedTemporaryFile(dir=folder, suffix=".tar") as file,
+        tempfile.TemporaryFile(dir=folder) as file,
     ):
         with engine_errors(f"save image {image!r}"):
             for chunk in engine.get_image(image, chunk_size=1 << 20):
                 file.write(chunk)
         file.flush()
-        with contextlib.closing(ArchiveSource(Path(file.name))) as source:
+        with contextlib.closing(ArchiveSource(Path(f"/proc/self/fd/{file.fileno()}"))) as source:
             yield source
 
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import IO, Self
 
 from ...atomic import write_text
-from ...cache import build_once, cache_folder
+from ...cache import build_once, cache_folder, find_entry
 from ...errors import SandboxStartError
 from ...types import Frozen, JsonObject
 from .names import ImageName
-from .ranges import id_ranges, remove_layers, unpack_command
+from .ranges import held, id_ranges, remove_layers, unpack_command
 from .sources import Blob, Digest, ImageSource, RegistrySource, decompressed, reading
 
 log = logging.getLogger(__name__)
@@ -90,6 +90,7 @@ class ImageStore:
         self.folder = cache_folder() / self._kind
         self._names = cache_folder() / "images"
         self._downloads = cache_folder() / "image-downloads"
+        self._copies = copies_folder()
 
     def find(self, name: str) -> StoredImage | None:
         """Return an image by its name, or None if the store lacks it or one of its layers.
@@ -101,7 +102,7 @@ class ImageStore:
             image = StoredImage.model_validate_json(self._file(ImageName.parse(name)).read_text())
         except (FileNotFoundError, ValueError):
             return None
-        return image if all(map(os.path.isdir, self.layers(image))) else None
+        return image if self._is_whole(image) else None
 
     def images(self) -> list[StoredImage]:
         """Return all images, sorted by name."""
@@ -172,7 +173,7 @@ class ImageStore:
         """
         with contextlib.ExitStack() as stack:
             with self._locked(fcntl.LOCK_SH):
-                if not all(map(os.path.isdir, self.layers(image))):
+                if not self._is_whole(image):
                     text = f"image {image.name!r} was removed while a sandbox started"
                     raise SandboxStartError(text, reason="setup", retryable=True)
                 path = self._names / f"{self._key(image.digest)}.use"
@@ -184,7 +185,7 @@ class ImageStore:
             yield self.layers(image)
 
     def prune(self, names: Sequence[str] = (), *, max_bytes: int | None = None) -> list[str]:
-        """Remove images that no sandbox uses, and then all layers that no image has.
+        """Remove images that no sandbox uses, then all layers that no image has, and what killed processes left.
 
         Args:
             names: Images to remove.
@@ -194,6 +195,7 @@ class ImageStore:
             The names of the removed images.
         """
         removed = [str(name) for name in map(ImageName.parse, names) if self._remove(name)]
+        self._remove_copies()
         files = sorted(self._names.glob("*.json"), key=lambda file: file.stat().st_mtime)
         while self._remove_unused_layers() and max_bytes is not None and files and self.disk_usage() > max_bytes:
             name = StoredImage.model_validate_json(files.pop(0).read_text()).name
@@ -238,15 +240,28 @@ class ImageStore:
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 trash = Path(tempfile.mkdtemp(prefix="removed-", dir=self.folder))
                 for entry in unused:
-                    entry.rename(trash / entry.name)
+                    with contextlib.suppress(TimeoutError, FileNotFoundError), held(entry, 1.0):
+                        entry.rename(trash / entry.name)  # unless another process still removes it
                 locks = (*self.folder.glob("*.lock"), *set(self._names.glob("*.use")).difference(in_use))
-                for leftover in (*self._downloads.glob("*"), *locks):
+                for leftover in (*self._downloads.glob("*"), *self._names.glob("*.partial"), *locks):
                     leftover.unlink()
         except BlockingIOError:
             log.warning("images are being fetched; layers without an image stay until the next prune")
             return False
         remove_layers(trash)
         return True
+
+    def _remove_copies(self) -> None:
+        """Remove the copies of sandboxes all of whose processes were killed; others hold theirs."""
+        if not self._copies.is_dir():
+            return
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        trash = Path(tempfile.mkdtemp(prefix="removed-", dir=self.folder))
+        with held(self._copies):  # a sandbox makes its folder and takes hold of it in one step
+            for copy in self._copies.iterdir():
+                with contextlib.suppress(TimeoutError), held(copy, 0.0):
+                    copy.rename(trash / copy.name)
+        remove_layers(trash)
 
     @contextlib.contextmanager
     def _locked(self, how: int) -> Iterator[None]:
@@ -268,6 +283,9 @@ class ImageStore:
 
         build_once(self._kind, self._key(blob.diff_id), build, deadline=deadline, remove=remove_layers)
 
+    def _is_whole(self, image: StoredImage) -> bool:
+        return all(find_entry(self._kind, self._key(diff_id)) for diff_id in image.layers)
+
     def _file(self, name: ImageName) -> Path:
         key = hashlib.sha256(str(name).encode()).hexdigest()[:32]
         return self._names / f"{key}.json"
@@ -278,6 +296,11 @@ class ImageStore:
     @staticmethod
     def _key(diff_id: str) -> str:
         return diff_id.removeprefix("sha256:")
+
+
+def copies_folder() -> Path:
+    """Return the folder with the copies of images for sandboxes that cannot mount them."""
+    return cache_folder() / "image-copies"
 
 
 def unpack(stream: IO[bytes], diff_id: str, folder: Path, deadline: float) -> None:
@@ -309,13 +332,15 @@ def _damaged(diff_id: str, why: object) -> SandboxStartError:
 @contextlib.contextmanager
 def _unpacker(folder: Path, deadline: float) -> Iterator[IO[bytes]]:
     """Yield the standard input of a process that unpacks a tar stream into a folder; wait for its end."""
-    process = subprocess.Popen(
-        unpack_command("unpack", folder, id_ranges()),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    with held(folder.parent) as holder:
+        process = subprocess.Popen(
+            unpack_command("unpack", folder, id_ranges()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=[holder],
+        )
     assert process.stdin is not None
     clock = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
     clock.start()

@@ -8,7 +8,6 @@ import shutil
 import stat
 import sys
 import tarfile
-import tempfile
 import time
 import warnings
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from ...types import Capabilities, Frozen
 from ..base import SandboxSpec, demand_isolation, parse_options
 from ..channel import ByteStream
 from ..container import ContainerSandbox
-from ..images import ImageStore, StoredImage, id_ranges
+from ..images import ImageStore, StoredImage, copies_folder, id_ranges
 from ..lent_python import archive
 from .forkserver import Supervisor, launch
 from .tiers import IMAGE, OVERLAY_GAPS, check_cpus, find_pasta, group_config, process_limits
@@ -150,7 +149,7 @@ def launch_config(
     spec: SandboxSpec, layers: Sequence[Path], user: str = "root", overlay: str = "kernel"
 ) -> dict[str, object]:
     """Return what the launcher of local sandboxes needs; `layers` are an image's, lowest first."""
-    copies = cache_folder() / "image-copies"
+    copies = copies_folder()
     if overlay == "copy":
         copies.mkdir(parents=True, exist_ok=True)
     return {
@@ -199,15 +198,16 @@ def overlay_problem(kind: str, folder: Path) -> str:
     """Return why an overlay over layers in a folder does not work, or an empty text. It starts a sandbox."""
     if kind == "fuse" and not shutil.which("fuse-overlayfs"):
         return "not installed (Debian: apt-get install fuse-overlayfs)"
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as layer:
-        config = launch_config(SandboxSpec(), [Path(layer)], overlay=kind)
-        try:
-            stream, supervisor = launch(config, time.monotonic() + PROBE_SECONDS)
-        except SandboxStartError as error:
-            if error.retryable:
-                raise
-            return (error.detail or str(error)).splitlines()[-1]
-        stream.close()
-        supervisor.end()
+    layer = folder / "image-probe"  # empty
+    layer.mkdir(parents=True, exist_ok=True)
+    try:
+        stream, supervisor = launch(
+            launch_config(SandboxSpec(), [layer], overlay=kind), time.monotonic() + PROBE_SECONDS
+        )
+    except SandboxStartError as error:
+        if error.retryable:
+            raise
+        return (error.detail or str(error)).splitlines()[-1]
+    stream.close()
+    supervisor.end()
     return ""
