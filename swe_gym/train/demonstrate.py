@@ -53,9 +53,12 @@ def agent_demonstrations(
     """Let the agent play what a policy would do, and return the episodes that resolved their task, with their tokens.
 
     Raises:
-        UsageError: None did, or the policy uses tools that the agent lacks.
+        UsageError: None did, or the agent lacks a tool that the policy uses.
     """
-    agent, env = make_agent(config.agent, config.agent_options), make_env(config, config.train)
+    agent = make_agent(config.agent, config.agent_options)
+    if not agent.shell[0]:
+        raise UsageError(f"the agent {config.agent!r} has no shell tool, which demonstrations need: use another agent")
+    env = make_env(config, config.train)
     swe_env, factory = env.unwrapped, make_policies(policy)
     assert isinstance(swe_env, SweEnv)
     played = []
@@ -85,7 +88,7 @@ def _texts(env: SweEnv, policy: Policy, task_id: str, agent: Agent, style: str) 
     tool, argument = agent.shell
     policy.reset({"task_id": task_id})
     for command in (*_commands(env, policy), *filter(None, [agent.ending])):
-        yield render_call(ToolCall(name=tool, arguments={argument: command}), style)
+        yield render_call(ToolCall(name=tool, arguments={argument: command, **agent.required}), style)
 
 
 def _commands(env: SweEnv, policy: Policy) -> Iterator[str]:
