@@ -18,7 +18,7 @@ from .diff import file_diff
 
 EXCLUDED = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", "*.pyo", ".pytest_cache", ".mypy_cache", ".ruff_cache"),
-    *(".hypothesis", ".coverage", ".coverage.*", ".tox", ".nox", ".venv", "node_modules"),
+    *(".hypothesis", ".coverage", ".coverage.*", ".tox", ".nox", ".venv", "node_modules", ".aider.tags.cache.*"),
 )
 """Names of files and folders that are never part of the work: history, caches, environments."""
 

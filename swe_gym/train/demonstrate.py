@@ -41,8 +41,14 @@ class Script:
 def demonstrating_agent(
     config: EnvConfig, generation: GenerationConfig, template: ChatTemplate, end: int
 ) -> Callable[[SweEnv, Policy, str], AgentPlayer]:
-    """Return what makes a player of an environment, a policy and a task id: the agent does what the policy would do."""
+    """Return what makes a player of an environment, a policy and a task id: the agent does what the policy would do.
+
+    Raises:
+        UsageError: The agent has no shell.
+    """
     agent = make_agent(config.agent, config.agent_options)
+    if not agent.shell[0]:
+        raise UsageError(f"the agent {config.agent!r} has no shell tool, which demonstrations need: use another agent")
 
     def player(env: SweEnv, policy: Policy, task_id: str) -> AgentPlayer:
         script = Script(_texts(env, policy, task_id, agent, STYLES[style_of(template.source)]), template, end)
@@ -57,7 +63,7 @@ def _texts(env: SweEnv, policy: Policy, task_id: str, agent: Agent, style: str) 
     tool, argument = agent.shell
     policy.reset({"task_id": task_id})
     for command in (*_commands(env, policy), *filter(None, [agent.ending])):
-        yield render_call(ToolCall(name=tool, arguments={argument: command}), style)
+        yield render_call(ToolCall(name=tool, arguments={argument: command, **agent.required}), style)
 
 
 def _commands(env: SweEnv, policy: Policy) -> Iterator[str]:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from swe_gym.gateway.agents import AGENTS
 from swe_gym.rollout.policies.gold import _chunks
 from swe_gym.tasks import load_source
 from swe_gym.testing.openai_server import Reply
@@ -12,13 +13,13 @@ TASK = "larder-overwrite-evicts"
 TINY = {"command": "python3 {kit}/tiny_agent.py {issue}", "folder": str(Path(__file__).parent)}
 """Options of the agent `command` that run the agent in `tiny_agent.py`."""
 
-SHELLS = {"bash": "command", "Bash": "command", "exec_command": "cmd"}
-"""Tool of an agent -> the argument that holds the command."""
+SHELLS = {kind.shell[0]: kind for kind in map(AGENTS.load, AGENTS)}
+"""Tool for shell commands -> an agent that has it."""
 
 
-def gold() -> list[str]:
+def gold(task: str = TASK) -> list[str]:
     """Return commands that apply the gold patch."""
-    diff = load_source("toy").get(TASK).oracle.gold_patch
+    diff = load_source("toy").get(task).oracle.gold_patch
     write = [f"cat >> .gold <<'END_OF_PATCH'\n{chunk}END_OF_PATCH" for chunk in _chunks(diff)]
     return [*write, "GIT_DIR=/nonexistent git apply .gold && rm .gold"]
 
@@ -32,6 +33,7 @@ def saying(*commands: str) -> Any:
         number = sum(message["role"] == "assistant" for message in request["messages"])
         if not shell or number >= len(commands):
             return Reply("Done.")
-        return Reply("Next.", tool_calls=[(shell, json.dumps({SHELLS[shell]: commands[number]}))])
+        arguments = {SHELLS[shell].shell[1]: commands[number], **SHELLS[shell].required}
+        return Reply("Next.", tool_calls=[(shell, json.dumps(arguments))])
 
     return say

@@ -17,6 +17,7 @@ from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import PolicyError, SandboxStartError, UsageError
 from swe_gym.gateway.agents import AGENTS, make_agent
 from swe_gym.gateway.agents.base import Assignment
+from swe_gym.gateway.agents.command import Command
 from swe_gym.gateway.kits import Kit, build_kit, find_kit
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.episode import play
@@ -24,6 +25,7 @@ from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies import make_players, make_policies
 from swe_gym.rollout.replay import replay
 from swe_gym.rollout.tokens import ChatTemplate
+from swe_gym.tasks import load_source
 from swe_gym.testing.loopback import Answer
 from swe_gym.testing.openai_server import OpenAIServer, Reply
 from swe_gym.train.collect import Collector, Slot
@@ -168,17 +170,26 @@ def test_training_learns_from_what_the_agent_sampled() -> None:
         replay(found)
 
 
+class Careful(Command):
+    """An agent whose shell requires another argument."""
+
+    required = {"risk": "low"}
+
+
 def test_an_agent_demonstrates_what_a_policy_would_do() -> None:
-    env = EnvConfig(id="SWE/Toy-v0", agent="command", agent_options=TINY)
+    env = EnvConfig(id="SWE/Toy-v0", agent="test_agents:Careful", agent_options=TINY)
     generation, template = GenerationConfig(max_context=200_000), ChatTemplate(ByteTokenizer())
     player = demonstrating_agent(env, generation, template, ByteTokenizer.end)
     with contextlib.closing(SweEnv("toy")) as toy:
         found = play(toy, player(toy, make_policies("gold")(toy), TASK), options={"task_id": TASK})
     assert (found.reward, [turn.tool for turn in found.turns]) == (1.0, ["bash", "bash", ""])
     (segment,) = found.segments
-    assert "GIT_DIR=/nonexistent git apply" in template.decode(
-        [token for token, mask in zip(segment.token_ids, segment.loss_mask, strict=True) if mask]
-    )
+    said = template.decode([token for token, mask in zip(segment.token_ids, segment.loss_mask, strict=True) if mask])
+    assert "GIT_DIR=/nonexistent git apply" in said
+    assert said.count('"risk": "low"') == 2
+    without_shell = EnvConfig(id="SWE/Toy-v0", agent="aider")
+    with pytest.raises(UsageError, match="no shell tool"):
+        agent_demonstrations(without_shell, generation, "gold", template, ByteTokenizer.end, [TASK])
 
 
 @pytest.fixture
@@ -199,12 +210,21 @@ def lend_kit() -> Callable[[str], None]:
     return lend
 
 
-@pytest.mark.parametrize("agent", ["mini", "claude-code"])
+@pytest.mark.parametrize("agent", ["mini", "claude-code", "openhands"])
 def test_unmodified_agents_solve_a_task_without_network(agent: str, lend_kit: Callable[[str], None]) -> None:
     lend_kit(agent)
     found = episode(saying(*gold(), *filter(None, [make_agent(agent).ending])), agent, {})
     assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
     assert [turn.info.get("segment", "") for turn in found.turns] == [""] * len(found.turns)  # one conversation
+
+
+def test_aider_edits_what_its_model_writes_and_leaves_no_files(lend_kit: Callable[[str], None]) -> None:
+    lend_kit("aider")
+    diff = load_source("toy").get(TASK).oracle.gold_patch
+    edit = Reply(f"```diff\n{diff}```")
+    found = episode(lambda _: edit, "aider", {"arguments": ["--edit-format", "udiff"]})
+    assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
+    assert ".aider" not in found.patch
 
 
 # --- options and kits -------------------------------------------------------------------------------------------
@@ -231,6 +251,12 @@ def test_a_command_gets_the_issue_as_one_argument() -> None:
     )
     assert launch.argv == ["run", "two words; {model}", "--file", "/home/issue.md", "{a}", "xm"]
     assert launch.files == {"/home/issue.md": "two words; {model}"}
+
+
+def test_an_issue_is_never_a_command_to_aider() -> None:
+    for issue in ("!rm -rf .", "/exit"):
+        launch = make_agent("aider").launch(Assignment(issue, "m", "http://127.0.0.1:9", "/kit", "/home"))
+        assert launch.files["/home/issue.md"] == f"\n{issue}"
 
 
 @pytest.mark.parametrize(

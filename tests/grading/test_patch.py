@@ -171,7 +171,9 @@ def test_work_is_taken_and_put_into_a_fresh_workspace(sandbox_factory: OpenSandb
 
 def test_an_untouched_workspace_gives_an_empty_patch(sandbox_factory: OpenSandbox) -> None:
     patch = take(
-        sandbox_factory, "touch kept.txt; mkdir -p .git __pycache__ empty; touch .git/x __pycache__/a.pyc b.pyc"
+        sandbox_factory,
+        "touch kept.txt; mkdir -p .git __pycache__ empty .aider.tags.cache.v4; touch .git/x __pycache__/a.pyc b.pyc; "
+        "touch .aider.tags.cache.v4/cache.db",
     )
     assert patch == Patch()
     assert patch.diff() == ""

@@ -16,6 +16,8 @@ AGENTS = Registry[type[Agent]](
         "claude-code": "swe_gym.gateway.agents.claude_code:ClaudeCode",
         "codex": "swe_gym.gateway.agents.codex:Codex",
         "opencode": "swe_gym.gateway.agents.opencode:OpenCode",
+        "openhands": "swe_gym.gateway.agents.openhands:OpenHands",
+        "aider": "swe_gym.gateway.agents.aider:Aider",
         "command": "swe_gym.gateway.agents.command:Command",
     },
     group="swe_gym.agents",

@@ -63,7 +63,10 @@ class Agent(Frozen, abc.ABC):
     """API that the agent speaks: OpenAI chat completions, OpenAI responses, or Anthropic messages."""
 
     shell: ClassVar[tuple[str, str]] = ("bash", "command")
-    """Name of its tool for shell commands, and the argument with the command."""
+    """Name of its tool for shell commands, and the argument with the command; empty if it has none."""
+
+    required: ClassVar[dict[str, str]] = {}
+    """Further arguments that the shell tool requires."""
 
     ending: ClassVar[str] = ""
     """Command that ends it; empty if an answer without a call does."""
