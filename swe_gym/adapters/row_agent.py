@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-import gymnasium
 from pydantic import Field, ValidationError
 
+from ..envs.registration import make_env
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, UsageError, wrong_fields
 from ..rollout.policy import Policy
@@ -55,7 +55,7 @@ class RowAgent(Frozen):
             UsageError: An argument is invalid, or the row names no task source.
         """
         if self.env_id:
-            return gymnasium.make(self.env_id, disable_env_checker=True, **self.env_args)
+            return make_env(self.env_id, **self.env_args)
         if "source" not in row:
             raise UsageError("the row names no task source: write it with `swe-gym tasks export`, or set env_id")
         return SweEnv(row["source"], json.loads(row.get("source_options") or "{}"), **self.env_args)

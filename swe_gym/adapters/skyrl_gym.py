@@ -14,8 +14,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium
-
+from ..envs.registration import make_env
 from ..errors import MissingDependency
 from ..rollout.tokens import short_prompt
 from ..spaces import Info
@@ -68,7 +67,7 @@ class SweTextEnv(BaseTextEnv):
         super().__init__()
         extras = extras or {}
         limits = {"max_turns": extras["max_turns"]} if "max_turns" in extras else {}
-        self._env = make_env(env_id, {**limits, **(options or {}), **(env_config or {})})
+        self._env: Any = make_env(env_id, **{**limits, **(options or {}), **(env_config or {})})
         self._task_id = find_task_id(extras)
         if self._task_id not in (source := self._env.unwrapped.source).ids():
             source.get(self._task_id)
@@ -132,8 +131,3 @@ class SweTextEnv(BaseTextEnv):
 def metrics(info: Info) -> dict[str, float]:
     """Return what SkyRL averages over episodes."""
     return {"resolved": float(info["resolved"]), "infra_failed": float(info["outcome"] == "infra_failed")}
-
-
-def make_env(env_id: str, options: Mapping[str, Any]) -> Any:
-    """Make an environment."""
-    return gymnasium.make(env_id, disable_env_checker=True, **options)

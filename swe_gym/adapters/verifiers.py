@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium
 
+from ..envs.registration import make_env
 from ..envs.swe_env import SweEnv
 from ..errors import MissingDependency, PolicyError, UsageError
 from ..rollout.policies import make_policies
@@ -54,7 +55,7 @@ class SweData(vf.TaskData):
 
     def make_env(self) -> gymnasium.Env[str, str]:
         """Make the environment."""
-        return gymnasium.make(self.env_id, disable_env_checker=True, **self.options)
+        return make_env(self.env_id, **self.options)
 
 
 class SweTask(vf.Task[SweData, vf.State, vf.TaskConfig]):

@@ -23,7 +23,8 @@ from ..sandboxes.images import ImageStore
 from ..sandboxes.local import problem
 from ..sandboxes.local.image import OVERLAYS, choose_overlay
 from ..sandboxes.local.tiers import TIERS
-from .common import AsJson, BackendOptions, open_console, parse_pairs, print_json
+from ..toml import parse_pairs
+from .common import AsJson, BackendOptions, open_console, print_json
 
 EXTRAS = {
     "parquet": ("pyarrow", "task files in parquet"),

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from ..envs.checks import check_sandbox
 from ..errors import MissingDependency, SweGymError, UsageError
 from ..tables import scan_table
+from ..toml import parse_pairs
 from ..types import JsonObject
-from .common import parse_pairs
 from .doctor import Finding
 
 AGS_QUOTA = 10

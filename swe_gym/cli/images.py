@@ -153,7 +153,6 @@ def build(
 
     names = matching(tasks, match)
     problems = for_each(names, one, jobs, threading.Event(), console.print)
-    output.parent.mkdir(parents=True, exist_ok=True)
     write_tasks([built[name] for name in names if name in built], output)
     console.print(f"{len(built)} tasks written to {output}; {problems} failed")
     if problems:

@@ -18,7 +18,7 @@ from ..rollout.plan import Plan
 from ..rollout.progress import Progress
 from ..tasks import TaskSource
 from ..tasks.file import is_place_of_tasks
-from ..toml import check_names, override, read_toml
+from ..toml import check_names, override, parse_pairs, read_toml
 from ..tools import TOOLSETS
 from ..types import Frozen, JsonObject
 from .common import (
@@ -30,7 +30,6 @@ from .common import (
     TaskFilter,
     executor_options,
     open_console,
-    parse_pairs,
     part_of,
     source_of,
     split_slice,

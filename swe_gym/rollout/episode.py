@@ -9,7 +9,7 @@ import gymnasium
 from ..envs.tool_env import ToolEnv
 from ..errors import PolicyError, UsageError
 from ..logs import log_as
-from ..trajectories.trajectory import Trajectory, Turn, Usage, why_ended
+from ..trajectories.trajectory import Trajectory, Turn, Usage
 from ..wrappers.record_trajectory import RecordTrajectory
 from .budget import Budget
 from .policy import Episode, Phase, Player, Policy, PolicyReport, ReportingPolicy
@@ -80,14 +80,12 @@ class LiveEpisode:
         self._budget = budget
         self._on_start = on_start
         self._on_turn = on_turn
-        self._turns: list[Turn] = []
+        self._used: list[dict[str, Any]] = []  # by the policy, for each turn
         self._report = PolicyReport()
         self._usage = Usage()
         self._policy_seconds = 0.0
         self._last_seconds = 0.0
         self._started = time.monotonic()
-        self._result: dict[str, Any] = {}  # set if this loop ended the episode
-        self._end_reward = 0.0
 
     def play(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Trajectory:
         """Run the episode to its end. Raises the same errors as `play`."""
@@ -139,21 +137,12 @@ class LiveEpisode:
     def _end(self, limit: str) -> None:
         """End the episode and grade the work. The last turn, if any, gets the reward."""
         self.phase = "step"
-        _, self._end_reward, terminated, truncated, info = self._tool_env.end(limit)
-        self._result = {"terminated": terminated, "truncated": truncated, "info": info}
-        if self._turns and len(self._turns) == len(self._recorder.turns):
-            self._turns[-1] = self._ended(self._turns[-1])
-
-    def _ended(self, turn: Turn) -> Turn:
-        """Return the turn with the result of the end. Wrappers may have rewarded the turn already."""
-        return turn.model_copy(update={**self._result, "reward": turn.reward + self._end_reward})
+        self._recorder.end(limit)
 
     def _add_turn(self) -> None:
-        used = {"policy_seconds": self._last_seconds, "usage": self._report.usage}
-        turn = self._ended(self._recorder.turns[-1].model_copy(update=used))
-        self._turns.append(turn)
+        self._used.append({"policy_seconds": self._last_seconds, "usage": self._report.usage})
         if self._on_turn is not None:
-            self._on_turn(turn)
+            self._on_turn(self._recorder.turns[-1].model_copy(update=self._used[-1]))
 
     @property
     def trajectory(self) -> Trajectory:
@@ -163,20 +152,14 @@ class LiveEpisode:
             UsageError: The environment has not been reset.
         """
         record = self._recorder.trajectory
-        info = self._result.get("info", record.info)
+        turns = zip(record.turns, self._used, strict=False)  # another thread may be adding one
         seconds = {"policy": self._policy_seconds, "total": time.monotonic() - self._started}
         return record.model_copy(
             update={
                 "policy": self._report.policy,
-                "turns": tuple(self._turns),
+                "turns": tuple(turn.model_copy(update=used) for turn, used in turns),
                 "segments": self._report.segments,
                 "messages": self._report.messages,
-                "outcome": info["outcome"],
-                "reason": why_ended(info),
-                "reward_valid": info["reward_valid"],
-                "resolved": info["resolved"],
-                "reward": record.reward + self._end_reward,
-                "info": info,
                 "usage": self._usage,
                 "seconds": {**record.seconds, **seconds},
             }

@@ -39,6 +39,7 @@ from swe_gym.errors import SandboxClosed, SweGymError, UsageError
 from swe_gym.rollout.tokens import short_prompt
 from swe_gym.tasks.micro import expert_calls
 from swe_gym.testing.loopback import Answer, Exchange, LoopbackServer
+from swe_gym.wrappers import RecordTrajectory, ShapeReward
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL and its dependencies emit warnings
 
@@ -268,6 +269,16 @@ def test_two_steps_with_environment_factory(make_lm: Any, tokenizer: Any, tmp_pa
     assert_rewards(lines, [rewards[:8], rewards[8:]])
     assert sum(line["tools/call_frequency"] for line in lines) > 0
     envs.assert_closed()
+
+
+def test_wrappers_of_the_environment_see_an_unfinished_episode_end(tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    made = environment_class(lambda: ShapeReward(RecordTrajectory(Envs(max_turns=9)(), str(file)), scale=3.0))()
+    made.reset(task_id=TASK)
+    made.bash(**json.loads(GOLD)["arguments"])
+    assert made.get_reward() == 3.0
+    (line,) = file.read_text().splitlines()
+    assert (json.loads(line)["reward"], json.loads(line)["reason"]) == (1.0, "no_call")
 
 
 def test_tools_are_typed_methods() -> None:
