@@ -9,7 +9,7 @@ The environments are those that are registered with SkyRL-gym: see `swe_gym.adap
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -20,6 +20,7 @@ from ..envs.registration import make_env
 from ..errors import PolicyError, UsageError
 from ..rollout.policy import Policy
 from ..rollout.tokens import ChatTemplate, Completion, TokenPolicy
+from ..types import JsonMapping
 from .aio import AwaitedGenerator, play
 from .episodes import Episode, Slot
 from .row_agent import find_task_id
@@ -104,9 +105,7 @@ class SweGenerator(GeneratorInterface):
             "is_last_step": None,
         }
 
-    async def _play(
-        self, env_class: str, extras: Mapping[str, Any], params: Mapping[str, Any], room: asyncio.Semaphore
-    ) -> Episode:
+    async def _play(self, env_class: str, extras: JsonMapping, params: JsonMapping, room: asyncio.Semaphore) -> Episode:
         registered = skyrl_gym.spec(env_class).kwargs
         options = {"max_turns": self._cfg.max_turns, **registered.get("options", {})}
         session = uuid.uuid4().hex

@@ -11,13 +11,14 @@ A row of a dataset names its task: `task_id`, or `extra_info["task_id"]` as `swe
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..envs.registration import make_env
 from ..errors import MissingDependency
 from ..rollout.tokens import short_prompt
 from ..spaces import Info
+from ..types import JsonMapping
 from .row_agent import find_task_id
 
 try:
@@ -58,11 +59,11 @@ class SweTextEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: JsonMapping | None = None,
+        extras: JsonMapping | None = None,
         *,
         env_id: str = ENV_ID,
-        options: Mapping[str, Any] | None = None,
+        options: JsonMapping | None = None,
     ) -> None:
         super().__init__()
         extras = extras or {}

@@ -20,6 +20,7 @@ from ..envs.registration import make_env
 from ..envs.swe_env import SweEnv
 from ..errors import MissingDependency, PolicyError, UsageError
 from ..rollout.policies import make_policies
+from ..types import JsonObject
 from .aio import in_thread
 from .episodes import EpisodeBatch, Slot
 
@@ -51,7 +52,7 @@ class SweData(vf.TaskData):
     """Data of a task: nothing of its oracle."""
 
     env_id: str
-    options: dict[str, Any]
+    options: JsonObject
 
     def make_env(self) -> gymnasium.Env[str, str]:
         """Make the environment."""

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -24,6 +24,7 @@ from ..sandboxes.local import problem
 from ..sandboxes.local.image import OVERLAYS, choose_overlay
 from ..sandboxes.local.tiers import TIERS
 from ..toml import parse_pairs
+from ..types import JsonObject
 from .common import AsJson, BackendOptions, open_console, print_json
 
 EXTRAS = {
@@ -117,7 +118,7 @@ def _training(file: Path | None, changes: list[str] | None, quota: int | None) -
     return examine(file, changes or (), quota)
 
 
-def _cluster(options: dict[str, Any]) -> Iterator[Finding]:
+def _cluster(options: JsonObject) -> Iterator[Finding]:
     """Check the cluster that the options select."""
     try:
         from ..sandboxes.kubernetes.doctor import examine  # an extra, and slow to import

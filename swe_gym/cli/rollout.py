@@ -1,6 +1,5 @@
 """`swe-gym rollout`: run a policy on many tasks; stop and resume."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +19,7 @@ from ..tasks import TaskSource
 from ..tasks.file import is_place_of_tasks
 from ..toml import check_names, override, parse_pairs, read_toml
 from ..tools import TOOLSETS
-from ..types import Frozen, JsonObject
+from ..types import Frozen, JsonMapping, JsonObject
 from .common import (
     BACKEND_HELP,
     ExecutorName,
@@ -231,7 +230,7 @@ def rollout(
     end(console, interrupted, left=latest is not None and latest.done < latest.total)
 
 
-def nested(given: Mapping[str, Any]) -> JsonObject:
+def nested(given: JsonMapping) -> JsonObject:
     """Return the options that `rollout` and `eval` share as a nested configuration.
 
     Args:
