@@ -102,7 +102,7 @@ def _parsed(text: bytes) -> Any:
 
 
 def write_table(rows: Iterable[JsonObject], path: str | os.PathLike[str], *, schema: Any = None) -> int:
-    """Write rows of JSON data to a file, one at a time. An existing file is replaced atomically.
+    """Write rows of JSON data to a file, one at a time. An existing file is replaced atomically; folders are made.
 
     Args:
         rows: The rows.
@@ -120,6 +120,9 @@ def write_table(rows: Iterable[JsonObject], path: str | os.PathLike[str], *, sch
     writers: dict[str, Callable[..., int]] = {".parquet": _write_parquet, ".jsonl": _write_lines, ".json": _write_list}
     if file.suffix not in writers:
         raise UsageError(f"{file}: the file name must end in {', '.join(SUFFIXES)}")
+    if file.suffix == ".parquet":
+        load_arrow()  # may raise, before a folder is made
+    file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as partial:
         return writers[file.suffix](rows, partial, schema)
 

@@ -1,5 +1,6 @@
-"""Configurations: a TOML file, overrides such as `run.retries=0`, and clear errors for unknown fields."""
+"""Configurations: a TOML file, settings such as `run.retries=0`, and clear errors for unknown fields."""
 
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -43,11 +44,7 @@ def override(values: JsonObject, overrides: Iterable[str], example: str) -> Text
         *sections, field = name.strip().split(".")
         if not equals or not all(part.isidentifier() for part in (*sections, field)):
             raise UsageError(f"invalid override {text!r}: write section.field=value, for example {example}")
-        section = values
-        for part in sections:
-            section = section.setdefault(part, {})
-            if not isinstance(section, dict):
-                raise UsageError(f"invalid override {text!r}: {part!r} is a field, not a section")
+        section = _section(values, sections, f"invalid override {text!r}")
         try:
             section[field] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
@@ -77,6 +74,35 @@ def keep_texts(values: JsonObject, texts: Texts, model: type[BaseModel], within:
                 for name in own[:-1]:
                     section = section[name]
                 section[own[-1]] = text
+
+
+def parse_pairs(option: str, pairs: Iterable[str] | None) -> JsonObject:
+    """Parse `["memory_mb=512", "options.pull=never"]`. A value is JSON or plain text.
+
+    Raises:
+        UsageError: A pair is invalid. The message names `option`.
+    """
+    found: JsonObject = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"{option} {pair!r} is not NAME=VALUE")
+        *sections, field = name.split(".")
+        section = _section(found, sections, f"{option} {pair!r}")
+        try:
+            section[field] = json.loads(value)
+        except ValueError:
+            section[field] = value
+    return found
+
+
+def _section(values: JsonObject, names: Iterable[str], what: str) -> JsonObject:
+    """Return a nested section, made if it is missing. `what` begins the error."""
+    for name in names:
+        values = values.setdefault(name, {})
+        if not isinstance(values, dict):
+            raise UsageError(f"{what}: {name!r} has the value {values!r} already")
+    return values
 
 
 def check_names(values: JsonMapping, model: type[BaseModel], section: str = "") -> None:

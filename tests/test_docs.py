@@ -17,8 +17,8 @@ from test_architecture import LAYERS
 import swe_gym
 from swe_gym import SandboxSpec
 from swe_gym.cli import app, load_command
-from swe_gym.cli.common import parse_pairs
 from swe_gym.tasks.file import write_tasks
+from swe_gym.toml import parse_pairs
 from swe_gym.types import Task
 from swe_gym.viewer.training_report import write_curves
 

@@ -10,15 +10,15 @@ A cancelled call, also one past its `asyncio.timeout`, closes its sandbox and wa
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, wait
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
 import gymnasium
 
@@ -30,7 +30,9 @@ from ..spaces import Info
 from .episodes import Episode, EpisodeBatch, MakeEnv, MakePolicy, Slot
 
 Result = TypeVar("Result")
-Future = concurrent.futures.Future
+
+Sample = Callable[..., Awaitable[Completion]]
+"""A framework's sampler. Its arguments are those of `Generator.generate`."""
 
 _awaited: ContextVar[set[Future[Any]]] = ContextVar("awaited")
 """The samples that an episode's thread waits for."""
@@ -44,34 +46,32 @@ async def in_thread(work: Callable[[], Result], cancel: Callable[[], object]) ->
         cancel: Makes the work end soon and frees what it holds. If this task is cancelled, another thread calls it,
             several times and once after the work has ended. The task ends only then.
     """
-    outcome, ended = _start(work, "episode")
+    outcome = _start(work, "episode")
     try:
-        await asyncio.wait([ended])
+        await asyncio.wait([asyncio.wrap_future(outcome)])
     except asyncio.CancelledError:
-        _, stopped = _start(partial(_stop, outcome, cancel), "cancel")
+        stopped = asyncio.wrap_future(_start(partial(_stop, outcome, cancel), "cancel"))
         while not stopped.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([stopped])
         raise
-    return outcome.result()
+    return outcome.result()()
 
 
-def _start(work: Callable[[], Result], name: str) -> tuple[Future[Result], asyncio.Future[None]]:
-    """Start a thread. Return its outcome, and a future of this loop that is done when the thread is."""
-    loop = asyncio.get_running_loop()
-    outcome: Future[Result] = Future()
-    ended: asyncio.Future[None] = loop.create_future()
+def _start(work: Callable[[], Result], name: str) -> Future[Callable[[], Result]]:
+    """Start a thread. Its outcome is called for the result or the error: asyncio futures refuse `StopIteration`."""
+    outcome: Future[Callable[[], Result]] = Future()
 
     def run() -> None:
+        result: Future[Result] = Future()
         try:
-            outcome.set_result(work())
+            result.set_result(work())
         except BaseException as error:  # noqa: BLE001  the caller raises it
-            outcome.set_exception(error)
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(ended.set_result, None)
+            result.set_exception(error)
+        outcome.set_result(result.result)
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    return outcome, ended
+    return outcome
 
 
 def _stop(outcome: Future[Any], cancel: Callable[[], object]) -> None:
@@ -81,10 +81,10 @@ def _stop(outcome: Future[Any], cancel: Callable[[], object]) -> None:
         over = outcome.done()
         with contextlib.suppress(Exception):  # the task raises its cancellation
             cancel()
-        concurrent.futures.wait([outcome], timeout=TICK)
+        wait([outcome], timeout=TICK)
 
 
-class AsyncEnv:
+class AsyncEnv(contextlib.AbstractAsyncContextManager["AsyncEnv"]):
     """An environment whose calls are awaited. One call at a time.
 
     Args:
@@ -97,23 +97,18 @@ class AsyncEnv:
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
         self.env = env
 
-    async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
+    async def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         """Await `env.reset`. Raises the same errors."""
         return await in_thread(lambda: self.env.reset(seed=seed, options=options), self.env.close)
 
     async def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         """Await `env.step`."""
-        observation, reward, terminated, truncated, info = await in_thread(
-            lambda: self.env.step(action), self.env.close
-        )
-        return observation, float(reward), terminated, truncated, info
+        result = await in_thread(lambda: self.env.step(action), self.env.close)
+        return result[0], float(result[1]), *result[2:]
 
     async def close(self) -> None:
         """Await `env.close`."""
         await in_thread(self.env.close, lambda: None)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_error: object) -> None:
         await self.close()
@@ -139,29 +134,18 @@ async def play(slot: Slot, make_env: MakeEnv, make_policy: MakePolicy, *, wall_c
         cancel()  # a sample that an abandoned try still waits for
 
 
-class Sample(Protocol):
-    """A framework's sampler."""
-
-    def __call__(
-        self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None
-    ) -> Awaitable[Completion]:
-        """Sample an answer; the arguments are those of `Generator.generate`."""
-        ...
-
-
 class AwaitedGenerator:
     """A `Generator` over a sampler that is awaited: the episode's thread waits, the event loop samples.
 
     Make it in a coroutine of the loop that samples. If the `play` of an episode is cancelled, so is its sample.
 
     Args:
-        sample: Samples an answer.
+        sample: Samples an answer; its arguments are those of `generate`.
         timeout: Seconds that one answer may take.
     """
 
     def __init__(self, sample: Sample, *, timeout: float = 600.0) -> None:
-        self._sample = sample
-        self._timeout = timeout
+        self._sample, self._timeout = sample, timeout
         self._loop = asyncio.get_running_loop()
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:
@@ -170,12 +154,15 @@ class AwaitedGenerator:
         Raises:
             PolicyError: The sampler raised or did not answer in time, or the episode or the event loop ended.
         """
-        sampled = self._submit(self._sampled(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed))
+        if self._loop.is_closed():
+            raise PolicyError("the event loop of the sampler is closed", reason="closed")
+        sampling = self._sampled(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
+        sampled = asyncio.run_coroutine_threadsafe(sampling, self._loop)
         awaited = _awaited.get(set())
         awaited.add(sampled)
         deadline = time.monotonic() + self._timeout + 1
         while not (sampled.done() or self._loop.is_closed() or time.monotonic() > deadline):
-            concurrent.futures.wait([sampled], timeout=1.0)
+            wait([sampled], timeout=1.0)
         awaited.discard(sampled)
         if sampled.cancel() or sampled.cancelled():
             raise PolicyError("the sampler was cancelled or does not answer", reason="closed")
@@ -184,21 +171,14 @@ class AwaitedGenerator:
             raise result
         return result
 
-    def _submit(self, sampling: Coroutine[Any, Any, Completion | PolicyError]) -> Future[Completion | PolicyError]:
-        try:
-            return asyncio.run_coroutine_threadsafe(sampling, self._loop)
-        except RuntimeError as error:
-            sampling.close()
-            raise PolicyError("the event loop of the sampler is closed", reason="closed") from error
-
     async def _sampled(self, prompt: Sequence[int], **settings: Any) -> Completion | PolicyError:
         """Sample. Return an error, not raise it: after a cancellation nobody is left to retrieve it."""
         try:
             async with asyncio.timeout(self._timeout) as timeout:
                 return await self._sample(prompt, **settings)
         except Exception as error:  # noqa: BLE001  raised in the episode's thread
-            if timeout.expired():
-                return PolicyError(f"the sampler did not answer within {self._timeout:g} s", reason="timeout")
-            made = PolicyError(f"the sampler failed: {type(error).__name__}: {error}", reason="server")
-            made.__cause__ = error
-            return made
+            late = timeout.expired()
+            said = f"did not answer within {self._timeout:g} s" if late else f"failed: {type(error).__name__}: {error}"
+            failure = PolicyError(f"the sampler {said}", reason="timeout" if late else "server")
+            failure.__cause__ = error
+            return failure

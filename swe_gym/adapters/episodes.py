@@ -8,9 +8,9 @@ for episode in play_episodes([Slot("toy-clock", seed=0)], make_env, make_policy,
 """
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import gymnasium
@@ -22,6 +22,8 @@ from ..rollout.policy import Policy
 from ..rollout.pool import EpisodePool
 from ..trajectories.trajectory import Trajectory
 from .rows import Row, segment_row
+
+logger = logging.getLogger(__name__)
 
 RETRIES = 1
 """Further tries at an episode that the infrastructure lost."""
@@ -50,7 +52,8 @@ class Episode(NamedTuple):
 
     Attributes:
         trajectory: Its record, without the oracle.
-        failure: Why it does not count, for example "SandboxLost (oom)"; empty if it counts.
+        failure: Why it does not count, for example "SandboxLost (oom)", or "no turn (context)" if its first prompt does
+            not fit into the context; empty if it counts.
     """
 
     trajectory: Trajectory
@@ -58,7 +61,7 @@ class Episode(NamedTuple):
 
     @property
     def reward(self) -> float | None:
-        """The reward; None if the infrastructure failed: such an episode has no reward, not even 0."""
+        """The reward; None if the episode does not count: it has no reward, not even 0."""
         return None if self.failure else self.trajectory.reward
 
     @property
@@ -107,8 +110,9 @@ class EpisodeBatch:
             for job in self._pool.run(range(len(self._slots))):
                 record, failure = job.outcome()
                 if failure is None or not (failure.retry and self._pool.retry(job)):
-                    episodes[job.key] = Episode(record.without_oracle(), failure.name if failure else "")
-        return [episodes.get(index) or self._unplayed(slot) for index, slot in enumerate(self._slots)]
+                    name = failure.name if failure else _unanswered(record)
+                    episodes[job.key] = Episode(record.without_oracle(), name)
+        return [episodes.get(index) or self._unplayed(index) for index in range(len(self._slots))]
 
     def cancel(self) -> None:
         """End every episode soon; `play` returns. May be called from any thread."""
@@ -130,29 +134,26 @@ class EpisodeBatch:
             index,
             number,
             self._make_env(),
-            partial(self._policy, slot.seed),
+            lambda env: self._make_policy(env, slot.seed),
             task_id=slot.task_id,
             seed=slot.seed,
             losses=self._losses[index],
         )
 
-    def _policy(self, seed: int | None, env: gymnasium.Env[str, str]) -> Policy:
-        return self._make_policy(env, seed)
-
-    def _unplayed(self, slot: Slot) -> Episode:
+    def _unplayed(self, index: int) -> Episode:
         """Return the episode of a slot that was cancelled before it began, or before its retry."""
-        record = Trajectory(
-            task_id=slot.task_id,
-            seed=slot.seed,
-            observation="",
-            turns=(),
-            outcome="running",
-            reason="cancelled",
-            reward_valid=False,
-            resolved=False,
-            reward=0.0,
-        )
-        return Episode(record, "cancelled")
+        with contextlib.closing(self._make_job(index, 1)) as job:
+            job.cancelled, job.abandoned = "cancelled", True
+            record, _ = job.outcome()
+        return Episode(record.without_oracle(), job.cancelled)
+
+
+def _unanswered(record: Trajectory) -> str:
+    """Return why an episode without a turn does not count; empty if it has turns."""
+    if record.turns:
+        return ""
+    logger.warning("task %s is left out: its first prompt does not fit into the context", record.task_id)
+    return f"no turn ({record.reason})"
 
 
 def play_episodes(

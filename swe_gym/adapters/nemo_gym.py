@@ -9,6 +9,8 @@ Inside NeMo Gym, `app.py` of a resources server calls `SweResourcesServer.run_we
 import asyncio
 import dataclasses
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -16,9 +18,10 @@ from gymnasium.error import ResetNeeded
 from pydantic import ConfigDict
 
 from ..errors import MissingDependency, SweGymError
+from ..toml import parse_pairs
 from ..types import JsonObject
 from .aio import in_thread
-from .session import Session, make_env
+from .session import Reply, Session, make_env
 
 try:
     import uvicorn
@@ -42,7 +45,7 @@ class SweResourcesConfig(BaseResourcesServerConfig):
     Attributes:
         env_id: Id of a registered environment.
         env_args: Its arguments.
-        idle: Seconds without a step after which a session is closed: an agent that stops early closes none.
+        idle: Seconds after a step in which the next must come: an agent that stops early closes no session.
     """
 
     env_id: str = "SWE/Toy-v0"
@@ -53,7 +56,7 @@ class SweResourcesConfig(BaseResourcesServerConfig):
 @dataclasses.dataclass
 class _Rollout:
     session: Session
-    timer: asyncio.TimerHandle
+    timer: asyncio.TimerHandle | None = None  # closes it; None during its first call
 
 
 class SweResourcesServer(GymnasiumServer):
@@ -68,26 +71,19 @@ class SweResourcesServer(GymnasiumServer):
     async def reset(self, metadata: JsonObject, session_id: str | None = None) -> tuple[str | None, JsonObject]:
         """Start an episode of the task `verifier_metadata.task_id` of the row."""
         await self.close_session(session_id)
-        session = Session(make_env(self.config.env_id, **self.config.env_args))
-        self.session_state[session_id] = _Rollout(session, self._timer(session_id))
+        self.session_state[session_id] = _Rollout(Session(make_env(self.config.env_id, **self.config.env_args)))
         task_id = (metadata.get("verifier_metadata") or {}).get("task_id")
-        reply = await in_thread(lambda: session.reset(task_id=task_id), session.close)
+        reply = await self._call(session_id, lambda session: session.reset(task_id=task_id))
         return reply.text, reply.metadata
 
     async def step(self, action: NeMoGymResponse, metadata: JsonObject, session_id: str | None = None) -> StepResult:  # noqa: ARG002
         """Take a step. An episode whose sandbox did not start, or whose session is closed, is truncated and masked."""
-        rollout = self.session_state.get(session_id)
-        lost = {"outcome": "infra_failed", "reward_valid": False, "mask_sample": True}
-        if rollout is None:
-            return None, 0.0, False, True, lost
-        rollout.timer.cancel()
-        rollout.timer = self._timer(session_id)
         calls = [item for item in action.output if item.type == "function_call"]
         text = _message(extract_text(action), calls) if calls else extract_text(action)
         try:
-            reply = await in_thread(lambda: rollout.session.step(text), rollout.session.close)
+            reply = await self._call(session_id, lambda session: session.step(text))
         except ResetNeeded:
-            return None, 0.0, False, True, lost
+            return None, 0.0, False, True, {"outcome": "infra_failed", "reward_valid": False, "mask_sample": True}
         info = {**reply.metadata, "mask_sample": reply.done and reply.reward is None}
         result = float(reply.reward or 0.0), info["terminated"], info["truncated"], info
         if not calls:
@@ -101,12 +97,27 @@ class SweResourcesServer(GymnasiumServer):
     async def close_session(self, session_id: str | None) -> None:
         """Free the sandbox of a rollout."""
         if rollout := self.session_state.pop(session_id, None):
-            rollout.timer.cancel()
+            if rollout.timer:
+                rollout.timer.cancel()
             await in_thread(rollout.session.close, lambda: None)
 
-    def _timer(self, session_id: str | None) -> asyncio.TimerHandle:
-        loop = asyncio.get_running_loop()
-        return loop.call_later(self.config.idle, lambda: loop.create_task(self.close_session(session_id)))
+    async def _call(self, session_id: str | None, call: Callable[[Session], Reply]) -> Reply:
+        """Call a session. It idles from the end of the call on.
+
+        Raises:
+            ResetNeeded: The session is closed.
+        """
+        rollout, loop = self.session_state.get(session_id), asyncio.get_running_loop()
+        if rollout is None:
+            raise ResetNeeded("the session is closed")
+        if rollout.timer:
+            rollout.timer.cancel()
+        try:
+            return await in_thread(lambda: call(rollout.session), rollout.session.close)
+        finally:
+            if self.session_state.get(session_id) is rollout:  # not closed meanwhile
+                close = partial(self.close_session, session_id)
+                rollout.timer = loop.call_later(self.config.idle, lambda: loop.create_task(close()))
 
 
 class SweRunResponse(GymnasiumRunResponse):
@@ -131,14 +142,6 @@ def _message(text: str, calls: list[Any]) -> str:
     return json.dumps({"role": "assistant", "content": text, "tool_calls": tools})
 
 
-def _value(text: str) -> Any:
-    """Return a value from the command line: JSON, or a plain string."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def main(
     env_id: Annotated[str, typer.Argument(metavar="ID")] = "SWE/Toy-v0",
     options: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE")] = None,
@@ -146,8 +149,8 @@ def main(
     port: int = 8090,
 ) -> None:
     """Serve an environment as a resources server of NeMo Gym, outside of its repository."""
-    arguments = {name: _value(text) for name, _, text in (pair.partition("=") for pair in options or [])}
     try:
+        arguments = parse_pairs("argument", options)
         make_env(env_id, **arguments).close()
     except SweGymError as error:
         raise typer.BadParameter(str(error)) from None

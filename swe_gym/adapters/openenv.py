@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import MissingDependency, UsageError
+from ..types import JsonObject
 from .session import Reply, Session, make_env
 
 try:
@@ -65,7 +66,7 @@ class SweEnvironment(Environment):
         seed: int | None = None,
         episode_id: str | None = None,
         task_id: str | None = None,
-        options: dict[str, Any] | None = None,
+        options: JsonObject | None = None,
     ) -> SweObservation:
         """Start an episode. If the sandbox fails to start, it is over at once and has no reward.
 

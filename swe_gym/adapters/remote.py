@@ -187,7 +187,7 @@ class RemoteEnv(ToolEnv):
         return self._space("action")
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         """The arguments of the server's environment."""
         return dict(self._description.get("config", {}))
 
@@ -207,7 +207,7 @@ class RemoteEnv(ToolEnv):
             return None
 
     @property
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> JsonObject:
         """Details beyond `info`, as of the reset or the end of the episode."""
         nothing = {"repo": "", "seconds": {}, "sandbox_id": "", "sandbox": {}, "cheat_signs": [], "set_back": []}
         return {**nothing, **self._stats, "failure": self._info.get("failure", "")}

@@ -18,7 +18,7 @@ RLlib supports neither text nor tool calls: wrap the environments in `ToolMenu` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from ..envs.episode import WORLD_ERRORS
 from ..errors import MissingDependency, SweGymError, UsageError
+from ..types import JsonMapping
 from ..vector import SweVectorEnv
 
 try:
@@ -62,7 +63,7 @@ def register_env(name: str, make_env: Callable[..., Env]) -> None:
     _register(name, partial(_make, make_env))
 
 
-def _make(make_env: Callable[..., Env], context: Mapping[str, Any]) -> Any:
+def _make(make_env: Callable[..., Env], context: JsonMapping) -> Any:
     """Make one environment, or a vector environment if RLlib sets `num_envs`."""
     arguments = dict(context)
     count = arguments.pop("num_envs", None)
@@ -179,7 +180,7 @@ class LeaveOutFailures(RLlibCallback):
         samples[:] = valid
 
 
-def _failed(info: Mapping[str, Any]) -> bool:
+def _failed(info: JsonMapping) -> bool:
     return info.get("outcome") == "infra_failed"
 
 

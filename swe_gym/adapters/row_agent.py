@@ -2,18 +2,18 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
-import gymnasium
 from pydantic import Field, ValidationError
 
+from ..envs.registration import make_env
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, UsageError, wrong_fields
 from ..rollout.policy import Policy
 from ..rollout.tokens import ChatTemplate, Completion, TokenPolicy
-from ..types import Frozen, JsonObject
+from ..types import Frozen, JsonMapping, JsonObject
 from .aio import AwaitedGenerator, Sample, play
 from .episodes import Episode, Slot
 
@@ -41,28 +41,28 @@ class RowAgent(Frozen):
     answer_timeout: float = Field(default=1800.0, gt=0)
 
     @classmethod
-    def make(cls, settings: Mapping[str, Any]) -> Self:
+    def make(cls, settings: JsonMapping) -> Self:
         """Return an agent with these settings. Raises UsageError if one is unknown or invalid."""
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
             raise UsageError(f"settings of the agent: {wrong_fields(error)}") from error
 
-    def make_env(self, row: Mapping[str, Any]) -> Any:
+    def make_env(self, row: JsonMapping) -> Any:
         """Make the environment of a row; nothing is started before its `reset`.
 
         Raises:
             UsageError: An argument is invalid, or the row names no task source.
         """
         if self.env_id:
-            return gymnasium.make(self.env_id, disable_env_checker=True, **self.env_args)
+            return make_env(self.env_id, **self.env_args)
         if "source" not in row:
             raise UsageError("the row names no task source: write it with `swe-gym tasks export`, or set env_id")
         return SweEnv(row["source"], json.loads(row.get("source_options") or "{}"), **self.env_args)
 
     async def play(
         self,
-        row: Mapping[str, Any],
+        row: JsonMapping,
         sample: Sample,
         tokenizer: Any,
         *,
@@ -90,7 +90,7 @@ class RowAgent(Frozen):
         return await play(slot, partial(self.make_env, row), make_policy, wall_clock=self.wall_clock)
 
 
-def find_task_id(row: Mapping[str, Any]) -> str:
+def find_task_id(row: JsonMapping) -> str:
     """Return the task of a row: its column `task_id`, or that of `extra_info`.
 
     Raises:

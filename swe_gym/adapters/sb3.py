@@ -6,7 +6,7 @@
 Stable-Baselines3 supports neither text nor tool calls: wrap the environments in `ToolMenu` and `HashedText`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -18,6 +18,7 @@ from ..errors import MissingDependency, SweGymError, UsageError
 from ..vector import SweVectorEnv
 
 try:
+    from stable_baselines3.common.env_util import is_wrapped
     from stable_baselines3.common.vec_env import VecEnv
 except ImportError as error:
     raise MissingDependency(f"this adapter needs Stable-Baselines3: pip install 'swe-gym[sb3]' ({error})") from error
@@ -123,12 +124,12 @@ class SB3VecEnv(VecEnv):
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Return the attribute of each given slot."""
         values = self.envs.get_attr(attr_name)
-        return [values[index] for index in self._chosen(indices)]
+        return [values[index] for index in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Set an attribute of the given slots."""
         values = list(self.envs.get_attr(attr_name))
-        for index in self._chosen(indices):
+        for index in self._get_indices(indices):
             values[index] = value
         self.envs.set_attr(attr_name, values)
 
@@ -136,17 +137,12 @@ class SB3VecEnv(VecEnv):
         """Call a method of each given slot and return the results."""
         if indices is None:
             return list(self.envs.call(method_name, *method_args, **method_kwargs))
-        methods = [self.envs.envs[index].get_wrapper_attr(method_name) for index in self._chosen(indices)]
+        methods = [self.envs.envs[index].get_wrapper_attr(method_name) for index in self._get_indices(indices)]
         return [method(*method_args, **method_kwargs) for method in methods]
 
     def env_is_wrapped(self, wrapper_class: type[Wrapper], indices: Any = None) -> list[bool]:
         """Return whether each given slot has the wrapper."""
-        return [_has_wrapper(self.envs.envs[index], wrapper_class) for index in self._chosen(indices)]
-
-    def _chosen(self, indices: Any) -> Iterable[int]:
-        if indices is None:
-            return range(self.num_envs)
-        return [indices] if isinstance(indices, int) else list(indices)
+        return [is_wrapped(self.envs.envs[index], wrapper_class) for index in self._get_indices(indices)]
 
 
 def _row(infos: Info, index: int) -> Info:
@@ -157,11 +153,3 @@ def _row(infos: Info, index: int) -> Info:
             continue
         row[name] = _row(value, index) if isinstance(value, dict) else value[index]
     return row
-
-
-def _has_wrapper(env: gymnasium.Env[Any, Any], wrapper: type[Wrapper]) -> bool:
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, wrapper):
-            return True
-        env = env.env
-    return False

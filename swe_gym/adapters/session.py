@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.spaces import Text
 
+from ..envs import registration
 from ..envs.episode import WORLD_ERRORS
 from ..envs.swe_env import SANDBOX_FAILED
 from ..envs.tool_env import ToolEnv
@@ -57,11 +58,7 @@ def make_env(env_id: str, **arguments: Any) -> Env:
     Raises:
         UsageError: The id or an argument is unknown, or actions or observations are not texts.
     """
-    try:
-        env = gymnasium.make(env_id, disable_env_checker=True, **arguments)
-    except (gymnasium.error.Error, TypeError) as error:
-        reason = str(error).partition(" was raised from")[0]  # Gymnasium appends the arguments, secrets included
-        raise UsageError(f"{env_id!r} cannot be made with these options: {reason}") from None
+    env = registration.make_env(env_id, **arguments)
     if not isinstance(env.observation_space, Text) or not isinstance(env.action_space, Text):
         env.close()
         raise UsageError(f"{env_id!r} cannot be served: its observations and actions must be texts")
@@ -115,7 +112,9 @@ class Session:
             UsageError: This environment cannot be ended.
         """
         self._steps += not limit
-        result = self._tool_env().end(limit) if limit else self._env.step(text)
+        if limit and not isinstance(self._env.unwrapped, ToolEnv):
+            raise UsageError(f"{type(self._env.unwrapped).__name__} cannot end an episode at a limit of the caller")
+        result = self._env.get_wrapper_attr("end")(limit) if limit else self._env.step(text)
         text, reward, terminated, truncated, info = result
         metadata = _metadata(info, terminated=terminated, truncated=truncated)
         done = terminated or truncated
@@ -137,12 +136,6 @@ class Session:
     def close(self) -> None:
         """End the episode and free all resources."""
         self._env.close()
-
-    def _tool_env(self) -> ToolEnv:
-        env = self._env.unwrapped
-        if not isinstance(env, ToolEnv):
-            raise UsageError(f"{type(env).__name__} cannot end an episode at a limit of the caller")
-        return env
 
 
 def _metadata(info: JsonObject, *, terminated: bool, truncated: bool) -> JsonObject:

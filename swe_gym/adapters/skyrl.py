@@ -9,20 +9,23 @@ The environments are those that are registered with SkyRL-gym: see `swe_gym.adap
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 import gymnasium
 
+from ..envs.registration import make_env
 from ..errors import PolicyError, UsageError
 from ..rollout.policy import Policy
 from ..rollout.tokens import ChatTemplate, Completion, TokenPolicy
+from ..types import JsonMapping
 from .aio import AwaitedGenerator, play
 from .episodes import Episode, Slot
 from .row_agent import find_task_id
 from .rows import Row
-from .skyrl_gym import ENV_ID, FAILED, make_env, metrics
+from .skyrl_gym import ENV_ID, FAILED, metrics
 
 import skyrl_gym  # isort: skip  # after the module above, whose error names the extra
 
@@ -102,9 +105,7 @@ class SweGenerator(GeneratorInterface):
             "is_last_step": None,
         }
 
-    async def _play(
-        self, env_class: str, extras: Mapping[str, Any], params: Mapping[str, Any], room: asyncio.Semaphore
-    ) -> Episode:
+    async def _play(self, env_class: str, extras: JsonMapping, params: JsonMapping, room: asyncio.Semaphore) -> Episode:
         registered = skyrl_gym.spec(env_class).kwargs
         options = {"max_turns": self._cfg.max_turns, **registered.get("options", {})}
         session = uuid.uuid4().hex
@@ -129,7 +130,7 @@ class SweGenerator(GeneratorInterface):
         slot, env_id = Slot(find_task_id(extras)), registered.get("env_id", ENV_ID)
         async with room:
             try:
-                return await play(slot, lambda: make_env(env_id, options), make_policy)
+                return await play(slot, partial(make_env, env_id, **options), make_policy)
             finally:
                 await self._client.finish_session(session)
 

@@ -11,14 +11,14 @@ A row of a dataset names its task: `task_id`, or `extra_info["task_id"]` as `swe
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
-
+from ..envs.registration import make_env
 from ..errors import MissingDependency
 from ..rollout.tokens import short_prompt
 from ..spaces import Info
+from ..types import JsonMapping
 from .row_agent import find_task_id
 
 try:
@@ -59,18 +59,19 @@ class SweTextEnv(BaseTextEnv):
 
     def __init__(
         self,
-        env_config: Mapping[str, Any] | None = None,
-        extras: Mapping[str, Any] | None = None,
+        env_config: JsonMapping | None = None,
+        extras: JsonMapping | None = None,
         *,
         env_id: str = ENV_ID,
-        options: Mapping[str, Any] | None = None,
+        options: JsonMapping | None = None,
     ) -> None:
         super().__init__()
         extras = extras or {}
         limits = {"max_turns": extras["max_turns"]} if "max_turns" in extras else {}
-        self._env = make_env(env_id, {**limits, **(options or {}), **(env_config or {})})
+        self._env: Any = make_env(env_id, **{**limits, **(options or {}), **(env_config or {})})
         self._task_id = find_task_id(extras)
-        if self._task_id not in (source := self._env.unwrapped.source).ids():
+        source = self._env.get_wrapper_attr("source")
+        if self._task_id not in source.ids():
             source.get(self._task_id)
         self._info: Info = FAILED
         self._actions: list[str] = []
@@ -132,8 +133,3 @@ class SweTextEnv(BaseTextEnv):
 def metrics(info: Info) -> dict[str, float]:
     """Return what SkyRL averages over episodes."""
     return {"resolved": float(info["resolved"]), "infra_failed": float(info["outcome"] == "infra_failed")}
-
-
-def make_env(env_id: str, options: Mapping[str, Any]) -> Any:
-    """Make an environment."""
-    return gymnasium.make(env_id, disable_env_checker=True, **options)

@@ -2,13 +2,14 @@
 
 import contextlib
 import queue
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 from trl.generation.vllm_client import VLLMClient
 
-from ..errors import PolicyError, UsageError
+from ..errors import PolicyError, SweGymError, UsageError
+from ..rollout.pool import TICK
 from ..rollout.tokens import Completion
 from .episodes import Episode, EpisodeBatch
 
@@ -72,16 +73,18 @@ class BatchSampler:
                 while requests := list(self._batch()):
                     self._sample(requests)
             finally:
+                self._closed = True
                 batch.cancel()
-                self._close()
             return played.result()
 
     def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002
         """See `Generator`. Temperature and seed are the trainer's. Log-probabilities are 0.0 without vLLM: unknown."""
         request = _Request(list(prompt), max_tokens, Future())
         self._requests.put(request)
-        if self._closed:
-            self._close()
+        while not request.sampled.done():
+            if self._closed:
+                raise PolicyError("the trainer stopped sampling", reason="closed")
+            wait([request.sampled], timeout=TICK)
         return _completion(self._trainer, *request.sampled.result(), max_tokens)
 
     def _batch(self) -> Iterator[_Request]:
@@ -102,21 +105,13 @@ class BatchSampler:
         try:
             prompts = [request.prompt for request in requests]
             completions, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
-        except BaseException:
-            _fail(requests)
-            raise
         finally:
             setattr(owner, limit, before)
         known = logprobs or [[0.0] * len(ids) for ids in completions]
-        for request, sampled in zip(requests, zip(completions, known, strict=True), strict=True):
-            request.sampled.set_result(sampled)
-
-    def _close(self) -> None:
-        """Fail the requests that wait, and all to come."""
-        self._closed = True
-        with contextlib.suppress(queue.Empty):
-            while True:
-                _fail(filter(None, [self._requests.get_nowait()]))
+        if not len(requests) == len(completions) == len(known):
+            raise SweGymError(f"the trainer sampled {len(completions)} answers for {len(requests)} prompts")
+        for request, ids, values in zip(requests, completions, known, strict=True):
+            request.sampled.set_result((ids, values))
 
 
 def make_sampler(trainer: Any) -> ServerSampler | BatchSampler:
@@ -142,8 +137,3 @@ def _completion(trainer: Any, ids: Sequence[int], logprobs: Sequence[float | Non
         raise PolicyError("the sampler returned no token, or one without a log-probability", reason="bad_reply")
     ended = ids[-1] in trainer.eos_token_ids
     return Completion(ids, known, "stop" if ended else "length", trainer.state.global_step)
-
-
-def _fail(requests: Iterable[_Request]) -> None:
-    for request in requests:
-        request.sampled.set_exception(PolicyError("the trainer stopped sampling", reason="closed"))

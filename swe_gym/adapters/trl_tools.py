@@ -57,7 +57,7 @@ class _Environment:
     def get_reward(self) -> float | None:
         """End the episode if it has not ended, and return its reward; None if the infrastructure failed."""
         if not self._over:
-            _, reward, _, _, info = self._env.unwrapped.end("no_call")
+            _, reward, _, _, info = self._env.get_wrapper_attr("end")("no_call")
             self._add(reward, info)
         return self._reward
 

@@ -16,9 +16,11 @@ from typing import Any
 
 import gymnasium
 
+from ..envs.registration import make_env
 from ..envs.swe_env import SweEnv
 from ..errors import MissingDependency, PolicyError, UsageError
 from ..rollout.policies import make_policies
+from ..types import JsonObject
 from .aio import in_thread
 from .episodes import EpisodeBatch, Slot
 
@@ -50,11 +52,11 @@ class SweData(vf.TaskData):
     """Data of a task: nothing of its oracle."""
 
     env_id: str
-    options: dict[str, Any]
+    options: JsonObject
 
     def make_env(self) -> gymnasium.Env[str, str]:
         """Make the environment."""
-        return gymnasium.make(self.env_id, disable_env_checker=True, **self.options)
+        return make_env(self.env_id, **self.options)
 
 
 class SweTask(vf.Task[SweData, vf.State, vf.TaskConfig]):

@@ -4,9 +4,9 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.table import Table
@@ -17,6 +17,7 @@ from ..rollout.engine import rollout as play_plan
 from ..rollout.plan import Plan
 from ..tasks import load_source
 from ..trajectories.run_folder import read_index
+from ..types import JsonMapping
 from .common import AsJson, Backend, SandboxOptions, open_console, plain_table, print_json
 from .common import sandbox_options as parse_sandbox_options
 
@@ -78,7 +79,7 @@ def rollout(
     console.print(level_table(found))
 
 
-def measure(workers: int, episodes: int, policy: str, env: Mapping[str, Any], meter: Callable[[], Cpu]) -> Level:
+def measure(workers: int, episodes: int, policy: str, env: JsonMapping, meter: Callable[[], Cpu]) -> Level:
     """Run at least `episodes` episodes; `meter` reads the CPU time so far."""
     tasks = len(load_source("toy").ids())
     attempts = math.ceil(max(episodes, 3 * workers) / tasks)

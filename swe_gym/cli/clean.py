@@ -7,8 +7,9 @@ import typer
 
 from ..errors import SweGymError, UsageError, unknown_name
 from ..registry import Registry
+from ..toml import parse_pairs
 from ..types import JsonObject
-from .common import AsJson, BackendOptions, open_console, parse_pairs, print_json
+from .common import AsJson, BackendOptions, open_console, print_json
 
 SWEEPS = Registry[Callable[[dict[str, object]], list[str]]](
     "backend to clean",

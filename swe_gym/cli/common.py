@@ -20,6 +20,7 @@ from ..tasks import TaskSource, load_source
 from ..tasks.choice import changed_lines
 from ..tasks.file import is_place_of_tasks
 from ..tasks.record import digest, read_records
+from ..toml import parse_pairs
 from ..types import Frozen, JsonObject, Task
 
 if TYPE_CHECKING:  # slow to import, and help needs none of it
@@ -291,26 +292,6 @@ def sandbox_options(backend: str, pairs: list[str] | None) -> JsonObject:
     options = parse_pairs("--sandbox-option", pairs)
     check_sandbox(backend, options)
     return options
-
-
-def parse_pairs(option: str, pairs: list[str] | None) -> JsonObject:
-    """Parse `["memory_mb=512", "options.pull=never"]`. A value that is not JSON is text."""
-    found: JsonObject = {}
-    for pair in pairs or []:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError(f"{option} {pair!r} is not NAME=VALUE")
-        *outer, name = name.split(".")
-        section = found
-        for part in outer:
-            section = section.setdefault(part, {})
-            if not isinstance(section, dict):
-                raise UsageError(f"{option} {pair!r}: {part!r} has the value {section!r} already")
-        try:
-            section[name] = json.loads(value)
-        except ValueError:
-            section[name] = value
-    return found
 
 
 # --- how a command prints -----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import gymnasium
 import typer
@@ -20,7 +20,7 @@ from ..rollout.policies.scripted import ScriptedPolicy
 from ..rollout.policy import Policy
 from ..rollout.pool import EpisodePool
 from ..trajectories.trajectory import Trajectory
-from ..types import Task, ToolCall
+from ..types import JsonObject, Task, ToolCall
 from .common import Backend, Match, SandboxOptions, Workers, headline, matching, open_console, open_source, plain_table
 from .common import sandbox_options as parse_sandbox_options
 
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 class Demo:
     """The episodes of a demo, and the table that shows them."""
 
-    def __init__(self, tasks: list[Task], settings: dict[str, Any], path: Path) -> None:
+    def __init__(self, tasks: list[Task], settings: JsonObject, path: Path) -> None:
         self.tasks = tasks
         self.parts = [Part(task, gold) for task in tasks for gold in (False, True)]
         self.ended: dict[tuple[str, bool], EpisodeJob[int]] = {}
@@ -125,7 +125,7 @@ def demo(
     console = open_console()
     source = open_source("toy")
     ids = matching(source, match)
-    settings: dict[str, Any] = {"backend": backend, "sandbox_options": parse_sandbox_options(backend, sandbox_option)}
+    settings: JsonObject = {"backend": backend, "sandbox_options": parse_sandbox_options(backend, sandbox_option)}
     path = output / "trajectories.jsonl"
     output.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -23,8 +23,10 @@ from ..sandboxes.images import ImageStore
 from ..sandboxes.local import problem
 from ..sandboxes.local.image import OVERLAYS, choose_overlay
 from ..sandboxes.local.tiers import TIERS, delegated_group
+from ..toml import parse_pairs
+from ..types import JsonObject
 from .agents import agent_rows
-from .common import AsJson, BackendOptions, open_console, parse_pairs, print_json
+from .common import AsJson, BackendOptions, open_console, print_json
 
 EXTRAS = {
     "parquet": ("pyarrow", "task files in parquet"),
@@ -117,7 +119,7 @@ def _training(file: Path | None, changes: list[str] | None, quota: int | None) -
     return examine(file, changes or (), quota)
 
 
-def _cluster(options: dict[str, Any]) -> Iterator[Finding]:
+def _cluster(options: JsonObject) -> Iterator[Finding]:
     """Check the cluster that the options select."""
     try:
         from ..sandboxes.kubernetes.doctor import examine  # an extra, and slow to import

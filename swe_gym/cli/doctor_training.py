@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from ..envs.checks import check_sandbox
 from ..errors import MissingDependency, SweGymError, UsageError
 from ..tables import scan_table
+from ..toml import parse_pairs
 from ..types import JsonObject
-from .common import parse_pairs
 from .doctor import Finding
 
 AGS_QUOTA = 10
@@ -159,11 +159,13 @@ def _verl_run(config: Config) -> Run:
     known = sum(count for count in rows if count) if rows and None not in rows else None
     total = None if known is None else known * epochs * n
     env_args = next((found for name in ENV_ARGS if isinstance(found := config.get(name), dict)), {})
-    return Run(batch * n, total, f"{known} rows x {epochs} epochs x {n}", env_args, str(_model(config)))
-
-
-def _model(config: Config) -> str:
-    return config.get("actor_rollout_ref.model.path") or ""
+    return Run(
+        batch * n,
+        total,
+        f"{known} rows x {epochs} epochs x {n}",
+        env_args,
+        str(config.get("actor_rollout_ref.model.path") or ""),
+    )
 
 
 def _files(config: Config) -> list[str]:
@@ -241,13 +243,8 @@ def _numpy() -> Finding:
     limit = re.search(r"<([\d.]+)", rules[0]) if rules else None
     have = version("numpy")
     works = limit is None or _numbers(have) < _numbers(limit[1])
-    return _needed(
-        "numpy", works, f"{have}; numba {version('numba')} needs {rules[0] if rules else 'any'}", _pip(limit)
-    )
-
-
-def _pip(limit: "re.Match[str] | None") -> str:
-    return f"pip install 'numpy<{limit[1]}'" if limit else ""
+    detail = f"{have}; numba {version('numba')} needs {rules[0] if rules else 'any'}"
+    return _needed("numpy", works, detail, f"pip install 'numpy<{limit[1]}'" if limit else "")
 
 
 def _datasets() -> Finding:

@@ -10,7 +10,7 @@ import typer
 from rich.filesize import decimal
 from rich.text import Text
 
-from ..errors import SandboxStartError, UsageError
+from ..errors import UsageError
 from ..sandboxes.images import ImageStore
 from ..sandboxes.images.names import ImageName
 from ..sandboxes.images.sources import ArchiveSource, ImageSource, engine_source
@@ -43,19 +43,16 @@ def fetch_images(
     with progress_bar(console, "fetching", len(missing)) as progress:
         bar = progress.add_task("", total=len(missing))
 
-        def one(image: str) -> str:
-            if stop.is_set():
-                return "interrupted"
+        def one(image: str) -> None:
             try:
                 store.pull(image, deadline=time.monotonic() + timeout)
-            except SandboxStartError as error:
-                return str(error)
             finally:
                 progress.advance(bar)
-            return ""
 
         problems = for_each(missing, one, jobs, stop, console.print)
-    console.print(f"{len(missing) - problems} fetched, {problems} failed, {len(wanted) - len(missing)} were present")
+    console.print(
+        f"{len(missing) - len(problems)} fetched, {len(problems)} failed, {len(wanted) - len(missing)} were present"
+    )
     if problems:
         raise typer.Exit(1)
 

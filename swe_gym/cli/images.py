@@ -14,11 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from ..atomic import write_text
-from ..errors import MissingDependency, SandboxError, SandboxStartError, TaskError
+from ..errors import MissingDependency, SandboxError, TaskError
 from ..sandboxes import SandboxSpec, open_sandbox
 from ..sandboxes.container import default_image
 from ..tasks.file import write_tasks
-from ..types import Task
+from ..types import JsonObject, Task
 from .common import AsJson, Match, Source, SourceOptions, matching, open_console, open_source, plain_table, print_json
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ def pull(
     with progress_bar(console, "pulling", len(images)) as progress:
         bar = progress.add_task("", total=len(images))
 
-        def one(image: str) -> str:
-            if stop.is_set():
-                return "interrupted"
+        def one(image: str) -> None:
             row = progress.add_task(image, total=None)
             try:
                 with closing(_connect(engine)) as client:
@@ -109,15 +107,12 @@ def pull(
                         progress=lambda event: progress.update(row, description=f"{image}: {progress_line(event)}"),
                         wanted=lambda: not stop.is_set(),
                     )
-            except SandboxStartError as error:
-                return str(error)
             finally:
                 progress.remove_task(row)
                 progress.advance(bar)
-            return ""
 
         problems = for_each(images, one, jobs, stop, console.print)
-    console.print(f"{len(images) - problems} pulled, {problems} failed")
+    console.print(f"{len(images) - len(problems)} pulled, {len(problems)} failed")
     if problems:
         raise typer.Exit(1)
 
@@ -144,18 +139,13 @@ def build(
     tasks = open_source(source, source_option)
     built: dict[str, Task] = {}
 
-    def one(name: str) -> str:
-        try:
-            built[name] = build_image(tasks.get(name), base, base_url=engine)
-        except (SandboxError, TaskError) as error:
-            return str(error)
-        return ""
+    def one(name: str) -> None:
+        built[name] = build_image(tasks.get(name), base, base_url=engine)
 
     names = matching(tasks, match)
     problems = for_each(names, one, jobs, threading.Event(), console.print)
-    output.parent.mkdir(parents=True, exist_ok=True)
     write_tasks([built[name] for name in names if name in built], output)
-    console.print(f"{len(built)} tasks written to {output}; {problems} failed")
+    console.print(f"{len(built)} tasks written to {output}; {len(problems)} failed")
     if problems:
         raise typer.Exit(1)
 
@@ -179,25 +169,16 @@ def check(
     options = {"pull": "never", "base_url": engine}
     _connect(engine).close()
 
-    found: dict[str, str] = {}
-
-    def one(image: str) -> str:
-        found[image] = examine(image)
-        return found[image]
-
-    def examine(image: str) -> str:
-        try:
-            with open_sandbox(SandboxSpec(image=image, options=options), BACKEND) as box:
-                missing = [name for name in ("bash", "git", "python3") if not box.exec(["which", name]).ok]
-        except SandboxError as error:
-            return str(error)
-        return f"lacks {', '.join(missing)}" if missing else ""
+    def one(image: str) -> None:
+        with open_sandbox(SandboxSpec(image=image, options=options), BACKEND) as box:
+            if missing := [name for name in ("bash", "git", "python3") if not box.exec(["which", name]).ok]:
+                raise SandboxError(f"lacks {', '.join(missing)}")
 
     problems = for_each(images, one, jobs, threading.Event(), (lambda _: None) if as_json else console.print)
     if as_json:
-        print_json([{"image": image, "problem": found[image]} for image in images])
+        print_json([{"image": image, "problem": problems.get(image, "")} for image in images])
     else:
-        console.print(f"{len(images) - problems} images passed, {problems} failed")
+        console.print(f"{len(images) - len(problems)} images passed, {len(problems)} failed")
     if problems:
         raise typer.Exit(1)
 
@@ -223,20 +204,16 @@ def remove(
         if not yes:
             typer.confirm(f"Remove these {len(images)} images?", abort=True)
         problems = for_each(images, lambda image: _remove(client, image), 1, threading.Event(), console.print)
-    console.print(f"{len(images) - problems} removed, {problems} not")
+    console.print(f"{len(images) - len(problems)} removed, {len(problems)} not")
     if problems:
         raise typer.Exit(1)
 
 
-def _remove(client: "APIClient", image: str) -> str:
+def _remove(client: "APIClient", image: str) -> None:
     from ..sandboxes.docker.engine import engine_errors
 
-    try:
-        with engine_errors(f"remove image {image!r}"):
-            client.remove_image(image)
-    except SandboxStartError as error:
-        return str(error)
-    return ""
+    with engine_errors(f"remove image {image!r}"):
+        client.remove_image(image)
 
 
 @app.command()
@@ -280,16 +257,12 @@ def ags(
     made: dict[str, str] = {}
     stop = threading.Event()
 
-    def one(image: str) -> str:
-        try:
-            made[image] = tools.make(image, settings, timeout=timeout, stop=stop)
-        except SandboxStartError as error:
-            return str(error)
-        return ""
+    def one(image: str) -> None:
+        made[image] = tools.make(image, settings, timeout=timeout, stop=stop)
 
     problems = for_each(images, one, jobs, stop, console.print)
     write_text(output, json.dumps({image: made[image] for image in images if image in made}, indent=1) + "\n")
-    console.print(f"{len(made)} tools are active, {problems} failed. Their names are in {output}:")
+    console.print(f"{len(made)} tools are active, {len(problems)} failed. Their names are in {output}:")
     console.print(
         f"pass its content as the backend option `templates`, with --backend-option domain={region}.tencentags.com"
     )
@@ -317,21 +290,32 @@ def _connect(engine: str | None) -> "APIClient":
     return connect(engine, CALL_SECONDS)
 
 
-def _find(client: "APIClient", image: str) -> dict[str, Any] | None:
+def _find(client: "APIClient", image: str) -> JsonObject | None:
     from ..sandboxes.docker.images import find_image
 
     return find_image(client, image)
 
 
 def for_each(
-    images: list[str], work: Callable[[str], str], jobs: int, stop: threading.Event, say: Callable[[Text], None]
-) -> int:
-    """Work on images, `jobs` at a time, and print each result; return the number of problems."""
-    problems = 0
+    images: list[str], work: Callable[[str], object], jobs: int, stop: threading.Event, say: Callable[[Text], None]
+) -> dict[str, str]:
+    """Work on images, `jobs` at a time, and print each result; return those that failed, each with its problem."""
+    problems: dict[str, str] = {}
+
+    def one(image: str) -> str:
+        try:
+            if stop.is_set():
+                return "interrupted"
+            work(image)
+        except (SandboxError, TaskError) as error:
+            return str(error)
+        return ""
+
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            for image, problem in zip(images, pool.map(work, images), strict=True):
-                problems += bool(problem)
+            for image, problem in zip(images, pool.map(one, images), strict=True):
+                if problem:
+                    problems[image] = problem
                 mark = Text.assemble(("no  ", "bold red")) if problem else Text.assemble(("ok  ", "green"))
                 say(mark.append(f"{image}  {problem}" if problem else image, style=None))
         except BaseException:

@@ -1,12 +1,13 @@
 """`swe-gym replay`: replay trajectories and report the first byte that differs."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from ..rollout.replay import replay as replay_trajectory
+from ..types import JsonObject
 from .common import AsJson, SandboxOptions, open_console, print_json
 from .common import sandbox_options as parse_sandbox_options
 from .export import Attempt, MatchTask, chosen
@@ -31,7 +32,7 @@ def replay(
     """
     console = open_console()
     options = parse_sandbox_options(backend, sandbox_option) if backend else None
-    compared: list[dict[str, Any]] = []
+    compared: list[JsonObject] = []
     for trajectory in chosen(path, match, attempt):
         difference = replay_trajectory(trajectory, backend=backend, sandbox_options=options, ignore=ignore or ())
         compared.append(

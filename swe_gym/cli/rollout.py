@@ -1,6 +1,5 @@
 """`swe-gym rollout`: run a policy on many tasks; stop and resume."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +18,9 @@ from ..rollout.plan import Plan
 from ..rollout.progress import Progress
 from ..tasks import TaskSource
 from ..tasks.file import is_place_of_tasks
-from ..toml import check_names, keep_texts, override, read_toml
+from ..toml import check_names, keep_texts, override, parse_pairs, read_toml
 from ..tools import TOOLSETS
-from ..types import Frozen, JsonObject
+from ..types import Frozen, JsonMapping, JsonObject
 from .common import (
     BACKEND_HELP,
     ExecutorName,
@@ -31,7 +30,6 @@ from .common import (
     TaskFilter,
     executor_options,
     open_console,
-    parse_pairs,
     part_of,
     source_of,
     split_slice,
@@ -233,7 +231,7 @@ def rollout(
     end(console, interrupted, left=latest is not None and latest.done < latest.total)
 
 
-def nested(given: Mapping[str, Any]) -> JsonObject:
+def nested(given: JsonMapping) -> JsonObject:
     """Return the options that `rollout` and `eval` share as a nested configuration.
 
     Args:

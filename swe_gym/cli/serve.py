@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
+from ..toml import parse_pairs
 from ..types import JsonObject
-from .common import BACKEND_HELP, SandboxOptions, open_console, parse_pairs
+from .common import BACKEND_HELP, SandboxOptions, open_console
 from .rollout import MaxTurns, Tools
 
 

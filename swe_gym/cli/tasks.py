@@ -162,7 +162,6 @@ def export(
     if to and to not in EXPORTERS:
         raise unknown_name("trainer", to, EXPORTERS)
     tasks = only.tasks(open_source(source, source_option))
-    output.parent.mkdir(parents=True, exist_ok=True)
     if to:
         name, options = source_of(source, source_option)
         if isinstance(options.get("path"), str):  # a trainer's workers run in other folders
@@ -240,7 +239,6 @@ def split(
     """Split tasks into task files that share no repository."""
     tasks = {task.task_id: task for task in only.tasks(open_source(source, source_option))}
     parts = split_by_repository({task_id: task.repo for task_id, task in tasks.items()}, _shares(part), seed=seed)
-    folder.mkdir(parents=True, exist_ok=True)
     console = open_console()
     for name, ids in parts.items():
         file = folder / f"{name}.{suffix.lstrip('.')}"

@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, VectorizeMode
 
-from ..errors import UsageError
+from ..errors import UsageError, unknown_name
+from ..spaces import AnyEnv
 
 # `nondeterministic` stays False: the environment itself adds no randomness, so the same task, seed and actions give the
 # same bytes. A command that reads a clock or random numbers differs between runs because the policy asked for that; a
@@ -105,6 +106,21 @@ def register_tasks(
     ]
     _insert(specs)
     return [spec.id for spec in specs]
+
+
+def make_env(env_id: str, **arguments: Any) -> AnyEnv:
+    """Make a registered environment; nothing is started.
+
+    Raises:
+        UsageError: The id or an argument is unknown.
+    """
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True, **arguments)
+    except gymnasium.error.UnregisteredEnv:
+        raise unknown_name("environment", env_id, [one for one in gymnasium.registry if "SWE" in one]) from None
+    except (gymnasium.error.Error, TypeError) as error:
+        reason = str(error).partition(" was raised from")[0]  # Gymnasium appends the arguments, secrets included
+        raise UsageError(f"{env_id!r} cannot be made with these options: {reason}") from None
 
 
 def _spec(env_id: str, entry_point: str, arguments: dict[str, Any] | None = None) -> EnvSpec:

@@ -19,7 +19,7 @@ from ..rollout.episode import RecordedEpisode
 from ..rollout.policy import EpisodeSettings
 from ..sandboxes import Sandbox
 from ..sandboxes.forward import Connection
-from ..trajectories.trajectory import PolicyInfo, Trajectory, Turn
+from ..trajectories.trajectory import PolicyInfo, Trajectory, Turn, why_ended
 from ..types import ExecResult, JsonObject, ToolCall
 from .agents.base import Agent, Assignment, Launch
 from .kits import PLACE, build_kit
@@ -202,16 +202,24 @@ class AgentEpisode(RecordedEpisode):
         if self._end and turns:
             turns[-1] = self._ended(turns[-1])
         policy = sum(turn.policy_seconds for turn in turns)
-        return self._record(
-            self._end.get("info"),
-            self._end.get("reward", 0.0),
-            {"policy": policy, "tools": max(0.0, self._ran - policy)},
-            policy=self._player.info,
-            tools=report.tools,
-            turns=tuple(turns),
-            segments=report.segments,
-            messages=report.messages,
-            usage=report.usage,
+        record = self._recorder.trajectory
+        info = self._end.get("info", record.info)
+        return record.model_copy(
+            update={
+                "policy": self._player.info,
+                "tools": report.tools,
+                "turns": tuple(turns),
+                "segments": report.segments,
+                "messages": report.messages,
+                "outcome": info["outcome"],
+                "reason": why_ended(info),
+                "reward_valid": info["reward_valid"],
+                "resolved": info["resolved"],
+                "reward": self._end.get("reward", 0.0),
+                "info": info,
+                "usage": report.usage,
+                "seconds": self._seconds(record, policy=policy, tools=max(0.0, self._ran - policy)),
+            }
         )
 
     def _ended(self, turn: Turn) -> Turn:

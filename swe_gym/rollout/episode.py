@@ -8,8 +8,7 @@ import gymnasium
 from ..envs.tool_env import ToolEnv
 from ..errors import PolicyError, UsageError
 from ..logs import log_as
-from ..spaces import Info
-from ..trajectories.trajectory import Trajectory, Turn, Usage, why_ended
+from ..trajectories.trajectory import Trajectory, Usage
 from ..wrappers.record_trajectory import RecordTrajectory
 from .budget import Budget
 from .policy import Episode, EpisodeSettings, Phase, Player, Policy, PolicyReport, ReportingPolicy
@@ -49,7 +48,7 @@ def play(
 
 
 class RecordedEpisode:
-    """What the episodes of policies and players share: the recorder, and the parts of the record that `info` tells.
+    """What the episodes of policies and players share: the recorder, the settings and the clock.
 
     Args:
         env: A `SweEnv`, wrapped or not.
@@ -68,27 +67,9 @@ class RecordedEpisode:
         self._settings = settings
         self._started = time.monotonic()
 
-    def _record(self, end: Info | None, reward: float, seconds: dict[str, float], **parts: object) -> Trajectory:
-        """Return the recorder's trajectory with further parts.
-
-        Args:
-            end: Info of the end; None if the episode has none beyond the recorded steps.
-            reward: Reward of the end.
-            seconds: Seconds by activity.
-            parts: Further fields.
-        """
-        record = self._recorder.trajectory
-        info = record.info if end is None else end
-        told = {
-            "outcome": info["outcome"],
-            "reason": why_ended(info),
-            "reward_valid": info["reward_valid"],
-            "resolved": info["resolved"],
-            "reward": record.reward + reward,
-            "info": info,
-            "seconds": {**record.seconds, **seconds, "total": time.monotonic() - self._started},
-        }
-        return record.model_copy(update={**told, **parts})
+    def _seconds(self, record: Trajectory, **spent: float) -> dict[str, float]:
+        """Return the seconds of a record, with those of further activities and of the whole episode."""
+        return {**record.seconds, **spent, "total": time.monotonic() - self._started}
 
 
 class LiveEpisode(RecordedEpisode):
@@ -97,13 +78,11 @@ class LiveEpisode(RecordedEpisode):
     def __init__(self, env: gymnasium.Env[str, str], policy: Policy, settings: EpisodeSettings) -> None:
         super().__init__(env, settings)
         self._policy = policy
-        self._turns: list[Turn] = []
+        self._used: list[dict[str, Any]] = []  # by the policy, for each turn
         self._report = PolicyReport()
         self._usage = Usage()
         self._policy_seconds = 0.0
         self._last_seconds = 0.0
-        self._result: dict[str, Any] = {}  # set if this loop ended the episode
-        self._end_reward = 0.0
 
     def play(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Trajectory:
         """Run the episode to its end. Raises the same errors as `play`."""
@@ -155,21 +134,12 @@ class LiveEpisode(RecordedEpisode):
     def _end(self, limit: str) -> None:
         """End the episode and grade the work. The last turn, if any, gets the reward."""
         self.phase = "step"
-        _, self._end_reward, terminated, truncated, info = self._tool_env.end(limit)
-        self._result = {"terminated": terminated, "truncated": truncated, "info": info}
-        if self._turns and len(self._turns) == len(self._recorder.turns):
-            self._turns[-1] = self._ended(self._turns[-1])
-
-    def _ended(self, turn: Turn) -> Turn:
-        """Return the turn with the result of the end. Wrappers may have rewarded the turn already."""
-        return turn.model_copy(update={**self._result, "reward": turn.reward + self._end_reward})
+        self._recorder.end(limit)
 
     def _add_turn(self) -> None:
-        used = {"policy_seconds": self._last_seconds, "usage": self._report.usage}
-        turn = self._ended(self._recorder.turns[-1].model_copy(update=used))
-        self._turns.append(turn)
+        self._used.append({"policy_seconds": self._last_seconds, "usage": self._report.usage})
         if self._settings.on_turn is not None:
-            self._settings.on_turn(turn)
+            self._settings.on_turn(self._recorder.turns[-1].model_copy(update=self._used[-1]))
 
     @property
     def trajectory(self) -> Trajectory:
@@ -178,13 +148,15 @@ class LiveEpisode(RecordedEpisode):
         Raises:
             UsageError: The environment has not been reset.
         """
-        return self._record(
-            self._result.get("info"),
-            self._end_reward,
-            {"policy": self._policy_seconds},
-            policy=self._report.policy,
-            turns=tuple(self._turns),
-            segments=self._report.segments,
-            messages=self._report.messages,
-            usage=self._usage,
+        record = self._recorder.trajectory
+        turns = zip(record.turns, self._used, strict=False)  # another thread may be adding one
+        return record.model_copy(
+            update={
+                "policy": self._report.policy,
+                "turns": tuple(turn.model_copy(update=used) for turn, used in turns),
+                "segments": self._report.segments,
+                "messages": self._report.messages,
+                "usage": self._usage,
+                "seconds": self._seconds(record, policy=self._policy_seconds),
+            }
         )

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import gymnasium
 
+from ..envs import registration
 from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, SandboxError, TaskError, UsageError
 from ..gateway.agents import make_agent
@@ -277,12 +278,7 @@ def make_env(config: EnvConfig, options: JsonMapping) -> gymnasium.Env[str, str]
     Raises:
         UsageError: An argument is invalid.
     """
-    try:
-        env: gymnasium.Env[str, str] = gymnasium.make(
-            config.id, disable_env_checker=True, **{**config.options, **options}
-        )
-    except (gymnasium.error.Error, TypeError) as error:
-        raise UsageError(f"env: {config.id!r} cannot be made with these options: {error}") from error
+    env = registration.make_env(config.id, **{**config.options, **options})
     _swe_env(env)
     return env
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import UsageError
-from ..types import Frozen
+from ..types import Frozen, JsonMapping
 from .run_folder import RunInfo, read_episodes, read_failed, read_run
 from .statistics import difference_interval, mean_interval, pass_curve, sign_flip_test
 from .trajectory import Usage
@@ -290,7 +290,7 @@ COMPARED = ("policy", "policy_options.", "agent", "seed")
 """Settings that runs are compared by. All others should be equal: task source, tools, limits, grading, sandbox."""
 
 
-def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def config_differences(configs: Sequence[JsonMapping]) -> dict[str, list[Any]]:
     """Return the fields in which configurations differ: dotted name -> value in each, None if it is missing."""
     flat = [dict(_flat(config)) for config in configs]
     names = sorted({name for values in flat for name in values})
@@ -298,7 +298,7 @@ def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[A
     return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def _flat(values: JsonMapping, prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{name}.")

@@ -22,9 +22,8 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Literal, NamedTuple, Self
 
 from pydantic import ValidationError
@@ -32,7 +31,7 @@ from pydantic import ValidationError
 from ..atomic import write_text
 from ..errors import UsageError, wrong_fields
 from ..lines import end_of_lines, whole_lines
-from ..types import Frozen
+from ..types import Frozen, JsonMapping, JsonObject
 from .trajectory import Prices, Trajectory, Turn, Usage
 
 logger = logging.getLogger(__name__)
@@ -69,9 +68,9 @@ class RunInfo(Frozen):
 
     version: Literal[1] = 1
     experiment: str
-    config: dict[str, Any]
+    config: JsonObject
     config_hash: str
-    settings: dict[str, Any] = {}
+    settings: JsonObject = {}
     tasks: tuple[str, ...]
     attempts: int
     swe_gym: str = ""
@@ -360,7 +359,7 @@ class RunFolder:
             self._failed.append(line)
         self._live_path(trajectory.task_id, trajectory.attempt).unlink(missing_ok=True)
 
-    def progress(self, counts: Mapping[str, Any]) -> None:
+    def progress(self, counts: JsonMapping) -> None:
         """Replace `progress.json`."""
         write_text(self.path / PROGRESS, json.dumps(counts) + "\n")
 
@@ -374,9 +373,7 @@ class RunFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -475,7 +472,7 @@ def take_lock(path: Path) -> IO[str]:
     return file
 
 
-def check_run(path: Path, config: dict[str, Any], config_hash: str) -> RunInfo | None:
+def check_run(path: Path, config: JsonObject, config_hash: str) -> RunInfo | None:
     """Return the run that a folder holds, None if it holds none.
 
     Raises:

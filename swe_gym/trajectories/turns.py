@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import UsageError
+from ..types import JsonObject
 from .trajectory import Trajectory, Turn
 
 OPEN, CLOSE = b'{"action": "', b"}}"
@@ -66,7 +67,7 @@ class TurnIndex:
     path: Path
     head: tuple[Span, ...] = ()
     turns: list[Span] = field(default_factory=list)
-    outline: list[dict[str, Any]] = field(default_factory=list)
+    outline: list[JsonObject] = field(default_factory=list)
 
     def beginning(self) -> Trajectory:
         """Read the record without its turns."""
@@ -85,7 +86,7 @@ class TurnIndex:
             raise UsageError(f"turn {number} is unknown: the episode has {len(self.turns)}")
         return Turn.model_validate_json(self.turns[number - 1].read(self.path))
 
-    def add(self, offset: int, data: bytes, start: int = 0, end: int | None = None) -> dict[str, Any]:
+    def add(self, offset: int, data: bytes, start: int = 0, end: int | None = None) -> JsonObject:
         """Add a turn, and return its fields, perhaps without the observation.
 
         Args:
@@ -178,7 +179,7 @@ def _parsed(path: Path, record: Span) -> Iterator[_Found]:
         at = after_gap(end)
 
 
-def brief(data: bytes, first: int, last: int) -> tuple[dict[str, Any], int]:
+def brief(data: bytes, first: int, last: int) -> tuple[JsonObject, int]:
     """Return the fields of a turn, and the size of its observation. A long turn's observation is left empty.
 
     Args:
@@ -201,7 +202,7 @@ def brief(data: bytes, first: int, last: int) -> tuple[dict[str, Any], int]:
     return turn, len(turn["observation"])
 
 
-def summary_of(turn: dict[str, Any], size: int) -> dict[str, Any]:
+def summary_of(turn: JsonObject, size: int) -> JsonObject:
     """Return a line of the outline: the call in short and as a digest, numbers and times, without long texts."""
     info, usage = turn["info"], turn["usage"]
     answer = not turn["tool"] and "call" in info  # an agent's model may answer without a tool

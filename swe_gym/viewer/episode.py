@@ -6,12 +6,12 @@ import json
 import re
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ..errors import UsageError
 from ..trajectories.imports.chat import text_of
 from ..trajectories.trajectory import Trajectory, Turn
 from ..trajectories.turns import TurnIndex
+from ..types import JsonObject
 
 PIECE = 16_000
 """Characters of each text of a turn that are sent with the turn."""
@@ -35,7 +35,7 @@ ARGUMENT = "="
 """First character of the name of a part that is an argument."""
 
 
-def as_page(trajectory: Trajectory) -> dict[str, Any]:
+def as_page(trajectory: Trajectory) -> JsonObject:
     """Return a trajectory as plain JSON, without turns, with the number of tokens, and with the system prompt only."""
     shown = trajectory.model_dump(exclude={"segments", "messages", "turns", "tools", "env"})
     shown["tools"] = [tool.name for tool in trajectory.tools]
@@ -46,7 +46,7 @@ def as_page(trajectory: Trajectory) -> dict[str, Any]:
     return shown
 
 
-def episode_page(turns: TurnIndex, first_turn: int = 0) -> dict[str, Any]:
+def episode_page(turns: TurnIndex, first_turn: int = 0) -> JsonObject:
     """Return an episode with an outline in place of its turns.
 
     Args:
@@ -64,7 +64,7 @@ def parts_of(turn: Turn) -> dict[str, str]:
     return texts
 
 
-def turns_page(turns: TurnIndex, numbers: Sequence[int]) -> list[dict[str, Any]]:
+def turns_page(turns: TurnIndex, numbers: Sequence[int]) -> list[JsonObject]:
     """Return the texts of some turns: the beginning of each text, and its whole length.
 
     Raises:
@@ -91,7 +91,7 @@ def text_at(turns: TurnIndex, number: int, part: str, start: int, end: int) -> s
     return parts[part][start : min(end, start + MOST_PIECE)]
 
 
-def search(turns: TurnIndex, words: str, first: int = 1, seconds: float = SEARCH_SECONDS) -> dict[str, Any]:
+def search(turns: TurnIndex, words: str, first: int = 1, seconds: float = SEARCH_SECONDS) -> JsonObject:
     """Search the texts of the turns. The case of letters does not matter.
 
     Args:
@@ -106,7 +106,7 @@ def search(turns: TurnIndex, words: str, first: int = 1, seconds: float = SEARCH
     deadline = time.monotonic() + seconds
     pattern = re.compile(re.escape(words), re.IGNORECASE)
     raw = words.lower().encode() if json.dumps(words) == f'"{words}"' else b""  # unless JSON writes it otherwise
-    matches: list[dict[str, Any]] = []
+    matches: list[JsonObject] = []
     for number in range(max(1, first), len(turns.turns) + 1):
         if number > first and (time.monotonic() > deadline or len(matches) >= MOST_MATCHES):
             return {"matches": matches, "next": number}
@@ -115,7 +115,7 @@ def search(turns: TurnIndex, words: str, first: int = 1, seconds: float = SEARCH
     return {"matches": matches, "next": 0}
 
 
-def _matches(pattern: re.Pattern[str], turn: Turn, number: int) -> Iterator[dict[str, Any]]:
+def _matches(pattern: re.Pattern[str], turn: Turn, number: int) -> Iterator[JsonObject]:
     for part, text in parts_of(turn).items():
         if part == "action" and turn.tool:
             continue  # thought and arguments say the same

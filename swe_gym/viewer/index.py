@@ -35,6 +35,7 @@ from ..trajectories.run_folder import (
 )
 from ..trajectories.trajectory import Trajectory, Usage
 from ..trajectories.turns import Span, TurnIndex, find_turns
+from ..types import JsonObject
 
 State = Literal["resolved", "unresolved", "failed", "running", "left"]
 """Judged (two states), an attempt that does not count, running, or left behind by a killed process."""
@@ -156,7 +157,7 @@ class RunIndex:
         self.rows: list[Row] = []
         self.live: list[Row] = []
         self.problems: list[str] = []
-        self.progress: dict[str, Any] = {}
+        self.progress: JsonObject = {}
         self.active = self.behind = False
         self._places: dict[str, _Place] = {}
         self._turns_at = functools.lru_cache(MOST_KEPT)(_turns_at)
@@ -276,7 +277,7 @@ class RunIndex:
             over = {(row.task_id, row.attempt, row.started) for row in self.rows[-1000:]}
             self.live = [row for row in self.live if (row.task_id, row.attempt, row.started) not in over]
 
-    def news(self, generation: str = "", known: int = 0) -> dict[str, Any]:
+    def news(self, generation: str = "", known: int = 0) -> JsonObject:
         """Return what is new to a page, as plain JSON.
 
         Args:
@@ -399,7 +400,7 @@ class _Running:
             else:
                 self._add(self.turns.add(offset, line))
 
-    def _add(self, turn: dict[str, Any]) -> None:
+    def _add(self, turn: JsonObject) -> None:
         self._tools += turn["seconds"]
         self._policy += turn["policy_seconds"]
         self._usage += Usage.model_validate(turn["usage"])

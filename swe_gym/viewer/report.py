@@ -8,10 +8,11 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..trajectories.trajectory import Trajectory
 from ..trajectories.turns import summary_of
+from ..types import JsonObject
 from .episode import as_page, parts_of
 from .index import RunIndex
 from .page import write_page
@@ -71,7 +72,7 @@ def write_report(
     return Report(len(index.rows), len(readable), write_page(Path(path), PAGE, blocks()))
 
 
-def _page(trajectory: Trajectory) -> dict[str, Any]:
+def _page(trajectory: Trajectory) -> JsonObject:
     """Return an episode with the whole texts of its turns."""
     outline = [summary_of(turn.model_dump(), len(turn.observation)) for turn in trajectory.turns]
     return {**as_page(trajectory), "outline": outline, "turns": [parts_of(turn) for turn in trajectory.turns]}

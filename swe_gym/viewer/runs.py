@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ..errors import UsageError
 from ..trajectories.comparison import RunResults, compare_results, config_differences, summarize
 from ..trajectories.run_folder import RUN, RunInfo
+from ..types import JsonObject
 from .index import SLICE, Row, RunIndex
 
 
@@ -55,7 +55,7 @@ class Runs:
             raise UsageError(f"no run {name!r} in {self.name}")
         return index
 
-    def news(self) -> dict[str, Any]:
+    def news(self) -> JsonObject:
         """Read what is new, for about a second at most, and return all runs as plain JSON."""
         if not self.many:
             return {"many": False, "name": self.name, "runs": []}
@@ -77,7 +77,7 @@ class Runs:
         ]
         return {"many": True, "name": self.name, "runs": runs, "problems": self._problems}
 
-    def compare(self, names: Sequence[str]) -> dict[str, Any]:
+    def compare(self, names: Sequence[str]) -> JsonObject:
         """Compare runs as far as they have been read.
 
         Args:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from ..trajectories.run_folder import RunInfo
 from ..trajectories.statistics import pass_curve
+from ..types import JsonObject
 from .index import Row
 
 MOST_BARS = 12
@@ -70,7 +70,7 @@ def wall_clock(rows: Iterable[Row]) -> dict[str, float]:
     return spent
 
 
-def summary(rows: Sequence[Row], run: RunInfo | None = None) -> dict[str, Any]:
+def summary(rows: Sequence[Row], run: RunInfo | None = None) -> JsonObject:
     """Return the data of all plots of a run, as plain JSON.
 
     Args:

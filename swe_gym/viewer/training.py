@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import UsageError
 from ..lines import whole_lines
 from ..trajectories.comparison import config_differences, distinct_names
+from ..types import JsonObject
 
 Line = Mapping[str, Any]
 """An event of a log."""
@@ -32,7 +33,7 @@ class TrainingRun:
     """
 
     name: str
-    config: dict[str, Any]
+    config: JsonObject
     updates: tuple[Line, ...]
     evaluations: tuple[Line, ...]
     saves: tuple[Line, ...]

@@ -7,9 +7,11 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ..atomic import replacing
 from ..errors import MissingDependency
+from ..types import JsonObject
 from .page import write_page
 from .training import (
     METRICS,
@@ -83,7 +85,10 @@ def write_training_report(sources: Iterable[str | os.PathLike[str]], path: str |
     runs = read_training(sources)
     data = {
         "runs": [_run_data(run) for run in runs],
-        "plots": [_plot_data(plot) for plot in plots(runs)],
+        "plots": [
+            {**plot._asdict(), "points": None, "lines": [_line_data(plot, points) for points in plot.points]}
+            for plot in plots(runs)
+        ],
         "parts": PARTS,
         "differences": differences(runs),
     }
@@ -125,11 +130,9 @@ def write_curves(sources: Iterable[str | os.PathLike[str]], path: str | os.PathL
                 axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if axes.dataLim.ymin < 0 else 0.0)
             if not index:
                 axes.legend()
-        target = Path(path)
-        unfinished = target.with_name(target.name + ".new")
-        figure.savefig(unfinished, format="svg", metadata={"Date": None, "Creator": None})
-    os.replace(unfinished, target)
-    return _summary(runs, target.stat().st_size)
+        with replacing(Path(path)) as unfinished:
+            figure.savefig(unfinished, format="svg", metadata={"Date": None, "Creator": None})
+    return _summary(runs, Path(path).stat().st_size)
 
 
 def _summary(runs: Sequence[TrainingRun], size: int) -> TrainingReport:
@@ -150,12 +153,8 @@ def plots(runs: Sequence[TrainingRun]) -> list[Plot]:
     return [plot for plot in found if any(plot.points)]
 
 
-def _plot_data(plot: Plot) -> dict[str, Any]:
-    return {**plot._asdict(), "points": None, "lines": [_line_data(plot, points) for points in plot.points]}
-
-
-def _line_data(plot: Plot, points: Sequence[Point]) -> dict[str, Any]:
-    line: dict[str, Any] = {
+def _line_data(plot: Plot, points: Sequence[Point]) -> JsonObject:
+    line: JsonObject = {
         "update": [point.update for point in points],
         "minutes": [point.minutes for point in points],
         "value": [_finite(point.value) for point in points],
@@ -168,7 +167,7 @@ def _line_data(plot: Plot, points: Sequence[Point]) -> dict[str, Any]:
     return line
 
 
-def _run_data(run: TrainingRun) -> dict[str, Any]:
+def _run_data(run: TrainingRun) -> JsonObject:
     evaluated = [point for point in held_out(run) if math.isfinite(point.value)]
     names = {"logprob_diff", "sync_logprob_diff"}
     gaps = [point.value for metric in METRICS if names & {*metric.names} for point in curve(run, metric)]
@@ -188,7 +187,7 @@ def _run_data(run: TrainingRun) -> dict[str, Any]:
     }
 
 
-def _bars(run: TrainingRun) -> dict[str, Any]:
+def _bars(run: TrainingRun) -> JsonObject:
     """Mean seconds by part for groups of successive updates, and the first update of each group."""
     updates = spent_by_update(run)
     size = max(1, math.ceil(len(updates) / MOST_BARS))

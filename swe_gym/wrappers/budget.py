@@ -23,7 +23,7 @@ class Budget(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
     "turns" or "seconds". The budget is checked after each step: the step that exceeds it is the last one. Seconds count
     from `reset`, including the policy's time.
 
-    Apply it directly to the environment: wrappers below it do not see the end.
+    Apply it directly to the environment: wrappers of other libraries below it do not see the end.
 
     Args:
         env: A `SweEnv`, wrapped or not.
@@ -80,9 +80,14 @@ class Budget(gymnasium.Wrapper[str, str, str, str], RecordConstructorArgs):
         self._use(action + observation)
         limit = self._over()
         if limit and not terminated and not truncated:
-            _, judged, terminated, truncated, info = self.env.get_wrapper_attr("end")(limit)
+            _, judged, terminated, truncated, info = self.end(limit)
             reward = float(reward) + judged  # wrappers below may have rewarded the step
         return observation, float(reward), terminated, truncated, self._noted(info)
+
+    def end(self, limit: str) -> StepResult[str]:
+        """End the episode as `SweEnv.end` does."""
+        observation, reward, terminated, truncated, info = self.env.get_wrapper_attr("end")(limit)
+        return observation, reward, terminated, truncated, self._noted(info)
 
     def _use(self, text: str) -> None:
         if self._tokens is not None:

@@ -42,7 +42,9 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
         self._forget()
 
     def _forget(self) -> None:
-        self._start: tuple[int | None, str, Info] | None = None
+        self._start: tuple[int | None, str] | None = None
+        self._info: Info = {}
+        self._reward = 0.0
         self._turns: list[Turn] = []
         self._bytes = 0  # size of the turns' texts
         self._written = True
@@ -52,7 +54,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
         self._write()
         self._forget()
         observation, info = self.env.reset(seed=seed, options=options)
-        self._start = (seed, observation, copy.deepcopy(info))
+        self._start, self._info = (seed, observation), copy.deepcopy(info)
         self._written = False
         return observation, info
 
@@ -61,6 +63,8 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
         started = time.monotonic()
         observation, reward, terminated, truncated, info = self.env.step(action)
         seconds = time.monotonic() - started
+        self._info = copy.deepcopy(info)
+        self._reward += float(reward)
         understood = self._tool_env.last_action
         turn = Turn(
             action=action,
@@ -71,7 +75,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
             reward=float(reward),
             terminated=terminated,
             truncated=truncated,
-            info=copy.deepcopy(info),
+            info=self._info,
             seconds=seconds,
         ).within(MAX_TEXT)
         size = turn.text_bytes()
@@ -82,6 +86,17 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
         if terminated or truncated:
             self._write()
         return observation, float(reward), terminated, truncated, info
+
+    def end(self, limit: str) -> StepResult[str]:
+        """End the episode as `SweEnv.end` does. The last turn, if any, gets the result."""
+        observation, reward, terminated, truncated, info = self.env.get_wrapper_attr("end")(limit)
+        self._info = copy.deepcopy(info)
+        self._reward += reward
+        for turn in self._turns[-1:]:
+            ended = {"terminated": terminated, "truncated": truncated, "info": self._info}
+            self._turns[-1] = turn.model_copy(update={**ended, "reward": turn.reward + reward})
+        self._write()
+        return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
         """Write an unfinished episode, then close the environment."""
@@ -102,8 +117,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
         """
         if self._start is None:
             raise UsageError("no episode was recorded yet: call reset() first")
-        seed, observation, first_info = self._start
-        info = self._turns[-1].info if self._turns else first_info
+        (seed, observation), info = self._start, self._info
         env, spec = self._tool_env, self._tool_env.spec
         stats = env.stats
         whole = env.judged_diff
@@ -122,7 +136,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str], RecordConstructorA
             reason=why_ended(info),
             reward_valid=info["reward_valid"],
             resolved=info["resolved"],
-            reward=sum(turn.reward for turn in self._turns),
+            reward=self._reward,
             info=info,
             patch=patch,
             patch_bytes=0 if patch is whole else len(whole.encode("utf-8", "surrogatepass")),

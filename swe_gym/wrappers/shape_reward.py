@@ -41,22 +41,28 @@ class ShapeReward(AnyWrapper, RecordConstructorArgs):
             raise UsageError(f"rewards must be finite numbers: {per_turn=}, {per_invalid=}, {scale=}")
         self._per_turn, self._per_invalid, self._scale = per_turn, per_invalid, scale
         self._invalid = 0
+        self._added = 0.0  # in the last step
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult[Any]:
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._invalid = 0
-        return observation, self._noted(info, 0.0)
+        self._invalid, self._added = 0, 0.0
+        return observation, self._noted(info)
 
     def step(self, action: object) -> StepResult[Any]:
         """Take a step and add to its reward."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if info["outcome"] == "infra_failed":
-            return observation, 0.0, terminated, truncated, self._noted(info, 0.0)
         invalid, self._invalid = info["invalid_actions"] - self._invalid, info["invalid_actions"]
-        added = self._per_turn + invalid * self._per_invalid
-        return observation, self._scale * float(reward) + added, terminated, truncated, self._noted(info, added)
+        lost = info["outcome"] == "infra_failed"
+        self._added = 0.0 if lost else self._per_turn + invalid * self._per_invalid
+        reward = self._scale * float(reward) + self._added
+        return observation, reward, terminated, truncated, self._noted(info)
 
-    def _noted(self, info: Info, added: float) -> Info:
+    def end(self, limit: str) -> StepResult[Any]:
+        """End the episode as `SweEnv.end` does: the reward is scaled, and none is added to that of the last step."""
+        observation, reward, terminated, truncated, info = self.env.get_wrapper_attr("end")(limit)
+        return observation, self._scale * reward, terminated, truncated, self._noted(info)
+
+    def _noted(self, info: Info) -> Info:
         components = {name: self._scale * value for name, value in info["reward_components"].items()}
-        return {**info, "reward_components": {**components, "shaping": added}}
+        return {**info, "reward_components": {**components, "shaping": self._added}}

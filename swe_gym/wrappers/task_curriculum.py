@@ -134,9 +134,18 @@ class TaskCurriculum(AnyWrapper, RecordConstructorArgs):
     def step(self, action: object) -> StepResult[Any]:
         """Take a step. At the end of the episode, record the result."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if (terminated or truncated) and info["reward_valid"]:
-            self.curriculum.played(info["task_id"], resolved=info["resolved"])
+        self._count(info)
         return observation, float(reward), terminated, truncated, info
+
+    def end(self, limit: str) -> StepResult[Any]:
+        """End the episode as `SweEnv.end` does, and record the result."""
+        result: StepResult[Any] = self.env.get_wrapper_attr("end")(limit)
+        self._count(result[-1])
+        return result
+
+    def _count(self, info: Info) -> None:
+        if info["reward_valid"]:
+            self.curriculum.played(info["task_id"], resolved=info["resolved"])
 
     def prepare_next(self, pool: WarmPool) -> None:
         """Choose the next task and let `pool` start its sandbox; see `SweEnv.prepare_next`."""

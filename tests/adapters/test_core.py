@@ -145,6 +145,21 @@ def test_failures_leave_the_other_of_64_episodes_alone(make_env: MakeEnv) -> Non
     assert {one.trajectory.failure for one in episodes} == {""}  # the message may quote the oracle
 
 
+def test_a_first_prompt_above_the_context_is_left_out(make_env: MakeEnv, caplog: pytest.LogCaptureFixture) -> None:
+    tokens = Tokens()
+    sampler = Guesses(tokens, seed=0)
+
+    def make_policy(env: gymnasium.Env[str, str], seed: int | None) -> Policy:
+        return TokenPolicy(env, sampler, ChatTemplate(tokens), seed=seed, max_context=20)
+
+    (episode,) = play_episodes([Slot("a")], make_env, make_policy)
+    assert (episode.reward, episode.failure, episode.rows) == (None, "no turn (context)", [])
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "task a is left out: its first prompt does not fit into the context"
+    ]
+    assert not sampler.calls
+
+
 def test_a_mistake_is_raised_before_anything_starts(make_env: MakeEnv) -> None:
     def make_policy(env: gymnasium.Env[str, str], seed: int | None) -> Policy:  # noqa: ARG001  never called
         raise AssertionError

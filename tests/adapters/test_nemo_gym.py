@@ -208,6 +208,12 @@ def test_a_failed_start_and_an_agent_that_stops_early_are_masked_and_closed(loop
     assert (early["mask_sample"], early["truncated"], early["info"]["outcome"]) == (True, True, "running")
 
 
+def test_a_step_that_is_longer_than_the_idle_time_is_not_idle(loop: asyncio.AbstractEventLoop) -> None:
+    actions = ['{"name": "bash", "arguments": {"command": "sleep 3"}}', '{"name": "submit", "arguments": {}}']
+    rollout = Gym(lambda _, number: call(actions[number], number), idle=1.0).run(loop, [row()])[0]
+    assert (rollout["terminated"], rollout["info"]["outcome"], rollout["mask_sample"]) == (True, "submitted", False)
+
+
 def test_invalid_calls_are_answered_by_the_environment(loop: asyncio.AbstractEventLoop) -> None:
     seen: list[Any] = []
 

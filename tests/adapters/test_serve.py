@@ -270,7 +270,9 @@ def test_close_in_another_thread_ends_a_step_and_frees_the_sandbox() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["SWE/Toyy-v0"], "cannot be made"),
+        (["SWE/Toyy-v0"], "unknown environment 'SWE/Toyy-v0'. Did you mean 'SWE/Toy-v0'?"),
+        (["SWE/Toy-v7"], "Did you mean 'SWE/Toy-v0'?"),
+        (["Toy-v0"], "Did you mean 'SWE/Toy-v0'?"),
         (["SWE/Toy-v0", "max_turns=0"], "max_turns must be"),
         (["CartPole-v1"], "must be texts"),
         (["SWE/Toy-v0", "--no-token", "--host", "0.0.0.0"], "--no-token needs a loopback address"),

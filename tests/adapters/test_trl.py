@@ -4,8 +4,11 @@ import itertools
 import json
 import os
 import random
+import signal
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,12 +32,14 @@ with warnings.catch_warnings():
     from trl.generation.vllm_client import VLLMClient
 
     from swe_gym.adapters.trl import Rollouts, swe_reward, task_dataset
+    from swe_gym.adapters.trl_samplers import BatchSampler
     from swe_gym.adapters.trl_tools import environment_class
 
 from swe_gym.errors import SandboxClosed, SweGymError, UsageError
 from swe_gym.rollout.tokens import short_prompt
 from swe_gym.tasks.micro import expert_calls
 from swe_gym.testing.loopback import Answer, Exchange, LoopbackServer
+from swe_gym.wrappers import RecordTrajectory, ShapeReward
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL and its dependencies emit warnings
 
@@ -266,6 +271,16 @@ def test_two_steps_with_environment_factory(make_lm: Any, tokenizer: Any, tmp_pa
     envs.assert_closed()
 
 
+def test_wrappers_of_the_environment_see_an_unfinished_episode_end(tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    made = environment_class(lambda: ShapeReward(RecordTrajectory(Envs(max_turns=9)(), str(file)), scale=3.0))()
+    made.reset(task_id=TASK)
+    made.bash(**json.loads(GOLD)["arguments"])
+    assert made.get_reward() == 3.0
+    (line,) = file.read_text().splitlines()
+    assert (json.loads(line)["reward"], json.loads(line)["reason"]) == (1.0, "no_call")
+
+
 def test_tools_are_typed_methods() -> None:
     names = ["bash", "view", "grep", "edit", "rewrite", "listdir", "eval", "pdb", "submit"]
     env: Any = Envs(tools=names)()
@@ -367,17 +382,62 @@ def test_lost_episodes_have_rows_and_persistent_losses_stop_training(tokenizer: 
         rollouts([TASK] * 2, trainer)
 
 
-def test_an_error_of_the_trainer_ends_the_episodes(tokenizer: Any) -> None:
+def fails(*_: Any) -> Any:
+    raise MemoryError
+
+
+def answers_once(*_: Any) -> Any:
+    return [[1]], None
+
+
+def is_interrupted(*_: Any) -> Any:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("sample", "error"), [(fails, MemoryError), (answers_once, SweGymError), (is_interrupted, KeyboardInterrupt)]
+)
+def test_a_trainer_that_fails_ends_the_episodes(tokenizer: Any, sample: Any, error: type[BaseException]) -> None:
     tokenizer.chat_template = CHATML
     envs = Envs()
-
-    def fail(*_: Any) -> None:
-        raise MemoryError
-
-    trainer = make_trainer(tokenizer, use_vllm=False, _generate_single_turn=fail)
-    with pytest.raises(MemoryError):
-        Rollouts(envs)([TASK] * 2, trainer)
+    with pytest.raises(error):
+        Rollouts(envs)([TASK] * 2, make_trainer(tokenizer, use_vllm=False, _generate_single_turn=sample))
     envs.assert_closed()
+    assert "episode" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_an_interrupt_while_a_batch_is_gathered_fails_its_requests(tokenizer: Any) -> None:
+    interrupted = threading.Event()
+
+    class Prompt(list[int]):
+        """Presses Ctrl-C once the request before it was taken."""
+
+        def __iter__(self) -> Iterator[int]:
+            while not sampler._requests.empty():
+                interrupted.wait(0.01)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]  # it runs
+            interrupted.wait(60)
+            return super().__iter__()
+
+    class Episodes:
+        """Two episodes that ask for one answer each."""
+
+        def play(self) -> list[Any]:
+            asked = {"max_tokens": 9, "temperature": 1.0, "seed": None}
+            with ThreadPoolExecutor(2) as threads:
+                first = threads.submit(sampler.generate, [1], **asked)
+                second = threads.submit(sampler.generate, Prompt([2]), **asked)
+                wait([first, second], timeout=60)
+                failures.extend(one.exception(timeout=0) for one in (first, second))
+            return []
+
+        cancel = interrupted.set
+
+    failures: list[Any] = []
+    sampler = BatchSampler(make_trainer(tokenizer, use_vllm=False, _generate_single_turn=lambda *_: signal.pause()))
+    with pytest.raises(KeyboardInterrupt):
+        sampler.play(Episodes())  # type: ignore[arg-type]  # a stand-in
+    assert [str(failure) for failure in failures] == ["the trainer stopped sampling"] * 2
 
 
 def test_configurations_that_cannot_work_are_refused(tokenizer: Any) -> None:

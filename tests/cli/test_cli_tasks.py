@@ -233,6 +233,9 @@ def test_a_wrong_export_writes_nothing(cli, rows: list[object], tmp_path: Path) 
         in cli("tasks", "export", "a/x.parquet", *rows, "--to", "verk").err
     )
     assert "datasets/NAME/SPLIT.parquet" in cli("tasks", "export", "a/x.parquet", *rows, "--to", "rllm").err
+    assert "must end in" in cli("tasks", "export", "a/x.csv", *rows).err
+    assert "must end in" in cli("tasks", "split", "a", *rows, "--part", "all=1", "--suffix", "csv").err
+    assert not (tmp_path / "a").exists()
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets/registry.json").write_text('{"issues": {"train": "old.parquet"}}')
     refused = cli("tasks", "export", "datasets/issues/train.parquet", *rows, "--to", "rllm")

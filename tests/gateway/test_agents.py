@@ -189,7 +189,7 @@ def test_an_agent_demonstrates_what_a_policy_would_do() -> None:
     assert said.count('"risk": "low"') == 2
     without_shell = EnvConfig(id="SWE/Toy-v0", agent="aider")
     with pytest.raises(UsageError, match="no shell tool"):
-        agent_demonstrations(without_shell, generation, "gold", template, ByteTokenizer.end, [TASK])
+        demonstrating_agent(without_shell, generation, template, ByteTokenizer.end)
 
 
 @pytest.fixture

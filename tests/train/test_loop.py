@@ -334,7 +334,7 @@ def toml(value: Any) -> str:
     ("sections", "message"),
     [
         ({"model": {"path": "/nowhere/model"}}, "model.path '/nowhere/model' is neither a model folder"),
-        ({"env": {"id": "SWE/Mirco-v0"}}, "env: 'SWE/Mirco-v0' cannot be made"),
+        ({"env": {"id": "SWE/Mirco-v0"}}, "unknown environment 'SWE/Mirco-v0'. Did you mean 'SWE/Micro-v0'"),
         ({"env": {"options": {"max_turn": 1}}}, "max_turn"),
         ({"env": {"options": {"max_turns": 0}}}, "max_turns must be a positive whole number"),
         ({"env": {"held_out": {"difficulty": 9}}, "run": {"evaluate_every": 1}}, "unknown difficulty 9"),

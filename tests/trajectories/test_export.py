@@ -1,12 +1,13 @@
 """Export of trajectories to other formats, and back."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swe_gym.errors import UsageError
+from swe_gym.errors import MissingDependency, UsageError
 from swe_gym.tables import write_table
 from swe_gym.trajectories.exports import EXPORTERS, export_trajectories
 from swe_gym.trajectories.exports.chat import conversation, to_preferences, to_sft
@@ -214,4 +215,13 @@ def test_an_unknown_format_or_suffix_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'sft'"):
         export_trajectories([], "stf", tmp_path / "out.jsonl")
     with pytest.raises(UsageError, match=r"\.parquet, \.jsonl, \.json"):
-        export_trajectories([], "sft", tmp_path / "out.csv")
+        export_trajectories([trajectory()], "sft", tmp_path / "folder" / "out.csv")
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_folder_is_made_for_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it was not installed
+    with pytest.raises(MissingDependency, match="need pyarrow"):
+        export_trajectories([trajectory()], "sft", tmp_path / "folder" / "out.parquet")
+    assert not list(tmp_path.iterdir())
+    assert export_trajectories([trajectory()], "swe-gym", tmp_path / "folder" / "out.jsonl") == 1

@@ -327,3 +327,22 @@ def test_vector_environments_write_one_file(many: MakeMany, tmp_path: Path) -> N
     envs.close()
     outcomes = sorted(trajectory.outcome for trajectory in Trajectory.read(path))
     assert outcomes == ["running", "running", "submitted", "submitted", "submitted"]
+
+
+def test_every_wrapper_sees_an_end(single: Make, tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    env = recorded = wrappers.RecordTrajectory(wrappers.Budget(single(), turns=5), str(file))
+    env = shaped = wrappers.ShapeReward(env, per_turn=-0.25, scale=2.0)
+    env = curriculum = wrappers.TaskCurriculum(shaped, task_ids=["task-01"])
+    for turns in (1, 0):
+        env.reset(seed=1)
+        rewards = [env.step(LS)[1] for _ in range(turns)]
+        _, reward, terminated, truncated, info = env.get_wrapper_attr("end")("no_call")
+        assert (rewards, reward, terminated, truncated) == ([-0.25] * turns, 2.0, False, True)
+        assert (info["limit"], info["turns_left"]) == ("no_call", 5 - turns)
+        assert info["reward_components"] == {"resolved": 2.0, "shaping": -0.25 * turns}
+        record = Trajectory.model_validate_json(file.read_text().splitlines()[-1])
+        assert (record.reward, record.reason, record.reward_valid, len(record.turns)) == (1.0, "no_call", True, turns)
+        assert all((turn.truncated, turn.reward, turn.info) == (True, 1.0, record.info) for turn in record.turns)
+    assert recorded.trajectory == record
+    assert curriculum.curriculum.pass_rates() == {"task-01": 1.0}

@@ -24,7 +24,7 @@ from ..runner_sandbox import runner_source
 from .engine import ENGINE_ERRORS, attach, connect, engine_errors, is_unreachable, why_it_ended
 from .images import find_image, pull_image
 from .options import DockerOptions
-from .owners import PREFIX, guard, labels, sweep
+from .owners import PREFIX, have_undertaker, labels, sweep
 from .stream import DockerStream
 from .volumes import volume_of
 
@@ -130,7 +130,7 @@ class DockerSandbox(ContainerSandbox):
         if self._lends and (why := problem(found.get("Architecture", ""))):
             text = f"image {image!r} has no Python, and {why}. Install Python 3.6 or newer in the image"
             raise SandboxStartError(text, reason="image")
-        guard(base_url)
+        have_undertaker(base_url)
         self._volumes = {
             volume_of(engine, folder, image, deadline): {"bind": place, "mode": "ro"}
             for place, folder in self.spec.mounts.items()

@@ -1,21 +1,20 @@
-"""Who owns a container: its labels, the guard that removes it after its owner's death, and the sweep."""
+"""Who owns a container: its labels, its removal after its owner's death, and the sweep."""
 
 import contextlib
-import importlib.resources
 import logging
 import os
 import socket
-import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import docker
 import docker.errors
 
+from ...errors import SandboxStartError
 from ...types import JsonMapping
 from ..base import parse_options
+from ..undertaker import Undertaker
 from .engine import address, connect, engine_errors
 from .options import DockerOptions
 
@@ -33,11 +32,11 @@ EXPIRES = "swe_gym.expires"
 OWNER = "swe_gym.owner"
 """Label: the process that created the container, see `owner`."""
 
-IGNORED_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "_proxy", "_PROXY")
-"""Suffixes of variables that divert docker-py from the engine; `Client` ignores them."""
+PATIENCE = 60.0
+"""Seconds that the removal of a dead client's containers waits for an engine that does not answer."""
 
-_GUARDS: dict[tuple[int, str | None], int] = {}
-"""Process ids of guards by client process and engine. A fork is another client."""
+_UNDERTAKERS: dict[tuple[int, str | None], Undertaker] = {}
+"""Undertakers by client process and engine. A fork is another client."""
 
 _LOCK = threading.Lock()
 
@@ -76,26 +75,44 @@ def abandoned(container_labels: Mapping[str, str], now: float) -> bool:
     return owner(int(theirs[1])) != container_labels[OWNER]
 
 
-def guard(base_url: str | None) -> None:
-    """Start the process that removes this client's containers after its death, unless it runs already."""
+def have_undertaker(base_url: str | None) -> None:
+    """Start the process that removes this client's containers after its death, unless it runs already.
+
+    A running container exits by itself when its client dies. One that was created but not started cannot.
+    """
     base_url = address(base_url)
     key = os.getpid(), base_url
     with _LOCK:
-        if key not in _GUARDS and owner():
-            _GUARDS[key] = _start_guard(base_url)
-            log.debug("process %d removes containers on %s if this one dies", _GUARDS[key], base_url or "DOCKER_HOST")
+        if key not in _UNDERTAKERS and owner():
+            arguments = [f"{OWNER}={owner()}", *([base_url] if base_url else [])]
+            _UNDERTAKERS[key] = Undertaker(f"{__name__}:bury", *arguments)
 
 
-def _start_guard(base_url: str | None) -> int:
-    program = importlib.resources.files(__package__).joinpath("guard.py").read_text("utf-8")
-    argv = [sys.executable, "-c", program, str(os.getpid()), f"{OWNER}={owner()}", *([base_url] if base_url else [])]
-    # A session of its own, so that signals to this process group spare it, and no inherited descriptors.
-    nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
-    nothing += [(os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]  # type: ignore[list-item]  # of other lengths
-    path = os.pathsep.join(filter(None, sys.path))
-    environment = {name: value for name, value in os.environ.items() if not name.endswith(IGNORED_VARIABLES)}
-    environment |= {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-    return os.posix_spawn(sys.executable, argv, environment, file_actions=nothing, setsid=True)
+def bury(label: str, base_url: str | None = None) -> None:
+    """Remove the containers of a dead client: one that was being created when it died appears a moment later.
+
+    Args:
+        label: Label of its containers.
+        base_url: The engine.
+    """
+    rounds, end = 10, time.monotonic() + PATIENCE
+    while rounds and time.monotonic() < end:
+        with contextlib.suppress(SandboxStartError):
+            _remove(base_url, 10.0, label, lambda _: True)
+            rounds -= 1
+        time.sleep(0.4)
+
+
+def _remove(base_url: str | None, timeout: float, label: str, wanted: Callable[[JsonMapping], bool]) -> list[str]:
+    """Remove the containers with a label whose labels are wanted. Return their names."""
+    removed = []
+    with contextlib.closing(connect(base_url, timeout)) as engine, engine_errors("list containers", base_url):
+        for container in engine.containers(all=True, filters={"label": label}):
+            if wanted(container["Labels"]):
+                with contextlib.suppress(docker.errors.APIError):  # removed, or being removed
+                    engine.remove_container(container["Id"], force=True, v=True)
+                removed.append(container["Names"][0].lstrip("/"))
+    return sorted(removed)
 
 
 def sweep(options: JsonMapping | None = None, *, timeout: float = 60.0) -> list[str]:
@@ -116,13 +133,7 @@ def sweep(options: JsonMapping | None = None, *, timeout: float = 60.0) -> list[
         SandboxStartError: The engine cannot be reached or does not answer.
     """
     base_url = parse_options(DockerOptions, options or {}, "docker").base_url
-    with contextlib.closing(connect(base_url, timeout)) as engine, engine_errors("list containers", base_url):
-        swept = []
-        for container in engine.containers(all=True, filters={"label": LABEL}):
-            if abandoned(container["Labels"], time.time()):
-                with contextlib.suppress(docker.errors.APIError):  # removed, or being removed
-                    engine.remove_container(container["Id"], force=True, v=True)
-                swept.append(container["Names"][0].lstrip("/"))
+    swept = _remove(base_url, timeout, LABEL, lambda labels: abandoned(labels, time.time()))
     if swept:
         log.info("removed %d abandoned containers: %s", len(swept), " ".join(swept))
-    return sorted(swept)
+    return swept

@@ -14,13 +14,14 @@ from ...cache import digest
 from ...errors import SandboxClosed, SandboxStartError
 from ..gates import NEVER, Rate, gate, sleep
 from ..jitter import jittered
+from ..undertaker import Undertaker
 from .api import Api, ApiError, Object, pods_path
 from .manifest import CLAIM, RUN
 from .options import ClusterOptions
 from .pods import KEPT_SECONDS, REQUEST_SECONDS, delete_pod, list_pods, sweep_pods
 from .status import CONTAINER, READY, Waiting, judge, judge_refusal
 from .streams import AttachedStream, open_stream
-from .undertaker import Undertaker
+from .undertaker import start_undertaker
 from .watch import PodView, PodWatch
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Cluster:
             self._users += 1
             if self._watch is None:
                 self._watch = PodWatch(self.api, self.namespace, {RUN: self.run})
-                self._undertaker = self._undertaker or Undertaker(self.options, self.namespace, self.run)
+                self._undertaker = self._undertaker or start_undertaker(self.options, self.namespace, self.run)
                 threading.Thread(target=self._run, args=[self._watch], name="swe-gym pods", daemon=True).start()
 
     def leave(self) -> None:

@@ -1,17 +1,16 @@
-"""A process that outlives the client's and deletes its pods.
+"""What happens to the pods of a dead client.
 
 The node ends the containers of a dead client, but Kubernetes keeps a bare pod that has ended until somebody deletes it.
 """
 
+import contextlib
 import json
 import logging
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from ..undertaker import Undertaker
 from .api import Api, ApiError, Object
 from .manifest import RUN
 from .options import ClusterOptions
@@ -22,53 +21,27 @@ log = logging.getLogger(__name__)
 PAUSES = (0.0, 1.0, 4.0, 10.0, 15.0, 30.0)
 """Seconds between two rounds: a creation that the dead client sent may still be carried out for a minute."""
 
-_PROGRAM = f"""
-import os, sys, time
-while os.getppid() == int(sys.argv[1]):
-    time.sleep(1.0)
-from {__name__} import main
-main(sys.argv[2])
-"""
-"""It imports nothing of ours until its client is dead. A pipe would stay open in forks of the client."""
 
-
-class Undertaker:
-    """Deletes the pods of one run if this process dies. Close it once they are deleted.
+def start_undertaker(options: ClusterOptions, namespace: str, run: str) -> Undertaker:
+    """Start a process that deletes the pods of one run if this process dies. Close it once they are deleted.
 
     Args:
         options: The cluster.
         namespace: Namespace of the pods.
         run: Label value of the run.
     """
-
-    def __init__(self, options: ClusterOptions, namespace: str, run: str) -> None:
-        fields = options.model_dump(mode="json", include=set(ClusterOptions.model_fields))
-        order = {"options": fields | {"namespace": namespace}, "run": run}
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(os.getpid()), json.dumps(order)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,  # out of reach of the terminal's signals
-        )
-
-    def close(self) -> None:
-        """End the process; it deletes nothing."""
-        self._process.kill()
-        self._process.wait()
+    fields = options.model_dump(mode="json", include=set(ClusterOptions.model_fields))
+    return Undertaker(f"{__name__}:main", json.dumps(fields | {"namespace": namespace}), run)
 
 
-def main(order: str) -> None:
-    """Delete the pods that an `Undertaker` was started for."""
-    parsed = json.loads(order)
-    options = ClusterOptions.model_validate(parsed["options"])
-    api = Api(kubeconfig=options.kubeconfig, context=options.context, connections=options.delete_limit + 1)
-    try:
-        bury(api, options, parsed["run"])
-    finally:
-        api.close()
+def main(fields: str, run: str) -> None:
+    """Delete the pods of a run, whose process has died."""
+    options = ClusterOptions.model_validate_json(fields)
+    connections = options.delete_limit + 1
+    with contextlib.closing(
+        Api(kubeconfig=options.kubeconfig, context=options.context, connections=connections)
+    ) as api:
+        bury(api, options, run)
 
 
 def bury(api: Api, options: ClusterOptions, run: str, sleep: Callable[[float], None] = time.sleep) -> None:

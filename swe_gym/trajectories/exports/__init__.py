@@ -58,7 +58,6 @@ def export_trajectories(trajectories: Iterable[Trajectory], to: str, path: str |
     if first is None:
         return 0
     rows = itertools.chain([first], rows)
-    target.parent.mkdir(parents=True, exist_ok=True)
     if target.suffix != ".parquet":
         return write_table(rows, target)
     return write_table(map(encodable, rows), target, schema=row_schema() if "turns" in first else None)
