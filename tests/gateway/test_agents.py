@@ -202,7 +202,7 @@ def lend_kit() -> Callable[[str], None]:
         key = digest(make_agent(agent).kit.spec)
         own = cache_folder() / "kits" / key
         own.parent.mkdir(parents=True, exist_ok=True)
-        if not (KITS / key).exists() and agent not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
+        if not (KITS / key / "complete").exists() and agent not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
             pytest.skip(f"no kit in {KITS}: swe-gym agents {agent}")
         if not own.exists():
             own.symlink_to(KITS / key)
