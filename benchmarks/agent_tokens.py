@@ -166,7 +166,7 @@ def episode(name: str, tokenizer: Any, seed: int) -> Checked | str:
     generator = Drawn(tokenizer, agent, seed)
     sampler = TokenSampler(generator, ChatTemplate(tokenizer), max_tokens=400, max_context=1 << 20)
     player = AgentPlayer(name, agent, sampler, limits=Limits(calls=2 * LAST))
-    with contextlib.closing(SweEnv("toy", task_id=tasks[seed % len(tasks)], time_limit=300.0)) as env:
+    with contextlib.closing(SweEnv("toy", task_id=tasks[seed % len(tasks)], time_limit=1800.0)) as env:
         try:
             return checked(play(env, player), generator.sampled)
         except SweGymError as error:
