@@ -193,7 +193,7 @@ def row(name: str, found: Sequence[Checked | str]) -> list[str]:
 
 
 def main() -> int:
-    """Play the episodes of each agent. The exit status is 1 if a token was lost or counted twice, or nothing was played."""
+    """Play the episodes of each agent. The exit status is 1 if a token was lost or doubled, or nothing was played."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="tokenizer with a chat template")
     parser.add_argument("--agents", default=",".join(AGENTS))
