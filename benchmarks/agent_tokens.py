@@ -166,9 +166,10 @@ def episode(name: str, tokenizer: Any, seed: int) -> Checked | str:
     generator = Drawn(tokenizer, agent, seed)
     sampler = TokenSampler(generator, ChatTemplate(tokenizer), max_tokens=400, max_context=1 << 20)
     player = AgentPlayer(name, agent, sampler, limits=Limits(calls=2 * LAST))
-    with contextlib.closing(SweEnv("toy", task_id=tasks[seed % len(tasks)], time_limit=300.0)) as env:
+    with contextlib.closing(SweEnv("toy", task_id=tasks[seed % len(tasks)], time_limit=1800.0)) as env:
         try:
-            return checked(play(env, player), generator.sampled)
+            found = play(env, player)
+            return checked(found, generator.sampled) if found.reward_valid else f"{found.reason}: {found.failure}"
         except SweGymError as error:
             return f"{type(error).__name__}: {error}"
 
@@ -192,7 +193,7 @@ def row(name: str, found: Sequence[Checked | str]) -> list[str]:
 
 
 def main() -> int:
-    """Play the episodes of each agent. The exit status is 1 if a token was lost or counted twice."""
+    """Play the episodes of each agent. The exit status is 1 if a token was lost or doubled, or nothing was played."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="tokenizer with a chat template")
     parser.add_argument("--agents", default=",".join(AGENTS))
@@ -210,7 +211,7 @@ def main() -> int:
         print(f"{'  '.join(rows[-1])}  ({time.monotonic() - started:.0f} s)", flush=True)
     columns = ("agent", "episodes", "calls", "tokens", "unused", "segments", "plain", "side calls", "reasons", "wrong")
     show("Tokens of agents", columns, rows, "plain: conversations that only grew; each is one segment")
-    return int(any(one[-1] != "0" for one in rows))
+    return int(any(one[-1] != "0" or one[1] == "0" for one in rows))
 
 
 if __name__ == "__main__":
