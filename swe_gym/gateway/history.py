@@ -22,6 +22,7 @@ Reason = Literal[
     "retry",
     "branch",
     "tools_changed",
+    "dropped_answer",
     "compaction",
     "subagent",
     "edited_history",
@@ -33,6 +34,8 @@ Reason = Literal[
 - "retry": the same call was answered before, and another answer is sampled.
 - "branch": it continues an earlier answer, which another call has continued.
 - "tools_changed": it continues, with other tools.
+- "dropped_answer": it repeats the messages of an earlier call and adds to them, without the answer of that call. Agents
+  do so with an answer that they cannot use.
 - "compaction": it starts over with an answer quoted in its messages, as after a summary.
 - "subagent": it starts with a prompt that stands in a tool call of an earlier answer.
 - "edited_history": it holds earlier answers, but what stands before them was changed or left out.
@@ -73,13 +76,13 @@ class Node:
     depth: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        goes_on = self.place.continues or self.reason in ("compaction", "edited_history")
+        goes_on = self.place.continues or self.reason in ("dropped_answer", "compaction", "edited_history")
         self.depth = 1 + (self.parent.depth if self.parent and goes_on else 0)
 
     @property
     def parent(self) -> Node | None:
         """The answer that it continues or starts from."""
-        return self.place.parent
+        return self.place.dropped or self.place.parent
 
     @property
     def line(self) -> list[Node]:
@@ -109,6 +112,8 @@ class Place:
         path: Digest of all its messages.
         tools: Digest of its tools.
         known: Index of a message in `new` -> the answer that it repeats.
+        dropped: The answer that the agent left out, if it did.
+        told: Number of messages in `new` that the call of `dropped` had.
     """
 
     parent: Node | None
@@ -118,6 +123,13 @@ class Place:
     path: bytes
     tools: bytes
     known: Mapping[int, Node] = dataclasses.field(default_factory=dict)
+    dropped: Node | None = None
+    told: int = 0
+
+    @property
+    def observation(self) -> str:
+        """What the agent added to the conversation since the last answer."""
+        return "\n\n".join(text_of(message) for message in self.new[self.told :])
 
     @property
     def before(self) -> Node | None:
@@ -138,6 +150,7 @@ class History:
         self.tools: dict[bytes, Sequence[JsonObject]] = {}
         self._by_path: dict[bytes, Node] = {}
         self._by_mark: dict[bytes, Node] = {}
+        self._by_call: dict[bytes, Node] = {}
 
     def place(self, call: Call, digests: Digests, key: bytes) -> Place:
         """Find what a call continues. `add` or `fail` must follow.
@@ -150,19 +163,33 @@ class History:
         marks, paths, tools = digests
         self.tools.setdefault(tools, call.tools)
         answers = [index for index, message in enumerate(call.messages) if message["role"] == "assistant"]
+        dropped, told = self._dropped(paths)
         for index in reversed(answers):
             if parent := self._by_path.get(paths[index]):
-                reason = self._branching(parent, tools, key)
+                if told <= index:
+                    dropped, told = None, index + 1
+                reason = self._branching(parent, tools, key, dropped)
                 parent.children += 1
-                return Place(parent, True, tuple(call.messages[index + 1 :]), reason, paths[-1], tools)
+                new = tuple(call.messages[index + 1 :])
+                return Place(parent, True, new, reason, paths[-1], tools, {}, dropped, told - index - 1)
         known = {index: self._by_mark[marks[index]] for index in answers if marks[index] in self._by_mark}
-        origin, reason = self._origin(call, key, known)
-        return Place(origin, False, tuple(call.messages), reason, paths[-1], tools, known)
+        origin, reason = (None, "dropped_answer") if dropped else self._origin(call, key, known)
+        return Place(origin, False, tuple(call.messages), reason, paths[-1], tools, known, dropped, told)
 
-    def _branching(self, parent: Node, tools: bytes, key: bytes) -> Reason:
+    def _dropped(self, paths: Sequence[bytes]) -> tuple[Node | None, int]:
+        """Return the last answer that messages leave out, and the number of messages of its call."""
+        for told in range(len(paths) - 1, 0, -1):
+            node = self._by_call.get(paths[told - 1])
+            if node is not None and node.used and not node.children:
+                return node, told
+        return None, 0
+
+    def _branching(self, parent: Node, tools: bytes, key: bytes, dropped: Node | None) -> Reason:
         if not parent.children:
             return "" if parent.place.tools == tools else "tools_changed"
-        return "retry" if self._asked(key) else "branch"
+        if self._asked(key):
+            return "retry"
+        return "dropped_answer" if dropped else "branch"
 
     def _asked(self, key: bytes) -> Node | None:
         return next((node for node in self.nodes if node.key == key and node.used), None)
@@ -197,6 +224,7 @@ class History:
             node.place.before.used = True
         self._by_path[path_after(node.place.path, node.answer.message)] = node
         self._by_mark[mark(node.answer.message)] = node
+        self._by_call[node.place.path] = node
 
     def fail(self, place: Place) -> None:
         """Note that a call was not answered."""

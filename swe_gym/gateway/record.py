@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ..trajectories.trajectory import Turn
 from ..types import JsonObject
 from .calls import arguments_of
-from .history import Node, Place, text_of
+from .history import Node, Place
 
 OnTurn = Callable[[Turn], None]
 
@@ -34,10 +34,10 @@ class Record:
         return tuple(turn for _, turn in sorted(self._turns.items()))
 
     def called(self, place: Place) -> None:
-        """Note a call: it tells what the agent observed after the answer that it continues."""
-        before = place.before
+        """Note a call: it tells what the agent observed after the answer that it continues or drops."""
+        before = place.dropped or place.before
         if before is not None and before in self._open:
-            self._complete(before, observation(place.new))
+            self._complete(before, place.observation)
         for node in [one for one in self._open if not one.answer.tool_calls]:
             self._complete(node, "")
 
@@ -90,12 +90,7 @@ def turn_of(node: Node, observed: str, seconds: float) -> Turn:
 
 
 def _parent(node: Node) -> int | None:
-    before = node.place.before
+    before = node.place.dropped or node.place.before
     if node.number == (before.number + 1 if before else 0):
         return None
     return node.parent.number if node.parent else -1
-
-
-def observation(messages: Sequence[JsonObject]) -> str:
-    """Return the text of the messages that followed an answer."""
-    return "\n\n".join(text_of(message) for message in messages)

@@ -159,6 +159,26 @@ REASONS: dict[str, Callable[[list[Any]], list[Any]]] = {
 }
 
 
+@pytest.mark.parametrize("first", [[], [0]], ids=["first-call", "later-call"])
+def test_an_answer_that_the_agent_drops_gets_what_was_added_instead(first: list[int]) -> None:
+    sampler, generator = tokens(lambda number: f"answer {number}")
+    session = Session(sampler)
+    agent, conversation = Agent(session), user("issue")
+    for number in first:
+        conversation = told(agent.ask(conversation), f"result {number}")
+    for number in range(2):
+        agent.ask(conversation)
+        conversation = [*conversation, *user(f"error {number}")]
+    agent.ask(conversation)
+    session.close()
+    assert session.reasons == {"dropped_answer": 2}
+    assert [turn.observation for turn in session.turns][-3:] == ["error 0", "error 1", ""]
+    assert {turn.parent for turn in session.turns} == {None}
+    report = session.report()
+    assert sum(sum(one.loss_mask) for one in report.segments) == sum(len(one.token_ids) for _, one in generator.sampled)
+    assert [message["content"] for message in report.messages][-3:] == ["error 0", "error 1", session.turns[-1].action]
+
+
 @pytest.mark.parametrize(("reason", "parent"), [*zip(REASONS, [0, 0, 1, 1, 1, -1], strict=True)])
 def test_a_segment_starts_for_a_reason_with_a_name(reason: str, parent: int) -> None:
     answers = ["ok", call("List all files of the package, please.", f"Summary: {'z' * 90}")]
