@@ -115,7 +115,10 @@ def prune_images(
         typer.Option(min=0, help="Remove the images unused for longest until the store takes this many GiB."),
     ] = None,
 ) -> None:
-    """Remove images from the store of local sandboxes, and layers that no image needs. Images in use stay."""
+    """Remove images from the store of local sandboxes, layers that no image needs, and what killed processes left.
+
+    Images in use stay.
+    """
     limit = None if keep_gb is None else int(keep_gb * GIB)
     removed = ImageStore().prune(images or (), max_bytes=limit)
     open_console().print(f"{len(removed)} removed {' '.join(removed)}".rstrip())

@@ -122,6 +122,7 @@ def test_what_serves_a_sandbox_ends_with_a_killed_process(overlay: str, derived_
     eventually(lambda: not copies.exists() or not os.listdir(copies), 60, "copies are removed")
 
 
+@pytest.mark.slow  # copies and removes a whole image
 def test_pruning_removes_the_copy_of_a_sandbox_all_of_whose_processes_were_killed(derived_image: StoredImage) -> None:
     found, why = choose_overlay("copy")
     if not found:

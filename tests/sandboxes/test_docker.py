@@ -91,6 +91,28 @@ def test_limits_and_labels_are_on_by_default(make: Callable[..., Sandbox], engin
     assert 0 < int(config["Labels"]["swe_gym.expires"]) - time.time() <= 100
 
 
+FIRST_ADDRESS = ["python3", "-c", "import socket; print(socket.getaddrinfo('localhost', 80)[0][4][0])"]
+
+
+@pytest.mark.parametrize(("user", "managed"), [(None, False), ("0", False), ("nobody", True)])
+def test_loopback_has_a_name_whether_the_engine_manages_the_network_or_not(
+    user: str | None, managed: bool, make: Callable[..., Sandbox], engine: docker.APIClient
+) -> None:
+    box = make(user=user)
+    assert box.exec(FIRST_ADDRESS).text == "127.0.0.1\n"
+    assert box.exec(["ls", "/sys/class/net"]).text == "lo\n"
+    found = engine.inspect_container(f"swe-gym-{box.id}")
+    assert (found["HostConfig"]["NetworkMode"], found["Config"].get("NetworkDisabled", False)) == ("none", not managed)
+
+
+def test_the_network_of_an_image_with_a_user_is_the_engines(
+    derived: Callable[..., str], make: Callable[..., Sandbox], engine: docker.APIClient
+) -> None:
+    box = make(image=derived("true", User="nobody"))
+    assert not engine.inspect_container(f"swe-gym-{box.id}")["Config"].get("NetworkDisabled", False)
+    assert box.exec(FIRST_ADDRESS).text == "127.0.0.1\n"
+
+
 def test_every_limit_can_be_set(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:
     options = {"cap_add": [], "security_opt": []}
     box = make(cpus=0.5, memory_mb=256, pids=64, network="egress", user="nobody", options=options)

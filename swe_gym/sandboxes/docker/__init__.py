@@ -38,8 +38,8 @@ VM_RUNTIMES = ("runsc", "kata", "kata-runtime", "io.containerd.kata.v2")
 CPU_PERIOD = 100_000
 """CPU period in microseconds. Unlike "nano CPUs", a quota of it may exceed the number of cores."""
 
-WRITE_HOSTS = "printf '127.0.0.1\\tlocalhost\\n::1\\tlocalhost\\n' >/etc/hosts\n"
-"""Shell line that names the loopback addresses, as the engine does in containers whose network it manages."""
+WRITE_HOSTS = "printf '127.0.0.1\\tlocalhost\\n::1\\tip6-localhost ip6-loopback\\n' >/etc/hosts\n"
+"""Shell line that names the loopback addresses. "localhost" is 127.0.0.1, as where the engine manages the network."""
 
 REMOVE_SECONDS = 8.0
 REMOVE_AGAIN_SECONDS = 60.0
