@@ -55,8 +55,14 @@ OF_THE_RUNNER = ["output", "forward", "slow"]
 """Cases of the runner, which is one program in all tiers: only the slow tests try them in the weaker tiers."""
 
 
-@sandbox_contract.parametrize()
+@sandbox_contract.parametrize(exclude=["slow"])
 def test_namespace(case: Case) -> None:
+    run(case, "namespace")
+
+
+@pytest.mark.slow
+@sandbox_contract.parametrize(only=["slow"])
+def test_namespace_with_the_rest(case: Case) -> None:
     run(case, "namespace")
 
 
@@ -67,7 +73,7 @@ def test_landlock(case: Case) -> None:
 
 @pytest.mark.slow
 @sandbox_contract.parametrize(LANDLOCK, only=OF_THE_RUNNER)
-def test_landlock_and_the_runner(case: Case) -> None:
+def test_landlock_with_the_rest(case: Case) -> None:
     run(case, "landlock")
 
 
@@ -78,5 +84,5 @@ def test_process(case: Case) -> None:
 
 @pytest.mark.slow
 @sandbox_contract.parametrize(PROCESS, only=OF_THE_RUNNER, exclude=["network", "slow"])
-def test_process_and_the_runner(case: Case) -> None:
+def test_process_with_the_rest(case: Case) -> None:
     run(case, "process")
