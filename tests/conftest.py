@@ -1,5 +1,6 @@
 """Fixtures that most tests use."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -43,6 +44,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 def pytest_xdist_auto_num_workers() -> int:
     """Run two processes per core: most tests wait for sandboxes."""
     return 2 * len(os.sched_getaffinity(0))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected out of every later collection of garbage."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -68,6 +68,7 @@ def test_exported_tasks_can_be_loaded(cli, tmp_path: Path, suffix: str) -> None:
     assert "larder-overwrite-evicts" in cli("tasks", "list", "-s", path).out
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_a_real_task_is_built_validated_and_added(cli, task_file: Path) -> None:
     """The one test that makes a task of a package on the index."""

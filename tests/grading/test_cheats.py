@@ -17,10 +17,13 @@ SILENT = ("nothing", "odd-files", "environment")
 """Cheats of which no sign can be told from honest work."""
 
 HEAVY = ("many-files", "sparse-file", "huge-file", "build")  # the runner of the tests makes no difference to these
+OF_RUNNERS = {cheat.name for topic in ("runner", "reporter", "tests") for cheat in read_cheats(topic)}
+"""Cheats that the runner of the tests makes easier or harder. The others meet the second runner in the slow tests."""
+
 CASES = [
-    pytest.param(task, cheat, id=f"{task}-{cheat.name}")
+    pytest.param(task, cheat, id=f"{task}-{cheat.name}", marks=marks)
     for cheat in (*CHEATS, *HONEST)
-    for task in ("shop", "words")
+    for task, marks in (("shop", ()), ("words", () if cheat.name in OF_RUNNERS else pytest.mark.slow))
     if task == "shop" or cheat.name not in HEAVY
 ]
 BY_COPY = next(cheat for cheat in AWARE if cheat.name == "by-copy")  # the only one whose end is certain

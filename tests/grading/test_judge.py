@@ -227,8 +227,7 @@ def test_handler():
 """
 
 
-@pytest.mark.parametrize("seed", [b"1", b"2"])
-@pytest.mark.parametrize("work", [HONEST_GOLD, HONEST_OTHER], ids=["gold", "other"])
+@pytest.mark.parametrize(("work", "seed"), [(HONEST_GOLD, b"1"), (HONEST_OTHER, b"2")], ids=["gold", "other"])
 def test_other_right_work_is_resolved(work: str, seed: bytes) -> None:
     """Wherever a test leaves a choice, and where its change cannot matter."""
     starting = tuple(re.findall(r"def (test_\w+)", HONEST_TESTS))

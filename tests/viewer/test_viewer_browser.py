@@ -4,11 +4,11 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import chromium
 import pytest
 from runs_on_disk import SECRET_TEST, failed, run_info, trajectory, turn, write_run
+from viewer_parts import CONTRAST, NASTY, Pages, until, until_text
 
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.plan import Plan
@@ -19,56 +19,7 @@ from swe_gym.viewer.report import write_report
 from swe_gym.viewer.server import ViewServer
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
-TIMEOUT = 30_000
-"""Milliseconds before a wait fails, with room for a busy machine."""
-
-NASTY = "</script><script>window.owned=1</script><img src=x onerror=window.owned=1><svg onload=window.owned=1>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    if problem := chromium.problem():
-        pytest.skip(problem)
-    with chromium.browser() as browser:
-        yield browser
-
-
-class Pages:
-    """Opens pages, and records their requests and console messages."""
-
-    def __init__(self, browser: "Browser") -> None:
-        self.complaints: list[str] = []
-        self.asked: list[str] = []
-        self._browser = browser
-        self._contexts: list[Any] = []
-
-    def __call__(self, url: str, **options: Any) -> "Page":
-        context = self._browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-        self._contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(TIMEOUT)
-        page.on("console", lambda message: self.complaints.append(message.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("request", lambda request: self.asked.append(request.url))
-        page.goto(url)
-        try:
-            page.wait_for_selector("main section")
-        except Exception as error:
-            raise AssertionError(f"nothing is shown; {self.asked=} {self.complaints=} {page.content()}") from error
-        return page
-
-    def close(self) -> None:
-        for context in self._contexts:
-            context.close()
-
-
-@pytest.fixture
-def pages(browser: "Browser") -> Iterator[Pages]:
-    pages = Pages(browser)
-    yield pages
-    pages.close()
+    from playwright.sync_api import Page
 
 
 @pytest.fixture
@@ -82,21 +33,6 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 def tasks(page: "Page") -> list[str]:
     return page.locator("tr[data-id] td[data-key=task]").all_inner_texts()
-
-
-def until(page: "Page", condition: str) -> None:
-    """Wait for a JavaScript condition. The page's policy forbids Playwright's `wait_for_function`."""
-    page.evaluate(
-        f"""new Promise((done, fail) => {{
-            const look = () => (({condition}) ? done() : requestAnimationFrame(look));
-            setTimeout(() => fail(new Error("never came")), {TIMEOUT});
-            look();
-        }})"""
-    )
-
-
-def until_text(page: "Page", selector: str, text: str) -> None:
-    page.locator(selector, has_text=text).first.wait_for()
 
 
 def test_the_table_is_shown_and_only_this_server_is_asked(pages: Pages, url: str) -> None:
@@ -550,26 +486,6 @@ def test_a_report_with_verdicts_and_few_episodes(pages: Pages, tmp_path: Path) -
     until_text(page, ".problem", "This episode is not in the file")
 
 
-CONTRAST = """(selector) => {
-    const light = (colour) => {
-        const parts = colour.match(/[0-9.]+/g).slice(0, 3).map((part) => part / 255)
-            .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
-        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
-    };
-    const behind = (node) => {
-        for (let one = node; one; one = one.parentElement) {
-            const colour = getComputedStyle(one).backgroundColor;
-            if (colour !== "rgba(0, 0, 0, 0)" && colour !== "transparent") return colour;
-        }
-        return "rgb(255, 255, 255)";
-    };
-    return [...document.querySelectorAll(selector)].map((node) => {
-        const pair = [light(getComputedStyle(node).color), light(behind(node))].sort((a, b) => b - a);
-        return (pair[0] + 0.05) / (pair[1] + 0.05);
-    });
-}"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast_in_light_and_dark(pages: Pages, tmp_path: Path, scheme: str) -> None:
     write_run(
@@ -594,7 +510,7 @@ def test_text_has_contrast_in_light_and_dark(pages: Pages, tmp_path: Path, schem
 
 
 def test_a_phone_does_not_scroll_sideways(pages: Pages, url: str) -> None:
-    page = pages(url, viewport={"width": 390, "height": 800})
+    page = pages(url, width=390)
     visits: list[Callable[[], object]] = [
         lambda: page.wait_for_selector("section.table"),
         lambda: (page.locator("tr[data-id]").first.click(), page.wait_for_selector(".episode")),

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from runs_on_disk import failed, run_info, trajectory, write_run
-from test_viewer_browser import (  # the fixtures, as this page is the same one
-    CONTRAST,
-    NASTY,
-    Pages,
-    browser,  # noqa: F401  # pytest finds it by its name
-    pages,  # noqa: F401  # pytest finds it by its name
-    until,
-    until_text,
-)
+from viewer_parts import CONTRAST, NASTY, Pages, until, until_text
 
 from swe_gym.trajectories.run_folder import INDEX, TRAJECTORIES, RunFolder, index_line
 from swe_gym.viewer.server import ViewServer
@@ -61,7 +53,7 @@ def address(page: "Page") -> str:
     return str(page.evaluate("decodeURIComponent(location.hash)"))
 
 
-def test_runs_are_listed_sorted_and_searched(pages: Pages, url: str) -> None:  # noqa: F811  # the fixture
+def test_runs_are_listed_sorted_and_searched(pages: Pages, url: str) -> None:
     page = pages(url)
     assert names(page) == ["plots", "large-v2, new", "small"]
     assert page.locator("#counts").inner_text() == "3 runs · 34 graded attempts"
@@ -80,7 +72,7 @@ def test_runs_are_listed_sorted_and_searched(pages: Pages, url: str) -> None:  #
     assert pages.complaints == []
 
 
-def test_runs_are_compared_by_keyboard(pages: Pages, url: str) -> None:  # noqa: F811  # the fixture
+def test_runs_are_compared_by_keyboard(pages: Pages, url: str) -> None:
     page = pages(url)
     for key in ("j", "j", "x", "j", "x", "c"):
         page.keyboard.press(key)
@@ -111,7 +103,7 @@ def test_runs_are_compared_by_keyboard(pages: Pages, url: str) -> None:  # noqa:
     assert pages.complaints == []
 
 
-def test_an_address_opens_an_attempt_of_a_run(pages: Pages, url: str) -> None:  # noqa: F811  # the fixture
+def test_an_address_opens_an_attempt_of_a_run(pages: Pages, url: str) -> None:
     page = pages(f"{url}#/compare/small,plots")
     page.locator(".tasks td a").nth(2).click()
     page.wait_for_selector(".episode")
@@ -140,7 +132,7 @@ def test_an_address_opens_an_attempt_of_a_run(pages: Pages, url: str) -> None:  
     assert all("404" in complaint for complaint in pages.complaints)
 
 
-def test_a_running_run_updates_list_and_comparison(pages: Pages, tmp_path: Path) -> None:  # noqa: F811  # the fixture
+def test_a_running_run_updates_list_and_comparison(pages: Pages, tmp_path: Path) -> None:
     write(tmp_path, "old", 3)
     with (
         RunFolder(tmp_path / "new", run_info(tasks=("t-0", "t-4"), attempts=1)) as folder,
@@ -163,8 +155,8 @@ def test_a_running_run_updates_list_and_comparison(pages: Pages, tmp_path: Path)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_contrast_and_controls_have_names(pages: Pages, url: str, scheme: str) -> None:  # noqa: F811  # the fixture
-    page = pages(url, color_scheme=scheme, viewport={"width": 390, "height": 800})
+def test_text_has_contrast_and_controls_have_names(pages: Pages, url: str, scheme: str) -> None:
+    page = pages(url, color_scheme=scheme, width=390)
     for place in ("", "compare/small,plots,large-v2%2C%20new"):
         page.evaluate("(place) => { location.hash = `#/${place}`; }", place)
         page.wait_for_selector(".comparison" if place else ".runs")
@@ -177,7 +169,7 @@ def test_text_has_contrast_and_controls_have_names(pages: Pages, url: str, schem
         assert page.evaluate(nameless) == []
 
 
-def test_names_are_only_text(pages: Pages, tmp_path: Path) -> None:  # noqa: F811  # the fixture
+def test_names_are_only_text(pages: Pages, tmp_path: Path) -> None:
     bad = NASTY.replace("/", "\\")
     for name in (bad, f"{bad}%2F#?&+"):
         write_run(tmp_path / name, trajectory(NASTY), config={"policy_options": {"model": NASTY}, "env": {NASTY: name}})
@@ -195,7 +187,7 @@ def test_names_are_only_text(pages: Pages, tmp_path: Path) -> None:  # noqa: F81
     assert pages.complaints == []
 
 
-def test_many_runs_open_from_their_indexes(pages: Pages, tmp_path: Path) -> None:  # noqa: F811  # the fixture
+def test_many_runs_open_from_their_indexes(pages: Pages, tmp_path: Path) -> None:
     entry = index_line(trajectory(task="task-XXXXX"), 111_111_111, 1000).model_dump_json()
     tasks = tuple(f"task-{number:05}" for number in range(125))
     for number in range(20):

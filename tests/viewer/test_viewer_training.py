@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from viewer_parts import Pages
 
 from swe_gym.errors import UsageError
 from swe_gym.train.log import Log
@@ -233,40 +234,25 @@ def test_the_drawing_has_the_curves_of_every_run(tmp_path: Path) -> None:
 # --- in a browser -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser() -> Any:
-    chromium = pytest.importorskip("chromium")
-    if problem := chromium.problem():
-        pytest.skip(problem)
-    with chromium.browser() as browser:
-        yield browser
-
-
-def test_runs_and_axes_are_chosen_by_keyboard(browser: Any, tmp_path: Path) -> None:
+def test_runs_and_axes_are_chosen_by_keyboard(pages: Pages, tmp_path: Path) -> None:
     write_training_report(BOTH, tmp_path / "out.html")
-    complaints: list[str] = []
     first = "document.querySelector('#curves .chart').plot"
-    with browser.new_page(color_scheme="dark") as page:
-        page.set_default_timeout(60_000)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto((tmp_path / "out.html").as_uri())
-        page.locator("#curves canvas").first.wait_for()
-        assert page.locator("#curves figure").count() == 2 + len(METRICS) - len(ABSENT)
-        assert page.locator("#time canvas").count() == 2
-        shown = f"{first}.series.slice(1).map((one) => [one.label, one.show])"
-        assert page.evaluate(shown) == [["rloo", True]] * 3 + [["gae", True]] * 3  # a mean and two ends
-        colours = page.evaluate(f"[1, 4].map((i) => {first}.series[i].stroke())")
-        assert len(set(colours)) == 2
-        page.locator("#show-1").focus()
-        page.keyboard.press("Space")
-        assert page.evaluate(shown) == [["rloo", True]] * 3 + [["gae", False]] * 3
-        page.locator("#by-update").focus()
-        page.keyboard.press("ArrowRight")
-        page.locator("canvas[aria-label='Held-out reward over minutes']").wait_for()
-        assert page.evaluate(f"{first}.series[0].label") == "minutes"
-        assert page.evaluate(shown)[3] == ["gae", False]
-        page.locator("#curves summary").first.click()
-        assert "0.5 (" in page.locator("#curves details tbody").first.inner_text()
-        assert "algorithm.advantage\trloo\tgae" in page.locator("#configuration table").inner_text()
-    assert complaints == []
+    page = pages((tmp_path / "out.html").as_uri(), shows="#curves canvas", color_scheme="dark")
+    assert page.locator("#curves figure").count() == 2 + len(METRICS) - len(ABSENT)
+    assert page.locator("#time canvas").count() == 2
+    shown = f"{first}.series.slice(1).map((one) => [one.label, one.show])"
+    assert page.evaluate(shown) == [["rloo", True]] * 3 + [["gae", True]] * 3  # a mean and two ends
+    colours = page.evaluate(f"[1, 4].map((i) => {first}.series[i].stroke())")
+    assert len(set(colours)) == 2
+    page.locator("#show-1").focus()
+    page.keyboard.press("Space")
+    assert page.evaluate(shown) == [["rloo", True]] * 3 + [["gae", False]] * 3
+    page.locator("#by-update").focus()
+    page.keyboard.press("ArrowRight")
+    page.locator("canvas[aria-label='Held-out reward over minutes']").wait_for()
+    assert page.evaluate(f"{first}.series[0].label") == "minutes"
+    assert page.evaluate(shown)[3] == ["gae", False]
+    page.locator("#curves summary").first.click()
+    assert "0.5 (" in page.locator("#curves details tbody").first.inner_text()
+    assert "algorithm.advantage\trloo\tgae" in page.locator("#configuration table").inner_text()
+    assert pages.complaints == []
