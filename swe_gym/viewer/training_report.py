@@ -129,7 +129,7 @@ def write_curves(sources: Iterable[str | os.PathLike[str]], path: str | os.PathL
             if plot.from_zero:
                 axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if axes.dataLim.ymin < 0 else 0.0)
             if not index:
-                axes.legend()
+                axes.legend(loc="lower right")  # "best" may take long, and warns then
         with replacing(Path(path)) as unfinished:
             figure.savefig(unfinished, format="svg", metadata={"Date": None, "Creator": None})
     return _summary(runs, Path(path).stat().st_size)
