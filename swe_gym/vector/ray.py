@@ -20,6 +20,7 @@ class Actor:
 
     def __init__(self) -> None:
         self._worker = Worker()
+        self._never = asyncio.Event()  # held here: the loop alone would not keep the call that waits for it
 
     async def prepare(self, setup: Setup) -> None:
         """Set the process up as the driver's.
@@ -35,7 +36,7 @@ class Actor:
 
     async def live(self) -> None:
         """Return never: the call fails when the actor ends."""
-        await asyncio.Event().wait()
+        await self._never.wait()
 
     async def end(self) -> None:
         """Close every environment and end the process."""
