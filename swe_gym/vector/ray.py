@@ -70,7 +70,8 @@ class RayChannel:
         """Send a request and wait for the reply."""
         try:
             with losses(_loss), contextlib.suppress(ray.exceptions.GetTimeoutError):
-                reply: bytes = ray.get([self._prepared, self._actor.ask.remote(data)], timeout=timeout)[1]
+                ray.get(self._prepared, timeout=timeout)  # calls of an actor with an event loop may overtake each other
+                reply: bytes = ray.get(self._actor.ask.remote(data), timeout=timeout)
                 return reply
         except SandboxLost:
             self._lost = True
