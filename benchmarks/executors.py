@@ -121,7 +121,8 @@ class Machines(NamedTuple):
 def is_rays(pid: int) -> bool:
     """Return whether a process is one of Ray, or has ended."""
     try:
-        return b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"ray::" in command or b"/ray/" in command
     except OSError:
         return True
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from typing import Any
 
 import ray
 
@@ -19,6 +20,7 @@ class Actor:
 
     def __init__(self) -> None:
         self._worker = Worker()
+        self._never = asyncio.Event()  # held here: the loop alone would not keep the call that waits for it
 
     async def prepare(self, setup: Setup) -> None:
         """Set the process up as the driver's.
@@ -34,7 +36,7 @@ class Actor:
 
     async def live(self) -> None:
         """Return never: the call fails when the actor ends."""
-        await asyncio.Event().wait()
+        await self._never.wait()
 
     async def end(self) -> None:
         """Close every environment and end the process."""
@@ -51,6 +53,7 @@ class RayChannel:
         self._actor = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", **how)(Actor).remote()
         self._prepared = self._actor.prepare.remote(Setup.of_this_process())
         self._life = self._actor.live.remote()
+        self._lost = False
 
     @staticmethod
     def places() -> int:
@@ -61,23 +64,33 @@ class RayChannel:
     @property
     def alive(self) -> bool:
         """Whether the actor has not ended."""
-        return not ray.wait([self._life], timeout=0)[0]
+        return not (self._lost or _is_done(self._life))
 
     def ask(self, data: bytes, timeout: float | None) -> bytes:
         """Send a request and wait for the reply."""
-        with losses(_lost), contextlib.suppress(ray.exceptions.GetTimeoutError):
-            reply: bytes = ray.get([self._prepared, self._actor.ask.remote(data)], timeout=timeout)[1]
-            return reply
+        try:
+            with losses(_loss), contextlib.suppress(ray.exceptions.GetTimeoutError):
+                ray.get(self._prepared, timeout=timeout)  # calls of an actor with an event loop may overtake each other
+                reply: bytes = ray.get(self._actor.ask.remote(data), timeout=timeout)
+                return reply
+        except SandboxLost:
+            self._lost = True
+            raise
         raise TimeoutError
 
     def close(self) -> None:
         """End the actor. A program that has disconnected from Ray has ended it."""
         if ray.is_initialized():
             with contextlib.suppress(ray.exceptions.RayError, ValueError):
-                ray.get(self._actor.end.remote(), timeout=END_TIMEOUT)
+                if _is_done(self._prepared):
+                    ray.get(self._actor.end.remote(), timeout=END_TIMEOUT)
             with contextlib.suppress(ray.exceptions.RayError, ValueError):
                 ray.kill(self._actor, no_restart=True)
 
 
-def _lost(message: str, _kind: str) -> SandboxLost:
+def _is_done(call: Any) -> bool:
+    return bool(ray.wait([call], timeout=0)[0])
+
+
+def _loss(message: str, _kind: str) -> SandboxLost:
     return SandboxLost(f"a Ray actor has ended: {message}", reason="killed")

@@ -195,6 +195,7 @@ class WorkerHandle:
         """
         with self._starting:
             if self.channel is ended and not ended.alive:
+                ended.close()
                 self.start()
 
     def release(self) -> None:
