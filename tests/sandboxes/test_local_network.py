@@ -3,7 +3,6 @@
 The tests run on a machine of their own, a network namespace with two interfaces and a resolver on its loopback.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -51,7 +50,11 @@ threading.Thread(target=resolve, daemon=True).start()
 spec = SandboxSpec(network="egress", options={"tier": "namespace"})
 with host_server("198.51.102.2") as (_, far), host_server("127.0.0.1") as (_, near), host_server("::1") as (_, six):
     with open_sandbox(spec, "local") as sandbox:
-        asked = [("AF_INET", "SOCK_STREAM", (name, far)) for name in ("198.51.102.2", "name.here.test")]
+        for name in ("198.51.102.2", "name.here.test"):
+            connect = f"import socket; socket.create_connection(({name!r}, {far}), timeout=60)"
+            result = sandbox.exec(["python3", "-c", connect], timeout=60)
+            assert result.ok, (name, result.describe())
+        asked = []
         for address in ("127.0.0.1", "198.51.101.1", "198.51.101.2", "169.254.1.1", "0.0.0.0"):
             asked.append(("AF_INET", "SOCK_STREAM", (address, near)))
         asked += [("AF_INET6", "SOCK_STREAM", address) for address in (("::1", six), ("::ffff:127.0.0.1", near))]
@@ -65,7 +68,7 @@ with host_server("198.51.102.2") as (_, far), host_server("127.0.0.1") as (_, ne
                 served.append(address)
             except OSError:
                 pass
-        print(json.dumps([sorted(address for _, (address, _) in json.loads(result.text)), served]))
+        print(json.loads(result.text), served)
 """
 
 
@@ -83,9 +86,9 @@ def test_a_sandbox_reaches_the_network_but_not_the_loopback_of_the_host(user: st
     if subprocess.run([*command, "true"], cwd=tmp_path, capture_output=True, check=False).returncode:
         pytest.skip("no `unshare` or `ip` on this machine, or it may not")
     command += ["--", sys.executable, "-c", CLIENT] if user == "another" else [sys.executable, "-c", CLIENT]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout) == [["198.51.102.2", "name.here.test"], []]
+    assert result.stdout == "[] []\n"
 
 
 def pastas(pid: int) -> list[tuple[int, str]]:

@@ -32,6 +32,7 @@ def delegated() -> "tuple[str, str]":
         empty(folder)
         wanted = controllers(folder) & {"memory", "pids", "cpu"}
         write(f"{folder}/cgroup.subtree_control", " ".join("+" + name for name in sorted(wanted)))
+        Group(folder, {"pids.max": "max"}).end()  # a sandbox must not fail for want of a group
     except OSError as error:
         return "", str(error)
     return folder, ""
@@ -69,7 +70,7 @@ class Group:
 
     def __init__(self, parent: str, limits: "dict[str, str]") -> None:
         remove_abandoned(parent)
-        self.name = f"{SANDBOX}{os.getpid()}"
+        self.name = f"{SANDBOX}{os.getpid()}-{time.monotonic_ns()}"
         self.parent = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
         os.mkdir(self.name, dir_fd=self.parent)
         self.folder = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.parent)
@@ -106,7 +107,7 @@ class Group:
 def remove_abandoned(parent: str) -> None:
     """Remove the groups of supervisors that were killed."""
     for name in os.listdir(parent):
-        if name.startswith(SANDBOX) and not os.path.exists("/proc/" + name[len(SANDBOX) :]):
+        if name.startswith(SANDBOX) and not os.path.exists("/proc/" + name[len(SANDBOX) :].partition("-")[0]):
             with contextlib.suppress(OSError):
                 os.rmdir(f"{parent}/{name}")
 
