@@ -221,7 +221,7 @@ def test_unmodified_agents_solve_a_task_without_network(agent: str, lend_kit: Ca
 def test_aider_edits_what_its_model_writes_and_leaves_no_files(lend_kit: Callable[[str], None]) -> None:
     lend_kit("aider")
     diff = load_source("toy").get(TASK).oracle.gold_patch
-    edit = Reply(f"```diff\n{diff}```")
+    edit = Reply(f"```diff\n{diff[diff.index('--- a/') :]}```")
     found = episode(lambda _: edit, "aider", {"arguments": ["--edit-format", "udiff"]})
     assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
     assert ".aider" not in found.patch
