@@ -188,13 +188,20 @@ def test_product_code_cannot_make_a_failure_expected(log_task: Task, open_box: O
     assert TestStatus.XFAILED in verdict.fail_to_pass.values()
 
 
-def test_a_policys_conftest_is_kept_out_of_the_scripts_pytest(log_task: Task, open_box: OpenBox) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        "conftest.py",
+        pytest.param("tests/conftest.py", marks=pytest.mark.slow),
+        pytest.param("elsewhere/conftest.py", marks=pytest.mark.slow),
+    ],
+)
+def test_a_policys_conftest_is_kept_out_of_the_scripts_pytest(log_task: Task, open_box: OpenBox, path: str) -> None:
     hooks = "import pytest\n\n@pytest.hookimpl(tryfirst=True)\ndef pytest_pyfunc_call(pyfuncitem):\n    return True\n"
     task = with_oracle(log_task, eval_script=script("python -m pytest -rA"))
-    for path in ("conftest.py", "tests/conftest.py", "elsewhere/conftest.py"):
-        files = {path: hooks, "elsewhere/test_x.py": "def test_x():\n    pass\n"}
-        assert not verdict_on(task, open_box, files).resolved
-        assert verdict_on(task, open_box, {**files, "words/cases.py": GOLD}).resolved
+    files = {path: hooks, "elsewhere/test_x.py": "def test_x():\n    pass\n"}
+    assert not verdict_on(task, open_box, files).resolved
+    assert verdict_on(task, open_box, {**files, "words/cases.py": GOLD}).resolved
 
 
 @pytest.mark.parametrize("command", [PYTEST, f"run() {{ {PYTEST}; }}; run", f"{PYTEST} && {PYTEST}"])

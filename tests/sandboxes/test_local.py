@@ -557,6 +557,7 @@ def test_a_tar_of_empty_files_is_bounded_too(make: Make) -> None:
         sandbox.get_tar("", max_bytes=100_000)
 
 
+@pytest.mark.slow  # half a minute, in which it slows all other tests
 def test_a_fork_bomb_left_behind_delays_no_other_command() -> None:
     if problem("namespace"):
         pytest.skip(problem("namespace"))
