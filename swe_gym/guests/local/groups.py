@@ -44,11 +44,14 @@ def controllers(folder: str) -> "set[str]":
 
 
 def is_delegated(folder: str) -> bool:
-    """Return whether its manager (systemd, a container engine) leaves a group to us. Root could write to any."""
-    if os.geteuid():
-        return os.access(folder, os.W_OK) and os.access(f"{folder}/cgroup.procs", os.W_OK)
+    """Return whether its manager leaves a group to us: systemd marks it, a container has it as its root.
+
+    A group that is merely writable is not ours: a user may write to that of their desktop session.
+    """
+    mark = "user.delegate" if os.geteuid() else "trusted.delegate"
     with contextlib.suppress(OSError):
-        return folder == ROOT or os.getxattr(folder, "trusted.delegate") == b"1"
+        if os.access(f"{folder}/cgroup.procs", os.W_OK):
+            return folder == ROOT or os.getxattr(folder, mark) == b"1"
     return False
 
 
