@@ -22,7 +22,9 @@ SweGymError
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import pickle
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -92,7 +94,8 @@ class SandboxLost(SandboxError):
     """The sandbox is gone, or missed a deadline and was destroyed.
 
     Attributes:
-        reason: One of "oom", "evicted", "expired", "killed", "unresponsive", "protocol", "unknown".
+        reason: One of "oom", "evicted", "expired", "killed", "unresponsive", "protocol", "server" (the server of a
+            remote environment, not its sandbox), "unknown".
     """
 
     def __init__(self, message: str, *, reason: str = "unknown", retryable: bool = True, detail: str = "") -> None:
@@ -148,7 +151,15 @@ class PolicyError(SweGymError):
 
 
 class GradingError(SweGymError):
-    """The grader reached no verdict. There is no reward, which is not reward 0."""
+    """The grader reached no verdict. There is no reward, which is not reward 0.
+
+    Attributes:
+        reason: "starved" if the gold patch is too slow on this machine, too, else "unknown".
+    """
+
+    def __init__(self, message: str, *, reason: str = "unknown") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class TaskError(SweGymError):
@@ -182,3 +193,11 @@ def wrong_fields(error: ValidationError) -> str:
     ]
     more = [f"and {len(problems) - MOST_FIELDS} more"] if len(problems) > MOST_FIELDS else []
     return "; ".join(problems[:MOST_FIELDS] + more)
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return an error that survives pickling: itself, or its text."""
+    with contextlib.suppress(Exception):
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    return SweGymError(f"{type(error).__name__}: {error}")

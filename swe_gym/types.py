@@ -6,10 +6,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, model_serializer, model_validator
 
-JsonObject = dict[str, Any]
+Json = Any
+"""A value that was read from JSON or will be written as JSON."""
+
+JsonObject = dict[str, Json]
 """An object that was read from JSON or will be written as JSON."""
 
-JsonMapping = Mapping[str, Any]
+JsonMapping = Mapping[str, Json]
 """A JSON object that is only read."""
 
 
@@ -408,7 +411,7 @@ class Oracle(Hidden):
 
     @model_validator(mode="before")
     @classmethod
-    def _lift(cls, data: Any) -> Any:
+    def _lift(cls, data: object) -> object:
         """Read the flat form. A script beside an evaluation by a command is an error: its preparation would not run.
 
         Other fields that do not belong to the kind of evaluation are ignored. With a grader of your own, the fields
@@ -447,7 +450,7 @@ class Oracle(Hidden):
         """Write the flat form."""
         return {name: getattr(self, name) for name in _FILE_ORDER}
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002  immutable
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:  # noqa: ARG002  immutable
         """Return a copy with some fields replaced. The result is validated."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self).model_validate({**fields, **(update or {})})

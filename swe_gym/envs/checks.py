@@ -7,17 +7,17 @@ import inspect
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..actions.render import require_shell, resolve_format
 from ..errors import MissingDependency, UsageError, unknown_name
 from ..grading import CounterOptions
 from ..registry import parameters_of
 from ..sandboxes import BACKENDS, SandboxSpec, make_spec
-from ..types import ToolSpec
+from ..types import Json, JsonMapping, JsonObject, ToolSpec
 
 KINDS: dict[str, type | tuple[type, ...]] = {
     "source": str,
@@ -36,7 +36,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
 WORDS = {str: "text", dict: "a dictionary", list: "a list", NoneType: "None"}
 
 
-def json_native(**arguments: Any) -> dict[str, Any]:
+def json_native(**arguments: Json) -> JsonObject:
     """Return a copy of the arguments in plain JSON: tuples become lists.
 
     Raises:
@@ -72,7 +72,7 @@ def check_known(kind: type, base: type, unknown: Iterable[str]) -> None:
         raise UnknownArgument(f"{kind.__name__}.__init__() got an unexpected keyword argument {name!r}{said}")
 
 
-def check_arguments(arguments: Mapping[str, Any], render_modes: Sequence[str]) -> None:
+def check_arguments(arguments: JsonMapping, render_modes: Sequence[str]) -> None:
     """Check the arguments of `SweEnv`, except those that `check_source` and `check_format` check.
 
     Raises:
@@ -94,7 +94,7 @@ def check_arguments(arguments: Mapping[str, Any], render_modes: Sequence[str]) -
     check_sandbox(arguments["backend"], arguments["sandbox_options"])
 
 
-def _check_limits(arguments: Mapping[str, Any]) -> None:
+def _check_limits(arguments: JsonMapping) -> None:
     for name in ("max_turns", "time_limit", "max_observation", "max_invalid"):
         value = arguments[name]
         kinds, whole = ((int, float), "") if name == "time_limit" else ((int,), "whole ")
@@ -110,6 +110,6 @@ def check_format(name: str, tools: Sequence[ToolSpec]) -> None:
         require_shell(tools)
 
 
-def check_sandbox(backend: str, options: dict[str, Any]) -> None:
+def check_sandbox(backend: str, options: JsonObject) -> None:
     """Raise `UsageError` for an unknown backend or invalid options. No sandbox is started."""
     BACKENDS.load(backend)(make_spec(SandboxSpec(), options))

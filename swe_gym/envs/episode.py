@@ -163,9 +163,10 @@ def describe_failure(error: Exception, sandbox: Sandbox, limit: int = 300) -> st
 
     The text of grading and task errors may quote hidden tests: it is in `SweEnv.stats` only.
     """
-    if isinstance(error, GradingError | TaskError):
-        return f"{type(error).__name__}: the work could not be judged"
     reason = getattr(error, "reason", "")
+    name = f"{type(error).__name__} ({reason})" if reason not in ("", "unknown") else type(error).__name__
+    if isinstance(error, GradingError | TaskError):
+        return f"{name}: the work could not be judged"
     first = (str(error).splitlines() or [""])[0].replace(sandbox.id, "...")
     workdir = sandbox.spec.workdir + "/"
     first = re.sub(
@@ -173,5 +174,4 @@ def describe_failure(error: Exception, sandbox: Sandbox, limit: int = 300) -> st
         lambda match: match[0] if (match[0] + "/").startswith(workdir) else "<path>",
         first,
     )
-    name = f"{type(error).__name__} ({reason})" if reason not in ("", "unknown") else type(error).__name__
     return f"{name}: {first}"[:limit]

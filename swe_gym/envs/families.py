@@ -6,8 +6,9 @@ Spaces, episode end and everything else not described here are those of `SweEnv`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import ClassVar, TypedDict, Unpack
 
+from ..types import Json, JsonMapping, JsonObject
 from .checks import check_known
 from .registration import DATASETS
 from .swe_env import SweEnv
@@ -18,7 +19,7 @@ class Settings(TypedDict, total=False):
 
     task_id: str | None
     backend: str
-    sandbox_options: dict[str, Any] | None
+    sandbox_options: JsonObject | None
     tools: str | list[str]
     action_format: str
     reward: str
@@ -32,7 +33,7 @@ class Settings(TypedDict, total=False):
     render_mode: str | None
 
 
-def _given(**arguments: Any) -> dict[str, Any]:
+def _given(**arguments: Json) -> JsonObject:
     """Return the arguments that are not None. `SweEnv` names the required one that is missing."""
     return {name: value for name, value in arguments.items() if value is not None}
 
@@ -291,7 +292,7 @@ class DatasetEnv(SweEnv):
         revision: str | None = None,
         split: str | None = None,
         image: str | None = None,
-        source_options: Mapping[str, Any] | None = None,
+        source_options: JsonMapping | None = None,
         **settings: Unpack[Settings],
     ) -> None:
         options = _given(path=path, dataset=dataset, revision=revision, split=split, image=image)

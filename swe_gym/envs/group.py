@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, Self, TypeVar
+from typing import NamedTuple, Self
 
-from ..errors import SandboxClosed, SandboxError
+from ..errors import SandboxClosed, SandboxError, SandboxStartError
 from ..grading.patch import Patch, list_work, take_patch
 from ..grading.seal import apply_start, hidden_places, seal
 from ..sandboxes import BACKENDS, Sandbox, SandboxSpec, make_spec
-from ..sandboxes.pool import WarmPool
-from ..types import Task
+from ..sandboxes.gates import gate
+from ..sandboxes.pool import WarmPool, WarmSandbox
+from ..threads import in_thread
+from ..types import JsonObject, Task
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
+
+LONGEST_WAIT = 0.25
+"""Share of its `ttl` that a grading sandbox may have waited. An older one is replaced: the tests need the rest."""
 
 
-def task_spec(task: Task, options: dict[str, Any], mounts: Mapping[str, str] | None = None) -> SandboxSpec:
+class _Ahead(NamedTuple):
+    """A grading sandbox that starts before it is needed, the place that it takes, and the time of its start."""
+
+    warm: WarmSandbox
+    place: contextlib.ExitStack
+    started: float
+
+
+def task_spec(task: Task, options: JsonObject, mounts: Mapping[str, str] | None = None) -> SandboxSpec:
     """Return the spec of a task's sandbox, with the user's `sandbox_options` and further `mounts` applied.
 
     Environment variables are added to the task's; other options replace the task's.
@@ -59,7 +71,7 @@ class SandboxGroup:
         self,
         task: Task,
         backend: str,
-        options: dict[str, Any],
+        options: JsonObject,
         pool: WarmPool | None = None,
         mounts: Mapping[str, str] | None = None,
     ) -> None:
@@ -69,7 +81,9 @@ class SandboxGroup:
         self.spec = task_spec(task, options, mounts)
         self._fresh_spec = task_spec(task, options)
         self._sandboxes: list[Sandbox] = []
-        self._closing: list[Callable[[], None]] = []
+        self._closing: list[Future[None]] = []
+        self._waiting = 0  # how many grading sandboxes may wait, over all processes
+        self._ahead: _Ahead | None = None
         self.closed = False
         self._lock = threading.RLock()  # a signal handler may close what its own thread is using
 
@@ -84,6 +98,8 @@ class SandboxGroup:
         sandbox = self._take_warm()
         if sandbox is None:
             sandbox = self._start_twice(self.spec)
+        if sandbox.capabilities.network == "none":  # through a network, the policy could reach a sandbox that waits
+            self._waiting = sandbox.waiting
         apply_start(self.task, sandbox)
         seal(self.task, sandbox)
         return sandbox
@@ -100,30 +116,68 @@ class SandboxGroup:
         apply_start(self.task, sandbox)
         return sandbox
 
+    def open_ahead(self) -> None:
+        """Start the grading sandbox of the next `take_work` in the background.
+
+        Does nothing if one waits already, if the backend lets no other one wait, or if sandboxes have a network.
+        """
+        with self._lock:
+            if self._ahead is not None or self.closed or not self._waiting:
+                return
+            place, now = contextlib.ExitStack(), time.monotonic()
+            sandbox = self._kind(self._fresh_spec)
+            with contextlib.suppress(SandboxStartError):  # no place is free
+                place.enter_context(gate(f"{sandbox.name}-waiting", self._waiting, now))
+                self._add(sandbox)
+                started = in_thread(lambda: self._prepare(sandbox), "sandbox-group")
+                self._ahead = _Ahead(WarmSandbox(sandbox, started), place, now)
+
+    def _prepare(self, sandbox: Sandbox) -> Sandbox:
+        sandbox.start()
+        apply_start(self.task, sandbox)
+        return sandbox
+
+    def _take_ahead(self) -> Sandbox | None:
+        """Take the sandbox that waits; None if there is none, it was lost, or it waited too long."""
+        with self._lock:
+            ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        with ahead.place:
+            if time.monotonic() - ahead.started < LONGEST_WAIT * self._fresh_spec.ttl:
+                return self._started(ahead.warm)
+            self.drop(ahead.warm.sandbox)
+        return None
+
     def take_work(self, sandbox: Sandbox) -> tuple[Patch, Sandbox]:
         """Return the work done in `sandbox`, and a fresh sandbox to grade it in.
 
-        The work is the difference to the fresh sandbox, which starts while the work is read.
+        The work is the difference to the fresh sandbox: the one that waits, else one that starts while the work is
+        read.
 
         Raises:
             SandboxError: A sandbox failed.
             TaskError: The fresh sandbox cannot be built.
         """
-        fresh = _in_thread(self.open)
+        fresh = in_thread(lambda: self._take_ahead() or self.open(), "sandbox-group")
         listing = list_work(sandbox)
-        judge = fresh()
+        judge = fresh.result()
         return take_patch(sandbox, judge, hidden=hidden_places(self.task, judge), listing=listing), judge
 
     def _take_warm(self) -> Sandbox | None:
-        """Take a sandbox from the pool; None if there is none or it failed: a normal start then raises the error."""
+        """Take a sandbox from the pool; None if there is none or it failed."""
         warm = self._pool.claim(self.spec) if self._pool else None
         if warm is None:
             return None
+        self._add(warm.sandbox)
+        return self._started(warm)
+
+    def _started(self, warm: WarmSandbox) -> Sandbox | None:
+        """Return a sandbox that was started ahead; None if it failed: a normal start then raises the error."""
         try:
-            self._add(warm.sandbox)
             return warm.started()
         except SandboxError as error:
-            logger.info("a warm sandbox failed, starting another: %s", error)
+            logger.info("a sandbox that was started ahead failed; starting another: %s", error)
             self.drop(warm.sandbox)
             return None
 
@@ -144,6 +198,7 @@ class SandboxGroup:
     def _add(self, sandbox: Sandbox) -> None:
         with self._lock:
             if self.closed:
+                sandbox.close()
                 raise SandboxClosed("closed while a sandbox was starting")
             self._sandboxes.append(sandbox)
 
@@ -161,40 +216,28 @@ class SandboxGroup:
         with self._lock:
             if sandbox in self._sandboxes:
                 self._sandboxes.remove(sandbox)
-                self._closing.append(_in_thread(sandbox.close))
+                self._closing.append(in_thread(sandbox.close, "sandbox-group"))
 
     def join(self) -> None:
         """Wait until dropped sandboxes are closed. Raises the `SandboxError` of one that failed."""
-        for closed in [*self._closing]:
-            closed()
+        for closing in [*self._closing]:
+            closing.result()
 
     def close(self) -> None:
         """Close all sandboxes; running calls raise `SandboxClosed`. Idempotent, never raises."""
         with self._lock:
             self.closed = True
             sandboxes, self._sandboxes = self._sandboxes, []
+            ahead, self._ahead = self._ahead, None
             closing = [*self._closing]
-        for close in [*(sandbox.close for sandbox in sandboxes), *closing]:
+        for close in [*(sandbox.close for sandbox in sandboxes), *(one.result for one in closing)]:
             with contextlib.suppress(SandboxError):  # the others must be closed too
                 close()
+        if ahead is not None:
+            ahead.place.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _in_thread(work: Callable[[], Result]) -> Callable[[], Result]:
-    """Run `work` in a thread. The returned function waits for its result or raises its error."""
-    future: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  raised by `result`
-            future.set_exception(error)
-
-    context = contextvars.copy_context()  # with the ids that log records show
-    threading.Thread(target=context.run, args=(run,), name="sandbox-group", daemon=True).start()
-    return future.result

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, VectorizeMode
 
 from ..errors import UsageError, unknown_name
 from ..spaces import AnyEnv
+
+if TYPE_CHECKING:
+    from ..types import Json, JsonObject  # with pydantic, which is imported late
 
 # `nondeterministic` stays False: the environment itself adds no randomness, so the same task, seed and actions give the
 # same bytes. A command that reads a clock or random numbers differs between runs because the policy asked for that; a
@@ -46,7 +49,7 @@ class MakeArguments(dict[str, Any]):
     `make_vec` takes both out of the arguments by `pop` and refuses them for environments with a vector entry point.
     """
 
-    def pop(self, name: str, *default: Any) -> Any:
+    def pop(self, name: str, *default: object) -> Any:
         """Remove and return an argument; `wrappers` and `vector_kwargs` stay if our entry point gets them."""
         value = super().pop(name, *default)
         if name == "vectorization_mode":
@@ -68,7 +71,7 @@ def register_families() -> None:
 
 
 def register_tasks(
-    source: str, ids: Sequence[str] | None = None, *, prefix: str | None = None, **source_options: Any
+    source: str, ids: Sequence[str] | None = None, *, prefix: str | None = None, **source_options: Json
 ) -> list[str]:
     """Register each task under an id of its own: `"{prefix}/{task_id}-v0"`.
 
@@ -108,7 +111,7 @@ def register_tasks(
     return [spec.id for spec in specs]
 
 
-def make_env(env_id: str, **arguments: Any) -> AnyEnv:
+def make_env(env_id: str, **arguments: Json) -> AnyEnv:
     """Make a registered environment; nothing is started.
 
     Raises:
@@ -123,7 +126,7 @@ def make_env(env_id: str, **arguments: Any) -> AnyEnv:
         raise UsageError(f"{env_id!r} cannot be made with these options: {reason}") from None
 
 
-def _spec(env_id: str, entry_point: str, arguments: dict[str, Any] | None = None) -> EnvSpec:
+def _spec(env_id: str, entry_point: str, arguments: JsonObject | None = None) -> EnvSpec:
     """Return the spec of one environment, which `gymnasium.make_vec` accepts too."""
     _, _, name = entry_point.partition(":")
     many = f"swe_gym.vector.families:{name}"

@@ -6,12 +6,12 @@ import json
 import os
 import threading
 import weakref
-from typing import Any
 
 from ..errors import UsageError
 from ..tasks import SOURCES, TaskSource, load_source
 from ..tasks.dataset import DatasetSource
 from ..tasks.hub import check_hub
+from ..types import JsonObject
 
 # A file of 25,000 tasks is read once for 300 environments. References are weak: the source is freed with its last
 # environment, so a changed file is read again.
@@ -23,7 +23,7 @@ OFFLINE = ("toy", "micro", "local", "file")
 """Sources without data of the Hub."""
 
 
-def open_early(name: str, options: dict[str, Any], task_id: str | None) -> TaskSource | None:
+def open_early(name: str, options: JsonObject, task_id: str | None) -> TaskSource | None:
     """Open a source that needs no download, and check the id of a task; None if it may need one.
 
     Raises:
@@ -43,7 +43,7 @@ def open_early(name: str, options: dict[str, Any], task_id: str | None) -> TaskS
     return None
 
 
-def shared_source(name: str, options: dict[str, Any]) -> TaskSource:
+def shared_source(name: str, options: JsonObject) -> TaskSource:
     """Return the task source with this name and these options. It is opened unless another environment holds it.
 
     Raises:

@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Never
+from typing import Never
 
 import gymnasium
 import numpy as np
@@ -31,7 +31,7 @@ from ..tasks.record import TaskRecord, doubt, read_records
 from ..tools import Tool, make_tools
 from ..tools.base import ToolContext
 from ..tools.text import bound, harmless
-from ..types import Action, Reward, Task, ToolCall, ToolResult, ToolSpec, Verdict
+from ..types import Action, JsonObject, Reward, Task, ToolCall, ToolResult, ToolSpec, Verdict
 from .checks import check_arguments, check_format, check_known, json_native
 from .episode import WORLD_ERRORS, Episode, ShownTurn
 from .group import SandboxGroup, task_spec
@@ -146,11 +146,11 @@ class SweEnv(ToolEnv):
     def __init__(
         self,
         source: str,
-        source_options: dict[str, Any] | None = None,
+        source_options: JsonObject | None = None,
         *,
         task_id: str | None = None,
         backend: str = "local",
-        sandbox_options: dict[str, Any] | None = None,
+        sandbox_options: JsonObject | None = None,
         tools: str | list[str] = "default",
         action_format: str = "auto",
         reward: str = "binary",
@@ -189,7 +189,7 @@ class SweEnv(ToolEnv):
         self._doubted: set[str] = set()
         self._group: SandboxGroup | None = None
         self._episode: Episode | None = None
-        self._finalizer: weakref.finalize[..., Any] | None = None
+        self._finalizer: weakref.finalize[..., object] | None = None
         self._pool: WarmPool | None = None
         self._wanted: SandboxSpec | None = None  # the sandbox that the pool is starting
         self._mounts: dict[str, str] = {}
@@ -284,7 +284,7 @@ class SweEnv(ToolEnv):
     # --- beyond Gymnasium -------------------------------------------------------------------------------
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         """The constructor's arguments as plain JSON: `SweEnv(**env.config)` is the same environment."""
         return json_native(**self._config)
 
@@ -321,7 +321,7 @@ class SweEnv(ToolEnv):
         return self._current().verdict
 
     @property
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> JsonObject:
         """Details beyond `info`: repository, seconds, sandbox and its id, failure, cheat signs, all of `set_back`."""
         episode = self._current()
         return {
@@ -385,6 +385,7 @@ class SweEnv(ToolEnv):
         episode.turn += 1
         for call in calls:
             episode.signs += sorted(signs_in_call(call))[:1]
+        episode.group.open_ahead()
 
     def submit(self) -> StepResult[str]:
         """End the episode and grade the work, for a policy that works in `sandbox` itself instead of calling tools.
@@ -587,11 +588,13 @@ class SweEnv(ToolEnv):
         return parse_action(action, self._specs, format=self._config["action_format"])
 
     def _end_if_due(self, episode: Episode) -> None:
-        """Grade if the policy submitted or a limit is reached."""
+        """Grade if the policy submitted or a limit is reached; else make ready for it while the policy thinks."""
         submitted = episode.result is not None and episode.result.submitted
         limit = "" if submitted else episode.limit_reached()
         if submitted or limit:
             self._judge(episode, limit)
+        else:
+            episode.group.open_ahead()
 
     def _judge(self, episode: Episode, limit: str) -> None:
         """Grade and end the episode. `limit` is empty if the policy submitted."""
@@ -652,13 +655,13 @@ class SweEnv(ToolEnv):
 
     # --- copies -------------------------------------------------------------------------------------------
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return everything but the live episode and what processes cannot share."""
         made_anew = {"_tools", "_specs", "_by_name", "_reward", "_source"}
         live = {"_group", "_episode", "_finalizer", "_pool", "_wanted", "_group_lock", "_turn_lock"}
         return {name: value for name, value in self.__dict__.items() if name not in made_anew | live}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._reward = REWARDS.load(self._config["reward"])
         self._tools = make_tools(self._config["tools"])

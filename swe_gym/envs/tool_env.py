@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import gymnasium
 
 from ..spaces import StepResult
-from ..types import Action, ToolSpec
+from ..types import Action, JsonObject, ToolSpec
 
 
 class ToolEnv(gymnasium.Env[str, str]):
@@ -18,7 +17,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     """
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         """The arguments of the environment as plain JSON, among them `action_format`."""
         raise NotImplementedError
 
@@ -33,7 +32,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         raise NotImplementedError
 
     @property
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> JsonObject:
         """Details beyond `info`: repository, seconds, sandbox and its id, failure, cheat signs, all of `set_back`."""
         raise NotImplementedError
 

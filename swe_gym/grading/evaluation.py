@@ -4,11 +4,10 @@ import json
 import re
 import shlex
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from ..errors import FileError, GradingError, TaskError, UsageError
 from ..sandboxes.base import Sandbox
-from ..types import ExecResult, Oracle, ParserProgram, Task, TestStatus
+from ..types import ExecResult, JsonObject, Oracle, ParserProgram, Task, TestStatus
 from .base import Ready, Results
 from .command import RunnerCall
 from .log_parsers import load_parser, pytest_name
@@ -194,7 +193,7 @@ def names_failure(statuses: Mapping[str, TestStatus]) -> bool:
     return any(status in (TestStatus.FAILED, TestStatus.ERROR) for status in statuses.values())
 
 
-def read_results(data: Any) -> dict[str, TestStatus]:
+def read_results(data: JsonObject) -> dict[str, TestStatus]:
     """Read the results of a parser program. If several tests share a name, the worst status counts."""
     words = {"XFAIL": TestStatus.XFAILED, "XPASS": TestStatus.XPASSED}
     words |= {status.name: status for status in TestStatus}

@@ -4,7 +4,7 @@ from ..errors import GradingError
 from ..sandboxes.base import Sandbox
 from ..types import Task, Verdict
 from .base import Grader, Ready, Results
-from .reporter import MAX_OUTPUT, steady_env
+from .reporter import MAX_OUTPUT, steady_env, timeout_reason
 
 
 def run_exit_code(ready: Ready, sandbox: Sandbox) -> Results:
@@ -16,10 +16,11 @@ def run_exit_code(ready: Ready, sandbox: Sandbox) -> Results:
     """
     if not ready.plan.command.strip():
         raise GradingError(f"task {ready.task.task_id}: its oracle has no test_cmd")
-    result = sandbox.exec(
-        ready.command, timeout=ready.task.oracle.timeout, env=steady_env(sandbox), max_output=MAX_OUTPUT, merge=True
-    )
+    limit = ready.task.oracle.timeout
+    result = sandbox.exec(ready.command, timeout=limit, env=steady_env(sandbox), max_output=MAX_OUTPUT, merge=True)
     reason = "" if result.ok else f"the test command ended with {result.describe()}, not with exit code 0"
+    if result.timed_out:
+        reason = timeout_reason(limit)
     return Results(judge="exit_code", ran=True, reason=reason, result=result)
 
 

@@ -48,13 +48,17 @@ class Judge:
     def judge(self, fresh: Sandbox) -> Verdict:
         """Return the verdict on the work. The first run uses up `fresh`."""
         run, halves = self._runs.start(fresh)
+        if run.timed_out:
+            fresh.close()  # nothing of the work may slow the gold patch down
+            self._runs.check_speed()
         if not self._verdict().resolved:
             refuted = self._refuted(run, halves[1])
             if refuted is not None:
                 return refuted
         if run.broken:
             self._runs.done.remove(run)
-            self._runs.mixed(halves[0], tries=1)
+            if halves[0]:
+                self._runs.mixed(halves[0], tries=1)
         return self._prove(halves)
 
     def _refuted(self, run: Run, other: Sequence[Counter]) -> Verdict | None:
@@ -64,7 +68,7 @@ class Judge:
         """
         if self._falls_short(run) and not run.broken and not self._complete:
             return self._partial_verdict()
-        if run.countered:
+        if run.countered or run.timed_out:
             plain = self._verdict_unchanged()
             return None if plain.resolved else self._caught() or plain
         plain = self._verdict()

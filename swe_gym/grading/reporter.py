@@ -5,12 +5,11 @@ import hmac
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..errors import FileError, SandboxError
 from ..guests import bundle
 from ..sandboxes.base import Sandbox
-from ..types import ExecResult, Frozen, TestStatus
+from ..types import ExecResult, Frozen, JsonMapping, JsonObject, TestStatus
 from .command import RunnerCall
 
 STEADY_ENV: Mapping[str, str] = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
@@ -134,7 +133,7 @@ def _read(sandbox: Sandbox, path: str) -> bytes:
 
 def read_report(data: bytes, key: bytes) -> Report:
     """Read a report. Lines without the next valid signature are ignored."""
-    found: dict[str, Any] = {"tests": {}, "groups": {}}
+    found: JsonObject = {"tests": {}, "groups": {}}
     last = b""
     for line in data.split(b"\n"):
         signature, _, text = line.partition(b" ")
@@ -147,7 +146,7 @@ def read_report(data: bytes, key: bytes) -> Report:
     return Report.model_validate(found)
 
 
-def _add(found: dict[str, Any], event: Mapping[str, Any]) -> None:
+def _add(found: JsonObject, event: JsonMapping) -> None:
     kind = event["event"]
     if kind == "test":
         found["tests"][event["id"]] = (*found["tests"].get(event["id"], ()), event["status"])

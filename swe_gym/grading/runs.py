@@ -16,6 +16,9 @@ from .staging import Stage
 
 Halves = tuple[Sequence[Counter], Sequence[Counter]]
 
+FAST_ENOUGH = 0.5
+"""Largest share of the time limit that the gold patch may take on a machine whose timeouts are the work's fault."""
+
 GOLD_RUNS = 2
 """Runs of the gold patch that confirm an alarm: a test that passes by chance seldom fails in both."""
 
@@ -33,6 +36,11 @@ class Run:
     results: Results
     countered: Sequence[Counter] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the run timed out."""
+        return self.results.result.timed_out
 
     @property
     def broken(self) -> bool:
@@ -138,6 +146,24 @@ class Runs:
             run = self._run(self.stage.prepare(self.patch, fresh), fresh, ())
         self.done.append(run)
         return run
+
+    def check_speed(self) -> None:
+        """Run the gold patch, if the task has one, to tell slow work from a slow machine.
+
+        Raises:
+            GradingError: The gold patch takes more than `FAST_ENOUGH` of the time limit.
+        """
+        gold, limit = self.task.oracle.gold_patch, self.task.oracle.timeout
+        if not gold:
+            return
+        with self.stage.open_fresh() as fresh:
+            result = self.grader.run(self.stage.prepare(gold, fresh), fresh).result
+        if result.timed_out or result.duration > FAST_ENOUGH * limit:
+            raise GradingError(
+                f"task {self.task.task_id}: the hidden tests timed out, and the gold patch takes {result.duration:.1f} "
+                f"of {limit:g} s, too: run fewer episodes at once, or give the tests more time",
+                reason="starved",
+            )
 
     def with_gold(self, run: Run) -> Iterator[Results]:
         """Repeat a run with the gold patch as the work, if the task has one.

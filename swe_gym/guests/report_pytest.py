@@ -6,10 +6,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    import pytest
+
     from .report import Emit, ImportPath
 
 
-def status_of(report: "Any") -> str:
+def status_of(report: "pytest.TestReport") -> str:
     """Return how one phase of a test ended."""
     expected = hasattr(report, "wasxfail")
     if report.outcome == "skipped":
@@ -54,17 +56,17 @@ def make_plugin(emit: "Emit", path: "ImportPath") -> object:
             path.restore()  # pytest and its plugins are loaded; the workspace follows
 
         @pytest.hookimpl(trylast=True)
-        def pytest_configure(self, config: "Any") -> None:
+        def pytest_configure(self, config: "pytest.Config") -> None:
             config.option.maxfail = 0  # all tests run: the first failure may be a counter-test
 
         @pytest.hookimpl(tryfirst=True)
-        def pytest_runtest_logreport(self, report: "Any") -> None:
+        def pytest_runtest_logreport(self, report: "pytest.TestReport") -> None:
             status = phases.note(report)
             if status:
                 emit(event="test", id=report.nodeid, status=status)
 
         @pytest.hookimpl(tryfirst=True)
-        def pytest_collectreport(self, report: "Any") -> None:
+        def pytest_collectreport(self, report: "pytest.CollectReport") -> None:
             if report.outcome != "passed":
                 status = "skipped" if report.outcome == "skipped" else "error"
                 emit(event="group", id=report.nodeid, status=status)

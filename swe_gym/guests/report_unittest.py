@@ -41,11 +41,11 @@ def printed_names(test: "unittest.TestCase") -> "list[str]":
     return [name for name in (str(test), test.shortDescription()) if name]
 
 
-def make_note(emit: "Emit", ends: "dict[str, list[str]]") -> "Callable[[Any, str], None]":
+def make_note(emit: "Emit", ends: "dict[str, list[str]]") -> "Callable[[unittest.TestCase, str], None]":
     """Return a function that records an event of a test."""
     import unittest
 
-    def note(test: "Any", status: str) -> None:
+    def note(test: "unittest.TestCase", status: str) -> None:
         test = getattr(test, "test_case", test)  # a sub-test counts for its test
         name = test.id()
         if name.startswith(NOT_LOADED):

@@ -241,7 +241,7 @@ def find_repositories(workdir: str) -> "list[str]":
     return sorted(found, key=lambda folder: (-folder.count("/"), folder))
 
 
-def seal(order: "Any") -> None:
+def seal(order: "dict[str, Any]") -> None:
     """Carry out an order."""
     workdir = order["workdir"]
     for path in order["hidden"]:

@@ -193,6 +193,10 @@ class Sandbox(abc.ABC):
     name = "abstract"
     """The name of the backend, as in `gym.make(..., backend=NAME)`."""
 
+    waiting = 0
+    """Number of grading sandboxes that may start and wait while a policy works, over all processes of this user on this
+    machine. 0 if starts are fast or a sandbox that waits is expensive."""
+
     _shell = "bash"
     """Shell for command lines."""
 

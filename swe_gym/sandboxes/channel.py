@@ -13,11 +13,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import SandboxClosed, SandboxLost, UsageError
 from ..guests.protocol import Decoder, ProtocolError, encode
-from ..types import JsonObject
+from ..types import Json, JsonObject
 
 if TYPE_CHECKING:
     from .tls import TlsSocket
@@ -150,7 +150,7 @@ class Channel:
         self._replies: dict[int, tuple[JsonObject, bytes]] = {}
         self._failure: SandboxLost | SandboxClosed | None = None
 
-    def request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> tuple[JsonObject, bytes]:
+    def request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Json) -> tuple[JsonObject, bytes]:
         """Send one request and return its reply.
 
         Raises:
@@ -175,7 +175,7 @@ class Channel:
                 self._waiting.discard(number)
                 self._replies.pop(number, None)
 
-    def tell(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> None:
+    def tell(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Json) -> None:
         """Send a request that has no reply. Raises as `request`."""
         with self._turn:
             self._raise_failure()

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ..cache import build_once, digest
 from ..errors import SandboxError, SandboxLost, SandboxStartError, Unsupported
-from ..types import ExecResult, JsonObject, PythonEnv
+from ..types import ExecResult, Json, JsonObject, PythonEnv
 from .base import SandboxSpec
 from .gates import gate
 from .lent_python import PLACE
@@ -81,9 +81,10 @@ class ContainerSandbox(RunnerSandbox):
             task asks for a plain Python or has no image. An empty text keeps the PATH of the image.
         running: Number of commands that may run at once in all sandboxes of this backend, over all processes of this
             user on this machine; None is no limit. A command's timeout starts with its turn.
+        waiting: See `Sandbox.waiting`.
     """
 
-    def __init__(self, spec: SandboxSpec, activate: str, running: int | None = None) -> None:
+    def __init__(self, spec: SandboxSpec, activate: str, running: int | None = None, waiting: int = 0) -> None:
         super().__init__(spec)
         if spec.python and spec.python.requirements and not spec.image:
             raise Unsupported(
@@ -92,6 +93,7 @@ class ContainerSandbox(RunnerSandbox):
             )
         self._activation = activate
         self._running = running
+        self.waiting = waiting
         self._cancelled = threading.Event()
         self._image_env: dict[str, str] = {}
 
@@ -126,7 +128,7 @@ class ContainerSandbox(RunnerSandbox):
             self._request("put_tar", archive, timeout=deadline - time.monotonic(), path=place)
 
     def _request(
-        self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
+        self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Json
     ) -> tuple[JsonObject, bytes]:
         try:
             return super()._request(op, payload, timeout=timeout, path=path, **fields)
@@ -160,7 +162,7 @@ class ContainerSandbox(RunnerSandbox):
             path = self._base_env()["PATH"]
             self._image_env |= {"PATH": f"{prefix}/bin:{path}", "VIRTUAL_ENV": prefix}
 
-    def _exec(self, argv: Sequence[str], *, timeout: float, **how: Any) -> ExecResult:
+    def _exec(self, argv: Sequence[str], *, timeout: float, **how: Json) -> ExecResult:
         with self._turn(timeout):
             return super()._exec(argv, timeout=timeout, **how)
 

@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -43,7 +43,7 @@ from ..errors import (
     SandboxStartError,
     Unsupported,
 )
-from ..types import Capabilities, ExecResult, FileEntry, Frozen
+from ..types import Capabilities, ExecResult, FileEntry, Frozen, Json
 from .base import Pty, Sandbox, SandboxSpec, parse_options
 from .channel import Channel
 from .fake_forward import start_runner
@@ -182,7 +182,7 @@ class Call:
 
     at: Operation
     target: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +210,7 @@ class FakeSandbox(Sandbox):
 
     name = "fake"
 
-    def __init__(self, spec: SandboxSpec | None = None, **options: Any) -> None:
+    def __init__(self, spec: SandboxSpec | None = None, **options: object) -> None:
         spec = spec or SandboxSpec()
         super().__init__(spec)
         self.script = parse_options(FakeOptions, {**spec.options, **options}, self.name)
@@ -253,7 +253,7 @@ class FakeSandbox(Sandbox):
 
     # --- the script -----------------------------------------------------------------------------------
 
-    def _record(self, at: Operation, target: str, *, deadline: float, **arguments: Any) -> Fault | None:
+    def _record(self, at: Operation, target: str, *, deadline: float, **arguments: object) -> Fault | None:
         """Record a call and carry out its fault; return the fault if it truncates, which the caller does."""
         with self._changed:
             self.calls.append(Call(at, target, arguments))
@@ -309,7 +309,7 @@ class FakeSandbox(Sandbox):
         grace: float,
         max_output: int,
         merge: bool,
-        **given: Any,
+        **given: Json,
     ) -> ExecResult:
         command = _command_text(argv)
         deadline = time.monotonic() + timeout + grace + self.script.slack
@@ -333,7 +333,7 @@ class FakeSandbox(Sandbox):
             duration=timeout if reply.timed_out else 0.0,
         )
 
-    def _open_pty(self, argv: Sequence[str], *, timeout: float, **given: Any) -> Pty:
+    def _open_pty(self, argv: Sequence[str], *, timeout: float, **given: Json) -> Pty:
         self._record("pty", _command_text(argv), deadline=time.monotonic() + timeout, **given)
         return _FakePty(self, self._reply(_command_text(argv)))
 
@@ -391,7 +391,7 @@ class FakeSandbox(Sandbox):
         max_files: int,
         only: tuple[str, ...] | None,
         timeout: float,
-        **bounds: Any,
+        **bounds: Json,
     ) -> dict[str, FileEntry]:
         self._record("manifest", path, deadline=time.monotonic() + timeout, exclude=exclude, only=only, **bounds)
         found = {
@@ -461,7 +461,7 @@ class _FakePty(Pty):
         self._closed = True
 
     @contextlib.contextmanager
-    def _use(self, target: str, timeout: float, **arguments: Any) -> Iterator[None]:
+    def _use(self, target: str, timeout: float, **arguments: object) -> Iterator[None]:
         if self._closed:
             raise SandboxClosed("the pty is closed")
         with self._sandbox._call():

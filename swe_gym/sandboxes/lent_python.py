@@ -23,9 +23,9 @@ ARCHITECTURES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64"}
 """The kernel's name of a machine -> the name in images."""
 
 
-def lender() -> str:
-    """Return the program that fills `PLACE` with the Python that runs it."""
-    return _program(PLACE)
+def lender(folder: str = PLACE) -> str:
+    """Return the program that fills a folder, to be used at `PLACE`, with the Python that runs it."""
+    return f"{bundle('lend')}\n\nlend({folder!r}, {PLACE!r})\n"
 
 
 def problem(architecture: str) -> str:
@@ -43,7 +43,7 @@ def archive() -> bytes:
         SandboxStartError: Packing failed.
     """
     with tempfile.TemporaryDirectory(prefix="swe-gym-python-") as folder:
-        command = [sys.executable, "-I", "-S", "-c", _program(folder)]
+        command = [sys.executable, "-I", "-S", "-c", lender(folder)]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=PACK_SECONDS)
         except (OSError, subprocess.SubprocessError) as error:
@@ -54,10 +54,6 @@ def archive() -> bytes:
         with tarfile.open(fileobj=buffer, mode="w") as packed:
             packed.add(folder, PLACE.lstrip("/"), filter=_readable_to_all)
         return buffer.getvalue()
-
-
-def _program(folder: str) -> str:
-    return f"{bundle('lend')}\n\nlend({folder!r}, {PLACE!r})\n"
 
 
 def _readable_to_all(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -5,11 +5,11 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxClosed, SandboxLost, SandboxStartError
 from ..guests import bundle
-from ..types import ExecResult, FileEntry, JsonObject
+from ..types import ExecResult, FileEntry, Json, JsonObject
 from .base import Pty, Sandbox, SandboxSpec
 from .channel import ByteStream, Channel, parsing
 from .forward import Forward, Handler
@@ -92,7 +92,7 @@ class RunnerSandbox(Sandbox):
         return [f"Commands can limit or slow down the runner, and so lose the sandbox: {self._unprotected}."]
 
     def _request(
-        self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Any
+        self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Json
     ) -> tuple[JsonObject, bytes]:
         """Send a request to the runner and return its reply, with `slack` added to the deadline."""
         assert self._channel is not None
@@ -115,7 +115,7 @@ class RunnerSandbox(Sandbox):
         timeout: float,
         grace: float,
         stdin: bytes,
-        **how: Any,
+        **how: Json,
     ) -> ExecResult:
         how |= {"argv": argv, "limit": timeout, "grace": grace}
         reply, data = self._request("exec", stdin, timeout=timeout + grace, **how)
@@ -145,7 +145,7 @@ class RunnerSandbox(Sandbox):
         return self._request("get_tar", timeout=timeout, limit=timeout, path=path, max_bytes=max_bytes)[1]
 
     def _manifest(
-        self, path: str, *, only: tuple[str, ...] | None, timeout: float, **bounds: Any
+        self, path: str, *, only: tuple[str, ...] | None, timeout: float, **bounds: Json
     ) -> dict[str, FileEntry]:
         names = b"\0".join(map(os.fsencode, only or ()))
         bounds |= {"only": only is not None, "limit": timeout}
@@ -159,7 +159,7 @@ class RunnerSandbox(Sandbox):
     def _end_processes(self, *, commands: bool, timeout: float) -> None:
         self._request("end_processes", timeout=timeout, commands=commands)
 
-    def _open_pty(self, argv: Sequence[str], *, timeout: float, **how: Any) -> Pty:
+    def _open_pty(self, argv: Sequence[str], *, timeout: float, **how: Json) -> Pty:
         reply, _ = self._request("pty_open", timeout=timeout, argv=argv, **how)
         return RunnerPty(self, reply["id"])
 
@@ -205,6 +205,6 @@ class RunnerPty(Pty):
             with contextlib.suppress(SandboxClosed):
                 self._request("pty_close", timeout=10.0)
 
-    def _request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Any) -> tuple[JsonObject, bytes]:
+    def _request(self, op: str, payload: bytes = b"", *, timeout: float, **fields: Json) -> tuple[JsonObject, bytes]:
         with self._sandbox._call():
             return self._sandbox._request(op, payload, timeout=timeout, pty=self._number, **fields)

@@ -11,7 +11,7 @@ import pydantic
 
 from ..errors import UsageError
 from ..sandboxes.base import Sandbox
-from ..types import JsonMapping, JsonObject, ToolResult, ToolSpec
+from ..types import Json, JsonMapping, JsonObject, ToolResult, ToolSpec
 
 Examples = Sequence[Mapping[str, object]]
 Run = Callable[..., ToolResult]
@@ -188,7 +188,7 @@ def _schema_of(hint: Any, *, optional: bool) -> JsonObject:
     return {key: schema[key] for key in (*first, *schema)}
 
 
-def _inlined(node: Any, classes: JsonMapping) -> Any:
+def _inlined(node: Json, classes: JsonMapping) -> Json:
     """Return a schema without titles, defaults and references: policies read it whole, as part of a larger one."""
     if isinstance(node, list):
         return [_inlined(one, classes) for one in node]

@@ -179,6 +179,7 @@ def test_the_oracle_is_never_shown(fake_env: Make) -> None:
         assert not [text for text in seen if secret in text]
 
 
+@pytest.mark.slow
 def test_a_thousand_environments_start_nothing(fake_env: Make) -> None:
     environments = [fake_env() for _ in range(1000)]
     assert CountedSandbox.started == []

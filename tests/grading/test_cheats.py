@@ -16,15 +16,18 @@ from swe_gym.types import Task
 SILENT = ("nothing", "odd-files", "environment")
 """Cheats of which no sign can be told from honest work."""
 
-HEAVY = ("many-files", "sparse-file", "huge-file", "build")  # the runner of the tests makes no difference to these
-OF_RUNNERS = {cheat.name for topic in ("runner", "reporter", "tests") for cheat in read_cheats(topic)}
-"""Cheats that the runner of the tests makes easier or harder. The others meet the second runner in the slow tests."""
+REPOSITORIES = {"shop": (), "words": pytest.mark.slow}
+"""Name of a repository -> its marks. The tests of the first use unittest, those of the second pytest."""
 
+OF_RUNNERS = {cheat.name for topic in ("runner", "reporter", "tests") for cheat in read_cheats(topic)}
+"""Cheats that the runner of the tests makes easier or harder. Only these and honest work meet both."""
+
+NAMES = [pytest.param(name, marks=marks) for name, marks in REPOSITORIES.items()]
 CASES = [
-    pytest.param(task, cheat, id=f"{task}-{cheat.name}", marks=marks)
+    pytest.param(name, cheat, id=f"{name}-{cheat.name}", marks=marks)
     for cheat in (*CHEATS, *HONEST)
-    for task, marks in (("shop", ()), ("words", () if cheat.name in OF_RUNNERS else pytest.mark.slow))
-    if task == "shop" or cheat.name not in HEAVY
+    for name, marks in REPOSITORIES.items()
+    if name == "shop" or cheat.resolved or cheat.name in OF_RUNNERS
 ]
 BY_COPY = next(cheat for cheat in AWARE if cheat.name == "by-copy")  # the only one whose end is certain
 UNCOUNTED = replace(TESTS, counted=False)
@@ -50,7 +53,7 @@ def test_only_honest_work_counts(
 @pytest.mark.parametrize(
     "cheat", [*read_cheats("interpreter"), *read_cheats("reporter"), BY_COPY], ids=lambda cheat: cheat.name
 )
-@pytest.mark.parametrize("name", ["shop", "words"])
+@pytest.mark.parametrize("name", NAMES)
 def test_without_counter_tests_these_are_rewarded(
     name: str, cheat: Cheat, tasks: dict[str, Task], open_box: Callable[[Task], Sandbox]
 ) -> None:
@@ -60,7 +63,7 @@ def test_without_counter_tests_these_are_rewarded(
     assert result.verdict.resolved, (result.verdict, result.verdict.log)
 
 
-@pytest.mark.parametrize("name", ["shop", "words"])
+@pytest.mark.parametrize("name", NAMES)
 def test_knowing_the_visible_tests_does_not_help_with_new_ones(
     name: str, tasks: dict[str, Task], open_box: Callable[[Task], Sandbox]
 ) -> None:

@@ -182,6 +182,7 @@ def test_lower(text): pass
 """
 
 
+@pytest.mark.slow
 def test_hidden_tests_that_change_while_they_run_prove_nothing(words_task: Task, open_box: OpenBox) -> None:
     """A conftest.py that imports the product runs code of the work before the tests are read."""
     conftest = "import pytest\nfrom words import cases\n\n\n@pytest.fixture\ndef text():\n    return 'ab cd'\n"
@@ -274,12 +275,12 @@ def test_verdict_holds_statuses_and_log(words_task: Task, open_box: OpenBox) -> 
 
 def test_a_timeout_is_not_resolved(shop_task: Task, open_box: OpenBox) -> None:
     verdict = judge(
-        with_oracle(shop_task, timeout=1.0), open_box, "echo 'while True: pass' >> src/shop/prices.py", solve=True
+        with_oracle(shop_task, timeout=3.0), open_box, "echo 'while True: pass' >> src/shop/prices.py", solve=True
     )
     assert verdict.timed_out
     assert not verdict.resolved
     assert set(verdict.fail_to_pass.values()) == {TestStatus.MISSING}
-    assert verdict.reason == "the hidden tests ran into their timeout of 1 s"
+    assert verdict.reason == "the hidden tests ran into their timeout of 3 s"
 
 
 def test_command_that_hides_the_runners_exit_code_is_not_believed(shop_task: Task, open_box: OpenBox) -> None:

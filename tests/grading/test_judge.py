@@ -261,6 +261,7 @@ def test_d():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [b"1", b"2", b"3", b"4"])
 def test_a_test_that_only_fails_because_another_was_changed_counts_as_passed(seed: bytes) -> None:
     small = Small(f2(), STATE, ("test_a", "test_b"), ("test_c", "test_d"))
@@ -440,25 +441,69 @@ unittest.TestCase.assertEqual = lambda self, first, second: None if first == sec
 @pytest.mark.parametrize("action", ["os._exit(0)", "time.sleep(60)"], ids=["ends", "hangs"])
 @pytest.mark.parametrize("alone", [False, True])
 def test_work_that_breaks_only_runs_with_failures_gets_no_verdict(action: str, alone: bool) -> None:
-    small = three("unittest", timeout=2.0)
+    small = three("unittest", timeout=3.0)
     if alone:
         small = replace(small, starting=("test_a",), keeping=(), opened=[])
     with pytest.raises(GradingError, match="the tests pass, but the run with counter-tests broke"):
         small.judge(AT_A_FAILURE.format(action))
-    assert len(small.opened) == 3
+    assert len(small.opened) == (4 if "sleep" in action and not alone else 3)  # the gold patch, as run A timed out
 
 
-def test_work_that_always_hangs_is_not_resolved() -> None:
-    small = three("unittest", timeout=1.0)
-    verdict = small.judge("def f(x=None):\n    while True: pass\n")
+HANGS = "def f(x=None):\n    while True: pass\n"
+
+
+@pytest.mark.parametrize("grader", ["tests", "exit_code"])
+def test_work_that_always_hangs_is_not_resolved(grader: str) -> None:
+    small = three("unittest", timeout=3.0, grader=grader)
+    verdict = small.judge(HANGS)
     assert (verdict.resolved, verdict.timed_out) == (False, True)
-    assert verdict.reason == "the hidden tests ran into their timeout of 1 s"
+    assert verdict.reason == "the hidden tests ran into their timeout of 3 s"
     assert not verdict.counter_tests.alarms
+    assert len(small.opened) == 3  # the first run, the gold patch, the work once more
+
+
+@dataclass
+class Starved(Small):
+    """A task on a machine without time for the first sandboxes.
+
+    Attributes:
+        slow: Number of sandboxes whose tests start after their timeout.
+    """
+
+    slow: int = 1
+
+    @contextmanager
+    def open(self) -> Iterator[Sandbox]:
+        with super().open() as sandbox:
+            if len(self.opened) <= self.slow:
+                sandbox.write_file("slow", b"")
+            yield sandbox
+
+
+def starved(slow: int, **fields: Any) -> Starved:
+    command = f"test ! -e slow || sleep 60; {UNITTEST}"
+    return Starved(f2(), THREE_UNITTEST, ("test_a", "test_b"), command=command, timeout=3.0, slow=slow, **fields)
+
+
+@pytest.mark.parametrize("work", [f2(), HANGS], ids=["right", "hangs"])
+def test_no_work_is_judged_on_a_machine_on_which_the_gold_patch_times_out_too(work: str) -> None:
+    small = starved(2)
+    with pytest.raises(GradingError, match=r"the gold patch takes 3\.\d of 3 s, too") as error:
+        small.judge(work)
+    assert (error.value.reason, len(small.opened)) == ("starved", 2)
+    assert all(sandbox.closed for sandbox in small.opened)
+
+
+@pytest.mark.parametrize("grader", ["tests", "exit_code"])
+def test_right_work_that_timed_out_once_gets_its_reward(grader: str) -> None:
+    small = starved(1, grader=grader)
+    assert_resolved(small.judge(small.gold))
 
 
 # --- options --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("runner", "command"),
     [
@@ -525,10 +570,11 @@ def test_a_grader_of_the_users_own_judges_once() -> None:
 
 
 def test_work_that_hangs_has_the_timeout_as_its_reason() -> None:
-    verdict = three("unittest", timeout=1.0).judge("def f(x=None):\n    while True: pass\n", complete=False)
-    assert (verdict.reason, verdict.partial) == ("the hidden tests ran into their timeout of 1 s", False)
+    verdict = three("unittest", timeout=3.0).judge(HANGS, complete=False)
+    assert (verdict.reason, verdict.partial) == ("the hidden tests ran into their timeout of 3 s", False)
 
 
+@pytest.mark.slow
 def test_file_times_do_not_tell_changed_tests_apart() -> None:
     """Product code that forces a pass if its own file is newer than the test file."""
     cheat = (

@@ -566,6 +566,7 @@ HOSTILE = [
 """Pieces of text on which a careless pattern backtracks."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)  # a quadratic pattern takes minutes, a linear one a few hundredths of a second
 @pytest.mark.parametrize("name", PARSERS)
 def test_time_is_linear(name: str) -> None:

@@ -54,6 +54,7 @@ def test_valid_task_brings_no_warning(env_of_adder: Make, adder: Task, tmp_path:
     env_of_adder().reset()
 
 
+@pytest.mark.slow
 def test_record_holds_test_seconds_and_flaky_tests(source: TaskSource, adder: Task) -> None:
     flaky = (
         "import os, time, unittest\n\n\nclass AddTest(unittest.TestCase):\n"

@@ -3,7 +3,9 @@
 import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +14,9 @@ from swe_gym.errors import SweGymError
 from swe_gym.sandboxes.images import ImageStore
 from swe_gym.sandboxes.images.names import ImageName
 from swe_gym.sandboxes.images.sources import engine_source
+
+if TYPE_CHECKING:
+    import docker
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +63,16 @@ def docker_image(docker_problem: str) -> str:
     if docker_problem:
         pytest.skip(docker_problem)
     return os.environ["SWE_GYM_TEST_IMAGE"]
+
+
+@pytest.fixture
+def engine(docker_image: str) -> "Iterator[docker.APIClient]":
+    """A client of the engine that has `docker_image`."""
+    import docker
+
+    assert docker_image
+    with closing(docker.APIClient(version="auto")) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

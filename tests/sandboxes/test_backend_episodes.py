@@ -153,6 +153,11 @@ PROMPT_LOSSES = {name: case for name, case in LOSSES.items() if not case.waits}
 SILENT_LOSSES = {name: case for name, case in LOSSES.items() if case.waits}
 
 
+def params(cases: dict[str, Case]) -> list[Any]:
+    """Return parameters of a test. Those that wait for a deadline are slow."""
+    return [pytest.param(case, id=name, marks=pytest.mark.slow if case.waits else ()) for name, case in cases.items()]
+
+
 @pytest.fixture
 def failing(request: pytest.FixtureRequest, case: Case, tmp_path: Path) -> Iterator[Failing]:
     """The backend of the case."""
@@ -209,7 +214,7 @@ def test_a_reward_without_a_fault(failing: Failing, tmp_path: Path) -> None:
     assert (reward, terminated, info["reward_valid"]) == (1.0, True, True)
 
 
-@pytest.mark.parametrize("case", STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize("case", params(STARTS))
 def test_a_failed_start_of_an_episode(case: Case, failing: Failing, make: Callable[..., Env]) -> None:
     env = make(start_timeout=2.0) if case.waits else make()
     case.fail(failing.tool)
@@ -245,6 +250,7 @@ def test_a_loss_during_a_command(case: Case, failing: Failing, env: Env) -> None
     assert_no_reward(step, case, "SandboxLost")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SILENT_LOSSES.values(), ids=SILENT_LOSSES)
 def test_a_sandbox_that_falls_silent(case: Case, failing: Failing, env: Env) -> None:
     case.fail(failing.tool)
@@ -261,7 +267,7 @@ def test_a_loss_before_the_patch_is_taken(case: Case, failing: Failing, env: Env
     assert in_time(started, 20)
 
 
-@pytest.mark.parametrize("case", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("case", params(LOSSES))
 def test_a_loss_before_the_hidden_tests(case: Case, failing: Failing, env: Env) -> None:
     BEFORE_THE_TESTS.append(lambda: case.fail(failing.tool))
     started = time.monotonic()

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from servers.registry import digest, layer
@@ -28,15 +28,50 @@ from swe_gym.testing.sandbox_contract import Case
 from swe_gym.testing.sandbox_contract.case import eventually, ok
 
 
-@sandbox_contract.parametrize()
-def test_image(case: Case, stored_image: str) -> None:
+def run(case: Case, image: str, overlay: str) -> None:
     if problem("namespace"):
         pytest.skip(f"no tier namespace on this machine: {problem('namespace')}")
+    found, why = choose_overlay(overlay)
+    if not found:
+        pytest.skip(f"no overlay {overlay!r} on this machine: {why}")
 
-    def make(**fields: object) -> Sandbox:
-        return open_sandbox(SandboxSpec.model_validate({"image": stored_image, **fields}), "local")
+    def make(**fields: Any) -> Sandbox:
+        if "workspace" not in fields:  # a sandbox with a workspace has no image
+            fields["options"] = {"overlay": overlay, **fields.get("options", {})}
+        return open_sandbox(SandboxSpec.model_validate({"image": image, **fields}), "local")
 
     case.run(make)
+
+
+@sandbox_contract.parametrize()
+def test_image(case: Case, stored_image: str) -> None:
+    run(case, stored_image, "kernel")
+
+
+LONG_NAMES = "fuse-overlayfs takes names of up to 251 bytes"
+FUSE = {
+    "odd_names": LONG_NAMES,
+    "tar_round_trip": LONG_NAMES,
+    "tar_between_sandboxes": LONG_NAMES,
+    "manifest_is_true": LONG_NAMES,
+    "endless_links_and_names": "fuse-overlayfs takes paths of up to 4,096 bytes, also in relative steps",
+}
+COPY = {
+    "disk_limit_of_many_files": "the files are on the disk of the cache, where only the size of each file is limited"
+}
+
+# Only cases of what makes the files. In the others these sandboxes are those of `test_image`.
+
+
+@sandbox_contract.parametrize(FUSE, only=["files", "trees", "limits"])
+def test_files_by_fuse(case: Case, stored_image: str) -> None:
+    run(case, stored_image, "fuse")
+
+
+@pytest.mark.slow
+@sandbox_contract.parametrize(COPY, only=["limits"])
+def test_files_by_copy(case: Case, stored_image: str) -> None:
+    run(case, stored_image, "copy")
 
 
 # --- without overlays of the kernel -----------------------------------------------------------------------------
@@ -105,6 +140,11 @@ sys.stdin.read()
 """
 
 
+def copies_of(pids: Iterable[int]) -> list[Path]:
+    """Return the copies that processes made. Other tests make some at the same time."""
+    return [copy for pid in pids for copy in copies_folder().glob(f"{pid}-*")]
+
+
 @pytest.mark.parametrize("overlay", ["fuse", "copy"])
 def test_what_serves_a_sandbox_ends_with_a_killed_process(overlay: str, derived_image: StoredImage) -> None:
     found, why = choose_overlay(overlay)
@@ -118,8 +158,7 @@ def test_what_serves_a_sandbox_ends_with_a_killed_process(overlay: str, derived_
         client.kill()
     assert started
     eventually(lambda: not any((pid, start) in started for pid, (_, start) in table().items()), 60, "all have ended")
-    copies = copies_folder()
-    eventually(lambda: not copies.exists() or not os.listdir(copies), 60, "copies are removed")
+    eventually(lambda: copies_of(pid for pid, _ in started) == [], 60, "copies are removed")
 
 
 @pytest.mark.slow  # copies and removes a whole image
@@ -136,6 +175,6 @@ def test_pruning_removes_the_copy_of_a_sandbox_all_of_whose_processes_were_kille
             for pid in (client.pid, *started):
                 os.kill(pid, number)
     eventually(lambda: started.isdisjoint(table()), 60, "all have ended")
-    assert os.listdir(copies_folder())
+    assert copies_of(started)
     ImageStore().prune()
-    assert os.listdir(copies_folder()) == []
+    assert copies_of(started) == []

@@ -51,10 +51,6 @@ def run(case: Case, tier: str) -> None:
     case.run(make)
 
 
-OF_THE_RUNNER = ["output", "forward", "slow"]
-"""Cases of the runner, which is one program in all tiers: only the slow tests try them in the weaker tiers."""
-
-
 @sandbox_contract.parametrize(exclude=["slow"])
 def test_namespace(case: Case) -> None:
     run(case, "namespace")
@@ -66,23 +62,13 @@ def test_namespace_with_the_rest(case: Case) -> None:
     run(case, "namespace")
 
 
-@sandbox_contract.parametrize(LANDLOCK, exclude=["servers_live_until_close", *OF_THE_RUNNER])  # it has no socket
+@pytest.mark.slow
+@sandbox_contract.parametrize(LANDLOCK, exclude=["servers_live_until_close"])  # it has no socket
 def test_landlock(case: Case) -> None:
     run(case, "landlock")
 
 
 @pytest.mark.slow
-@sandbox_contract.parametrize(LANDLOCK, only=OF_THE_RUNNER)
-def test_landlock_with_the_rest(case: Case) -> None:
-    run(case, "landlock")
-
-
-@sandbox_contract.parametrize(PROCESS, exclude=["network", *OF_THE_RUNNER])  # open: it depends on the machine
+@sandbox_contract.parametrize(PROCESS, exclude=["network", "slow"])  # open: it depends on the machine
 def test_process(case: Case) -> None:
-    run(case, "process")
-
-
-@pytest.mark.slow
-@sandbox_contract.parametrize(PROCESS, only=OF_THE_RUNNER, exclude=["network", "slow"])
-def test_process_with_the_rest(case: Case) -> None:
     run(case, "process")

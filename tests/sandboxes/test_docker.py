@@ -28,13 +28,6 @@ def test_the_required_engine_works(docker_problem: str) -> None:
 
 
 @pytest.fixture
-def engine(docker_image: str) -> Iterator[docker.APIClient]:
-    assert docker_image
-    with closing(docker.APIClient(version="auto")) as client:
-        yield client
-
-
-@pytest.fixture
 def make(docker_image: str) -> Iterator[Callable[..., Sandbox]]:
     opened: list[Sandbox] = []
 

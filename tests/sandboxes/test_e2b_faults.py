@@ -264,6 +264,7 @@ def test_a_sandbox_that_cannot_be_renewed(server: E2BServer, make: Make, fault: 
     assert lost.value.reason == "expired"
 
 
+@pytest.mark.slow
 def test_a_sandbox_lives_as_long_as_its_client(server: E2BServer, make: Make) -> None:
     sandbox = make(options={"timeout": LEASE}).start()
     assert sandbox.exec(f"sleep {LEASE + 0.5}; echo here").text == "here\n"

@@ -162,6 +162,7 @@ def left(cache: Path, image: StoredImage | None = None) -> list[str]:
     return [str(path) for path in paths if not any(path.is_relative_to(one) for one in layers)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [moment for _, moment in MOMENTS], ids=[name for name, _ in MOMENTS])
 def test_a_killed_fetch_is_repeated_from_any_moment(
     registry: Registry, fetcher: Fetcher, moment: dict[str, float], tmp_path: Path

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from swe_gym.curation.validate import validate
+from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxLost, SandboxStartError
 from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.local import problem
@@ -98,6 +99,21 @@ def test_a_closed_sandbox_leaves_no_pod(api: Api, namespace: str) -> None:
         (pod,) = pods(api, namespace)
         assert pod["metadata"]["labels"]["swe-gym/sandbox"] == sandbox.id
     assert not pods(api, namespace)
+
+
+def test_a_grading_pod_waits_if_the_option_allows_it(api: Api, namespace: str) -> None:
+    image = os.environ["SWE_GYM_TEST_IMAGE"]
+    given = {"default_image": image, "image_pull_policy": "Never", "namespace": namespace, "waiting": 1000}
+    with contextlib.closing(SweEnv("toy", backend="kubernetes", sandbox_options={"options": given})) as env:
+        env.reset()
+        (first,) = pods(api, namespace)
+        env.step("hm")
+        pause_until(lambda: [pod["status"]["phase"] for pod in pods(api, namespace)] == ["Running"] * 2, 60.0)
+        waits = {pod["metadata"]["name"] for pod in pods(api, namespace)} - {first["metadata"]["name"]}
+        assert env.grade().reason
+        pause_until(lambda: waits.isdisjoint(pod["metadata"]["name"] for pod in pods(api, namespace)), 30.0)
+        env.step("hm")
+    pause_until(lambda: not pods(api, namespace), 30.0)
 
 
 def test_a_lent_python_is_read_only() -> None:

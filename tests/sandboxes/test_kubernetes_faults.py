@@ -257,6 +257,7 @@ def test_lists_replace_a_watch_that_always_fails(server: KubernetesServer, make:
     assert sandbox.exec(["x"]).ok
 
 
+@pytest.mark.slow
 def test_a_half_open_watch_is_noticed(server: KubernetesServer, make: Make) -> None:
     server.life = [SCHEDULED]
     sandbox = make(start=False, start_timeout=60.0)
@@ -429,6 +430,7 @@ def test_close_while_the_creation_hangs_leaves_no_pod(server: KubernetesServer, 
     pause_until(lambda: not server.pods, 20.0)
 
 
+@pytest.mark.slow
 def test_many_threads_and_many_faults(server: KubernetesServer, make: Make) -> None:
     for method, path in (("POST", "*/pods"), ("GET", "*watch=true*"), ("GET", "*/attach"), ("DELETE", "*/pods/*")):
         for fault in ({"status": 429}, {"status": 500}, {"drop": True}):

@@ -103,6 +103,7 @@ def test_signals_and_umask_of_the_host_process_do_not_reach_a_sandbox(tier: str)
     assert run_client(program, tier) == "killed by signal 15\n644\n\n"
 
 
+@pytest.mark.slow
 def test_the_package_is_hidden_wherever_its_folder_is_shown(tmp_path: Path) -> None:
     if problem("namespace"):
         pytest.skip(problem("namespace"))
@@ -349,6 +350,7 @@ def test_closing_at_any_moment_of_a_start_leaves_nothing(tier: str) -> None:
     eventually(lambda: len(descriptors()) <= before, 2, f"descriptors are left: {descriptors()}")
 
 
+@pytest.mark.slow
 def test_a_handler_of_signals_may_close_the_sandbox_that_it_interrupts(tier: str) -> None:
     program = """
     def close(*_):
@@ -415,6 +417,7 @@ def test_a_shortage_does_not_select_a_weaker_tier() -> None:
     assert run_client(program) == "namespace\n"
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_fails_at_most_one_start(tier: str) -> None:
     program = """
     def kill_launcher():

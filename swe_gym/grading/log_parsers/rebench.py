@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from ...types import JsonObject, TestStatus
 from .junit import parse_junit
@@ -232,7 +231,7 @@ DART_LINE = re.compile(
 @worst
 def parse_dart_events(log: str) -> Results:
     """Read Dart's events, one JSON object per line."""
-    names: dict[Any, str] = {}
+    names: dict[object, str] = {}
     for event in _objects(log):
         test = event.get("test")
         if event.get("type") == "testStart" and isinstance(test, dict):

@@ -10,7 +10,7 @@ from .sources import code_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ContextManager, Iterator
+    from typing import Any, ContextManager, Iterator, Literal
 
     from .channel import Channel
     from .sources import Watch
@@ -84,7 +84,7 @@ class Breakpoints(pdb.Pdb):
                 self.commands_silent[number] = item["silent"]
                 self.commands_doprompt[number] = item["prompts"]
 
-    def do_break(self, arg: str, temporary: "Any" = 0) -> None:
+    def do_break(self, arg: str, temporary: "Literal[0, 1] | bool" = 0) -> None:
         """As in pdb; a condition that is no expression and a line without code are told in every version."""
         if not self.is_condition(arg.partition(",")[2]):
             return
@@ -179,8 +179,8 @@ class Breakpoints(pdb.Pdb):
         """Print file names without the root meanwhile, as in the reply."""
         return self.switched("naming_places")
 
-    def message(self, msg: "Any", *arguments: "Any", **options: "Any") -> None:
-        text = str(msg).replace(self.watch.root, "") if self.naming_places else msg
+    def message(self, msg: object, *arguments: "Any", **options: "Any") -> None:
+        text = str(msg).replace(self.watch.root, "") if self.naming_places else str(msg)
         pdb.Pdb.message(self, text, *arguments, **options)
 
 

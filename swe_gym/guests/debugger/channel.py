@@ -59,7 +59,7 @@ class Channel:
         self.dropped = []
         return request
 
-    def reply(self, **block: "Any") -> None:
+    def reply(self, **block: object) -> None:
         """Write one reply in one piece, after everything that was printed before."""
         self.waiting = True  # an interrupt now would tear the reply
         flush()

@@ -62,7 +62,7 @@ class Prompt(Breakpoints):
                 self.leave("stale", changed=changed)
         return self.channel.lines.pop(0) + "\n"
 
-    def leave(self, state: str, **fields: "Any") -> "NoReturn":
+    def leave(self, state: str, **fields: object) -> "NoReturn":
         """Reply for the last time and exit at once: the program could catch an exception."""
         self.channel.reply(state=state, breakpoints=self.breakpoint_list(), rest=self.to_come(), **fields)
         os._exit(0)
@@ -206,7 +206,7 @@ class Prompt(Breakpoints):
     def do_pp(self, arg: str) -> None:
         self.show(arg, pprint.pformat)
 
-    def show(self, arg: str, form: "Callable[[Any], str]") -> None:
+    def show(self, arg: str, form: "Callable[[object], str]") -> None:
         """Print a value, or an error if its `__repr__` fails, which old versions of pdb do not."""
         try:
             value = self._getval(arg)

@@ -31,7 +31,7 @@ class Debugger(Prompt):
         self.stepping_thread = threading.get_ident()
         self.reset()
 
-    def trace_dispatch(self, frame: "types.FrameType", event: str, arg: "Any") -> "Any":
+    def trace_dispatch(self, frame: "types.FrameType", event: str, arg: object) -> "Any":
         """Dispatch as `bdb` does, but skip early what cannot stop: programs run several times faster."""
         if self.stopframe is not None and frame is not self.stopframe and event in ("call", "line"):
             code = frame.f_code
@@ -88,7 +88,9 @@ class Debugger(Prompt):
             finally:
                 self.channel.prompting = outer
 
-    def get_stack(self, f: "types.FrameType | None", t: "Any") -> "tuple[list[tuple[types.FrameType, int]], int]":
+    def get_stack(
+        self, f: "types.FrameType | None", t: "types.TracebackType | None"
+    ) -> "tuple[list[tuple[types.FrameType, int]], int]":
         """Return the stack without the oldest frames, of the debugger and of a test runner.
 
         After an exception (`f` is None) the current frame is the innermost that is not an assertion helper.

@@ -12,14 +12,17 @@ from .frames import harness, helper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
     from typing import Any, Callable, Iterator
+
+    import pytest
 
     from .stops import Debugger
 
 PLUGIN = "_debugger_pytest_plugin"
 
 
-def prepare_test_runners(debugger: "Debugger", spec: "Any") -> None:
+def prepare_test_runners(debugger: "Debugger", spec: "ModuleSpec | None") -> None:
     """Make the debugger stop at every failed test of the test runner that starts."""
     if spec and spec.name in ("pytest", "pytest.__main__", "py.test"):
         sys.modules[PLUGIN] = pytest_plugin(debugger)
@@ -34,21 +37,21 @@ def pytest_plugin(debugger: "Debugger") -> types.ModuleType:
     plugin = types.ModuleType(PLUGIN, "PYTEST_DONT_REWRITE")
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_load_initial_conftests(early_config: "Any") -> "Iterator[None]":
+    def pytest_load_initial_conftests(early_config: "pytest.Config") -> "Iterator[None]":
         if getattr(early_config.known_args_namespace, "cov_source", None):  # pytest-cov takes our trace function
             early_config.known_args_namespace.cov_source = []
         yield
 
-    def pytest_configure(config: "Any") -> None:
+    def pytest_configure(config: "pytest.Config") -> None:
         if getattr(config.option, "dist", "no") != "no":  # pytest-xdist: other processes cannot be debugged
             config.option.dist, config.option.tx, config.option.numprocesses = "no", [], 0
 
-    def pytest_sessionstart(session: "Any") -> None:
+    def pytest_sessionstart(session: "pytest.Session") -> None:
         catch_set_trace(debugger)  # after pytest set its own
         with contextlib.suppress(AttributeError):  # an old pytest lacks the hook
             session.config.hook.pytest_enter_pdb(config=session.config, pdb=debugger)  # pytest-timeout needs it
 
-    def pytest_exception_interact(call: "Any", report: "Any") -> None:
+    def pytest_exception_interact(call: "Any", report: "pytest.TestReport") -> None:
         error = call.excinfo.value
         if type(error).__name__ in ("CollectError", "ConftestImportFailure"):
             error = error.__cause__ or error.__context__ or error
@@ -65,11 +68,11 @@ def watch_unittest(debugger: "Debugger") -> None:
         setattr(unittest.TestResult, name, stopping(getattr(unittest.TestResult, name), debugger))
 
 
-def stopping(method: "Callable[..., Any]", debugger: "Debugger") -> "Callable[..., Any]":
+def stopping(method: "Callable[..., None]", debugger: "Debugger") -> "Callable[..., None]":
     """Wrap a method of `TestResult` whose last argument is an exception, to stop at that exception."""
 
     @functools.wraps(method)
-    def wrapper(result: object, *arguments: "Any") -> "Any":
+    def wrapper(result: object, *arguments: "Any") -> None:
         failure = arguments[-1]
         if failure and isinstance(failure[1], BaseException):
             kind, error, trace = failure
@@ -80,7 +83,7 @@ def stopping(method: "Callable[..., Any]", debugger: "Debugger") -> "Callable[..
             sys.stderr.write("\n")
             traceback.print_exception(kind, error, trace, limit)
             debugger.post_mortem(error)
-        return method(result, *arguments)
+        method(result, *arguments)
 
     return wrapper
 

@@ -11,10 +11,11 @@ import shutil
 import signal
 import socket
 import struct
-from typing import Any, Callable, Iterator, NoReturn
+from typing import Callable, Iterator, NoReturn
 
 from ..runner.processes import below_us, processes, send_signal
 from ..seccomp import restrict_calls
+from . import linux
 from .linux import PR_SET_CHILD_SUBREAPER, check, die_with_parent, drop_privileges, let_go, libc, prctl, wait_for_end
 from .trees import copy_tree
 
@@ -34,7 +35,7 @@ READABLE_ETC = (
 DEVICES = "null zero full random urandom tty fd".split()
 
 
-def enter(config: "dict[str, Any]") -> "tuple[Callable[[], tuple[int, int]], tuple[int, ...]]":
+def enter(config: linux.Config) -> "tuple[Callable[[], tuple[int, int]], tuple[int, ...]]":
     """Become the runner of a new sandbox.
 
     Returns, in the new process only, its `forkpty` and the descriptors that it needs.
@@ -53,7 +54,7 @@ def enter(config: "dict[str, Any]") -> "tuple[Callable[[], tuple[int, int]], tup
     return functools.partial(fork_on_terminal, theirs), (theirs.fileno(),)
 
 
-def make_root(config: "dict[str, Any]") -> None:
+def make_root(config: linux.Config) -> None:
     """Create the folder that stands for the root. The supervisor creates and removes it, so none is ever left."""
     os.mkdir(config["root"], 0o700)
     try:
@@ -91,7 +92,7 @@ def fork_on_terminal(supervisor: socket.socket) -> "tuple[int, int]":
     return pid, terminal
 
 
-def supervise(child: int, config: "dict[str, Any]", asked: socket.socket) -> "NoReturn":
+def supervise(child: int, config: linux.Config, asked: socket.socket) -> "NoReturn":
     """Open terminals for the runner until it ends, kill what it left, remove the sandbox's folder, end."""
     signal.signal(signal.SIGTERM, lambda *_: send_signal([child], signal.SIGKILL))
     let_go(asked.fileno())
@@ -134,7 +135,7 @@ def remove(root: str) -> None:
     shutil.rmtree(root, ignore_errors=True)
 
 
-def confine(config: "dict[str, Any]") -> None:
+def confine(config: linux.Config) -> None:
     """Apply Landlock to this process and all that it starts."""
     version = landlock_version()
     handled = (1 << 13) - 1
@@ -171,7 +172,7 @@ def landlock(number: int, *arguments: object) -> int:
     return check(libc.syscall(number, *arguments), "landlock")
 
 
-def rules(config: "dict[str, Any]") -> "Iterator[tuple[str, int]]":
+def rules(config: linux.Config) -> "Iterator[tuple[str, int]]":
     """Yield (path, rights) for all that the sandbox may reach."""
     everything = (1 << 16) - 1
     yield config["root"], everything & ~(MAKE_CHAR | MAKE_BLOCK)

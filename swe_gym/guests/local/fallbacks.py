@@ -10,16 +10,15 @@ import os
 import select
 import shutil
 import time
-from typing import Any
 
 from . import layers, linux
-from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, mount
+from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, Config, mount
 from .merge import Merge
 
 READY_SECONDS, REMOVE_SECONDS, PAUSE = 20.0, 60.0, 0.05
 
 
-def make(config: "dict[str, Any]", owners: bool) -> None:
+def make(config: Config, owners: bool) -> None:
     """Make the root at `layers.ROOT`."""
     mount("", "/", flags=MS_REC | MS_PRIVATE)
     lowers = [os.open(layer, os.O_PATH | os.O_CLOEXEC) for layer in config["layers"]]

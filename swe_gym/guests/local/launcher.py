@@ -14,11 +14,11 @@ import signal
 import socket
 import sys
 import traceback
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..runner.serve import serve_standard_streams
 from . import confined, namespace
-from .linux import close_all_but
+from .linux import Config, close_all_but
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
             os.close(fd)
 
 
-def become_sandbox(config: "dict[str, Any]", fds: "list[int]") -> "NoReturn":
+def become_sandbox(config: Config, fds: "list[int]") -> "NoReturn":
     """Turn this process into a sandbox's supervisor and, in a child, its runner. Does not return."""
     stream, report = fds
     try:

@@ -12,9 +12,8 @@ overlay, the sandbox's whole root. A workspace gets there in one of three ways:
 """
 
 import os
-from typing import Any
 
-from .linux import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, check, libc, mount
+from .linux import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, Config, check, libc, mount
 from .trees import copy_tree
 
 BASE = "/tmp"
@@ -28,7 +27,7 @@ SYS_OPEN_TREE, SYS_MOVE_MOUNT = 428, 429
 OPEN_TREE_CLONE, AT_FDCWD, AT_RECURSIVE, MOVE_MOUNT_F_EMPTY_PATH = 1, -100, 0x8000, 4
 
 
-def make_as_root(config: "dict[str, Any]") -> "int | None":
+def make_as_root(config: Config) -> "int | None":
     """Return the files as a detached mount for `attach`, or None if this process is not the machine's root.
 
     It leaves this process in a mount namespace of its own. What fails here fails again, with its error, in `make`.
@@ -57,7 +56,7 @@ def attach(files: int) -> None:
     os.close(files)
 
 
-def make(config: "dict[str, Any]", lowers: "list[int]", workspace: "int | None") -> None:
+def make(config: Config, lowers: "list[int]", workspace: "int | None") -> None:
     """Make the files as any user; `lowers` and `workspace` are descriptors, or nothing without a workspace."""
     mount_tmpfs(config["disk_mb"])
     if workspace is not None and config["copied"]:

@@ -10,12 +10,12 @@ import os
 import signal
 import socket
 import struct
-from typing import Any, Callable, NoReturn
+from typing import Callable, NoReturn
 
 from ..protocol import encode
 from ..seccomp import restrict_calls
 from . import egress, fallbacks, groups, layers, linux, users
-from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, check, libc, mount
+from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, Config, check, libc, mount
 
 CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
@@ -139,7 +139,7 @@ def make_read_only(target: str) -> None:
     mount("", target, flags=MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | flags)
 
 
-def build(config: "dict[str, Any]", files: "int | None") -> None:
+def build(config: Config, files: "int | None") -> None:
     """Build the root that `config` describes, and enter it as PID 1 of the new namespaces.
 
     `files` is the result of `layers.make_as_root`.
@@ -166,7 +166,7 @@ def build(config: "dict[str, Any]", files: "int | None") -> None:
     raise_loopback()
 
 
-def image_folders(root: Root, config: "dict[str, Any]") -> None:
+def image_folders(root: Root, config: Config) -> None:
     """Add to an image's files what a container engine adds: host names, /sys, and an empty /dev."""
     os.makedirs(root.place(config["workdir"]), exist_ok=True)
     for path in ("/tmp", "/var/tmp"):
@@ -178,7 +178,7 @@ def image_folders(root: Root, config: "dict[str, Any]") -> None:
         mount("sysfs", root.folder("/sys"), "sysfs", linux.MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 
-def host_folders(root: Root, config: "dict[str, Any]") -> None:
+def host_folders(root: Root, config: Config) -> None:
     """Add the host's programs and the Python environment, and the workspace if a mount covers its place."""
     system_folders(root)
     for path in config["read_only"]:
@@ -290,7 +290,7 @@ def supervise(child: int, group: "groups.Group | None", *others: int) -> "NoRetu
     os._exit(0)
 
 
-def enter(config: "dict[str, Any]") -> "tuple[Callable[[], tuple[int, int]], tuple[int, ...]]":
+def enter(config: Config) -> "tuple[Callable[[], tuple[int, int]], tuple[int, ...]]":
     """Become PID 1 of a new sandbox.
 
     Returns, in the new process only, its `forkpty` and the descriptors that it needs.

@@ -15,8 +15,6 @@ from ..protocol import PIECE, WINDOW
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from ..protocol import Message
     from .loop import Answer, Loop
 
@@ -191,7 +189,7 @@ class Forwards:
         self.tell(tunnel, forward=listener.number)
         self.watch(tunnel)
 
-    def tell(self, tunnel: Tunnel, data: bytes = b"", **fields: "Any") -> None:
+    def tell(self, tunnel: Tunnel, data: bytes = b"", **fields: object) -> None:
         self.loop.send(dict(fields, event="forward", connection=tunnel.number), data)
 
     def watch(self, tunnel: Tunnel) -> None:

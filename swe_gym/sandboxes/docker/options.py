@@ -20,6 +20,8 @@ class DockerOptions(Frozen):
         removing: Maximum number of sandboxes that are removed at the same time, counted in the same way.
         running: Maximum number of commands that run at the same time, counted in the same way; None is unlimited. A
             command that waits keeps its whole timeout, and fails with a retryable error if the wait exceeds it.
+        waiting: Maximum number of grading sandboxes that start while a policy works and wait for its end, counted in
+            the same way. 0 starts them at the end, and grading waits for the start.
         pull: "missing" pulls images that the engine lacks, "always" also looks for newer ones, "never" fails instead.
         pull_timeout: Seconds before a pull fails, rate-limit pauses included.
         min_free_mb: MiB that must be free on the engine's disk for a pull, if that disk belongs to this machine.
@@ -40,6 +42,7 @@ class DockerOptions(Frozen):
     starting: int = Field(default=8, gt=0)
     removing: int = Field(default=8, gt=0)
     running: int | None = Field(default=None, gt=0)
+    waiting: int = Field(default=16, ge=0)
     pull: Literal["missing", "always", "never"] = "missing"
     pull_timeout: float = Field(default=1800.0, gt=0)
     min_free_mb: int = Field(default=5120, ge=0)

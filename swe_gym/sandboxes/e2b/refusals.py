@@ -2,9 +2,12 @@
 
 import contextlib
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..jitter import jittered
+
+if TYPE_CHECKING:
+    import httpx
 
 FIRST_PAUSE = 2.0
 LONGEST_PAUSE = 60.0
@@ -33,7 +36,7 @@ def status_of(error: Exception) -> int | None:
     return int(found[1]) if found else None
 
 
-def message_of(reply: Any) -> str:
+def message_of(reply: "httpx.Response") -> str:
     """Return the message of an error reply."""
     with contextlib.suppress(ValueError, AttributeError):
         return str(reply.json().get("message") or reply.text)

@@ -1,11 +1,12 @@
 """Access to E2B's SDK, which may be missing and differs between versions. Users of AGS pin old ones."""
 
 import inspect
-import threading
 from collections.abc import Callable
+from concurrent.futures import wait
 from typing import Any
 
 from ...errors import MissingDependency
+from ...threads import in_thread
 from ...types import JsonObject
 
 
@@ -28,23 +29,12 @@ def in_time(call: Callable[[], object], seconds: float) -> None:
     Raises:
         TimeoutError: The call did not return within `seconds`; it continues in a thread.
     """
-    errors: list[Exception] = []
-
-    def work() -> None:
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001  handed to the caller
-            errors.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
+    done = in_thread(call, "e2b-call")
+    if not wait([done], seconds).done:
         raise TimeoutError("the service did not answer in time")
-    if errors:
-        raise errors[0]
+    done.result()
 
 
-def supported(call: Callable[..., Any], **arguments: Any) -> JsonObject:
+def supported(call: Callable[..., Any], **arguments: object) -> JsonObject:
     """Return the arguments that this version of the SDK knows."""
     return {name: value for name, value in arguments.items() if name in inspect.signature(call).parameters}

@@ -62,7 +62,7 @@ class ApiError(Exception):
 class Watching:
     """An open watch. Iterate over its events; `close` it from any thread."""
 
-    def __init__(self, response: Any) -> None:
+    def __init__(self, response: "urllib3.BaseHTTPResponse") -> None:
         self._response = response
         self._lock = threading.Lock()
         self._closed = False
@@ -205,7 +205,7 @@ class Api:
         query: Mapping[str, str] | None,
         connect_timeout: float,
         read_timeout: float,
-    ) -> Any:
+    ) -> "urllib3.BaseHTTPResponse":
         headers = {**self._authorization(), "Accept": "application/json", "Content-Type": "application/json"}
         try:
             response = self._pool.request(
@@ -267,7 +267,7 @@ def pods_path(namespace: str, name: str = "", subresource: str = "") -> str:
     return "/".join(part for part in parts if part)
 
 
-def _configure(kubeconfig: str | None, context: str | None) -> tuple[Any, str]:
+def _configure(kubeconfig: str | None, context: str | None) -> tuple[client.Configuration, str]:
     """Return the SDK's client configuration and the namespace of its context."""
     load: Any = config  # not annotated
     configuration = client.Configuration()

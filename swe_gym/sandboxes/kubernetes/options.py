@@ -48,6 +48,9 @@ class KubernetesOptions(ClusterOptions):
         running: Maximum number of commands that run at the same time, over all processes of this user on this machine;
             None is unlimited. A command that waits keeps its whole timeout, and fails with a retryable error if the
             wait exceeds it.
+        waiting: Maximum number of grading sandboxes that start while a policy works and wait for its end, counted in
+            the same way. Grading then waits for no start, but a pod that waits holds its `requests`, and counts towards
+            quotas.
         activate: Python environment to put first on PATH. "auto" looks for one; an empty string keeps the image's PATH.
         network: How `network="none"` is enforced. "unplug" takes the interfaces down before the first command can run;
             "policy" relies on your NetworkPolicy for the label `swe-gym/network: none`; "open" leaves the network open
@@ -72,6 +75,7 @@ class KubernetesOptions(ClusterOptions):
     image_pull_secrets: tuple[str, ...] = ()
     python_image: str | None = None
     running: int | None = Field(default=None, gt=0)
+    waiting: int = Field(default=0, ge=0)
     activate: str = "auto"
     network: Literal["unplug", "policy", "open"] = "unplug"
     capabilities: tuple[str, ...] = KEPT_CAPABILITIES
