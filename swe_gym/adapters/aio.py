@@ -6,82 +6,31 @@
             observation, reward, terminated, truncated, info = await env.step(answer)
 
 A cancelled call, also one past its `asyncio.timeout`, closes its sandbox and waits until the thread has ended.
-`asyncio.to_thread` is not enough: it runs at most 32 calls at once, and cannot be cancelled.
 """
 
 import asyncio
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, wait
 from contextvars import ContextVar
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
 
 from ..errors import PolicyError
 from ..rollout.policy import Policy
-from ..rollout.pool import TICK
 from ..rollout.tokens import Completion
 from ..spaces import Info
 from .episodes import Episode, EpisodeBatch, MakeEnv, MakePolicy, Slot
-
-Result = TypeVar("Result")
+from .threads import in_thread
 
 Sample = Callable[..., Awaitable[Completion]]
 """A framework's sampler. Its arguments are those of `Generator.generate`."""
 
 _awaited: ContextVar[set[Future[Any]]] = ContextVar("awaited")
 """The samples that an episode's thread waits for."""
-
-
-async def in_thread(work: Callable[[], Result], cancel: Callable[[], object]) -> Result:
-    """Run blocking work in a new thread.
-
-    Args:
-        work: The work.
-        cancel: Makes the work end soon and frees what it holds. If this task is cancelled, another thread calls it,
-            several times and once after the work has ended. The task ends only then.
-    """
-    outcome = _start(work, "episode")
-    try:
-        await asyncio.wait([asyncio.wrap_future(outcome)])
-    except asyncio.CancelledError:
-        stopped = asyncio.wrap_future(_start(partial(_stop, outcome, cancel), "cancel"))
-        while not stopped.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([stopped])
-        raise
-    return outcome.result()()
-
-
-def _start(work: Callable[[], Result], name: str) -> Future[Callable[[], Result]]:
-    """Start a thread. Its outcome is called for the result or the error: asyncio futures refuse `StopIteration`."""
-    outcome: Future[Callable[[], Result]] = Future()
-
-    def run() -> None:
-        result: Future[Result] = Future()
-        try:
-            result.set_result(work())
-        except BaseException as error:  # noqa: BLE001  the caller raises it
-            result.set_exception(error)
-        outcome.set_result(result.result)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return outcome
-
-
-def _stop(outcome: Future[Any], cancel: Callable[[], object]) -> None:
-    """Cancel work until it has ended: the first call may come before there is anything to cancel."""
-    over = False
-    while not over:
-        over = outcome.done()
-        with contextlib.suppress(Exception):  # the task raises its cancellation
-            cancel()
-        wait([outcome], timeout=TICK)
 
 
 class AsyncEnv(contextlib.AbstractAsyncContextManager["AsyncEnv"]):

@@ -10,18 +10,16 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Any
 
 import typer
 from gymnasium.error import ResetNeeded
-from pydantic import ConfigDict
 
 from ..errors import MissingDependency, SweGymError
 from ..toml import parse_pairs
 from ..types import JsonObject
-from .aio import in_thread
 from .session import Reply, Session, make_env
+from .threads import in_thread
 
 try:
     import uvicorn
@@ -56,7 +54,7 @@ class SweResourcesConfig(BaseResourcesServerConfig):
 @dataclasses.dataclass
 class _Rollout:
     session: Session
-    timer: asyncio.TimerHandle | None = None  # closes it; None during its first call
+    timer: asyncio.TimerHandle  # closes it
 
 
 class SweResourcesServer(GymnasiumServer):
@@ -71,7 +69,8 @@ class SweResourcesServer(GymnasiumServer):
     async def reset(self, metadata: JsonObject, session_id: str | None = None) -> tuple[str | None, JsonObject]:
         """Start an episode of the task `verifier_metadata.task_id` of the row."""
         await self.close_session(session_id)
-        self.session_state[session_id] = _Rollout(Session(make_env(self.config.env_id, **self.config.env_args)))
+        session = Session(make_env(self.config.env_id, **self.config.env_args))
+        self.session_state[session_id] = _Rollout(session, self._close_later(session_id))
         task_id = (metadata.get("verifier_metadata") or {}).get("task_id")
         reply = await self._call(session_id, lambda session: session.reset(task_id=task_id))
         return reply.text, reply.metadata
@@ -85,20 +84,18 @@ class SweResourcesServer(GymnasiumServer):
         except ResetNeeded:
             return None, 0.0, False, True, {"outcome": "infra_failed", "reward_valid": False, "mask_sample": True}
         info = {**reply.metadata, "mask_sample": reply.done and reply.reward is None}
-        result = float(reply.reward or 0.0), info["terminated"], info["truncated"], info
-        if not calls:
-            return reply.text, *result
-        outputs = [reply.text, *["Only the first call was run."] * (len(calls) - 1)]
-        info["tool_outputs"] = [
-            {"call_id": call.call_id, "output": output} for call, output in zip(calls, outputs, strict=True)
-        ]
-        return None, *result
+        if calls:
+            outputs = [reply.text, *["Only the first call was run."] * (len(calls) - 1)]
+            info["tool_outputs"] = [
+                {"call_id": call.call_id, "output": output} for call, output in zip(calls, outputs, strict=True)
+            ]
+        said = None if calls else reply.text
+        return said, float(reply.reward or 0.0), info["terminated"], info["truncated"], info
 
     async def close_session(self, session_id: str | None) -> None:
         """Free the sandbox of a rollout."""
         if rollout := self.session_state.pop(session_id, None):
-            if rollout.timer:
-                rollout.timer.cancel()
+            rollout.timer.cancel()
             await in_thread(rollout.session.close, lambda: None)
 
     async def _call(self, session_id: str | None, call: Callable[[Session], Reply]) -> Reply:
@@ -107,23 +104,25 @@ class SweResourcesServer(GymnasiumServer):
         Raises:
             ResetNeeded: The session is closed.
         """
-        rollout, loop = self.session_state.get(session_id), asyncio.get_running_loop()
+        rollout = self.session_state.get(session_id)
         if rollout is None:
             raise ResetNeeded("the session is closed")
-        if rollout.timer:
-            rollout.timer.cancel()
+        rollout.timer.cancel()
         try:
             return await in_thread(lambda: call(rollout.session), rollout.session.close)
         finally:
             if self.session_state.get(session_id) is rollout:  # not closed meanwhile
-                close = partial(self.close_session, session_id)
-                rollout.timer = loop.call_later(self.config.idle, lambda: loop.create_task(close()))
+                rollout.timer = self._close_later(session_id)
+
+    def _close_later(self, session_id: str | None) -> asyncio.TimerHandle:
+        """Close a session once it has idled."""
+        loop = asyncio.get_running_loop()
+        return loop.call_later(self.config.idle, lambda: loop.create_task(self.close_session(session_id)))
 
 
 class SweRunResponse(GymnasiumRunResponse):
     """A rollout. `mask_sample` is True if its reward does not count, as with NeMo Gym's own SWE agents."""
 
-    model_config = ConfigDict(extra="allow")
     mask_sample: bool = False
 
 
@@ -154,11 +153,10 @@ def main(
         make_env(env_id, **arguments).close()
     except SweGymError as error:
         raise typer.BadParameter(str(error)) from None
-    client = ServerClient(
-        head_server_config=BaseServerConfig(host=host, port=port), global_config_dict=OmegaConf.create({})
-    )
-    config = SweResourcesConfig(name="swe_gym", entrypoint="", host=host, port=port, env_id=env_id, env_args=arguments)
-    uvicorn.run(SweResourcesServer(config=config, server_client=client).setup_webserver(), host=host, port=port)
+    address: JsonObject = {"host": host, "port": port}
+    client = ServerClient(head_server_config=BaseServerConfig(**address), global_config_dict=OmegaConf.create({}))
+    config = SweResourcesConfig(name="swe_gym", entrypoint="", env_id=env_id, env_args=arguments, **address)
+    uvicorn.run(SweResourcesServer(config=config, server_client=client).setup_webserver(), **address)
 
 
 if __name__ == "__main__":

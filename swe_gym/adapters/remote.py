@@ -1,15 +1,10 @@
 """`RemoteEnv`: an environment on a server of `swe-gym serve`, where the sandboxes are."""
 
 import contextlib
-import json
-import os
-import socket
-import struct
-import threading
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from gymnasium.error import ResetNeeded
 
@@ -20,8 +15,6 @@ from ..envs.swe_env import MAX_ACTION, SANDBOX_FAILED, SweEnv
 from ..envs.tool_env import ToolEnv
 from ..errors import (
     ActionError,
-    MissingDependency,
-    SandboxClosed,
     SandboxError,
     SandboxLost,
     SandboxStartError,
@@ -31,22 +24,11 @@ from ..errors import (
 )
 from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..types import Action, JsonObject, ToolSpec
+from .client import Client
 from .session import MAX_MESSAGE, Reply
-
-try:
-    from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
-    from websockets.sync.client import ClientConnection, connect
-except ImportError as error:
-    raise MissingDependency(f"RemoteEnv needs websockets: pip install 'swe-gym[remote]' ({error})") from error
-
-MAX_ANSWER = 64 << 20
-"""Maximum bytes of an answer of the server."""
 
 LONGEST_SENT = MAX_MESSAGE // 12 - 1000
 """Maximum characters of an action that are sent, more than are valid. JSON takes up to 12 bytes for each."""
-
-CLOSE_SECONDS = 5.0
-"""Seconds to wait until the server has closed the sandbox."""
 
 
 class RemoteEnv(ToolEnv):
@@ -78,18 +60,13 @@ class RemoteEnv(ToolEnv):
         connect_timeout: float = 10.0,
         render_mode: str | None = None,
     ) -> None:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise UsageError(f"{url!r} is not the address of a server: write for example http://127.0.0.1:8000")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise unknown_name("render mode", str(render_mode), self.metadata["render_modes"])
-        self._arguments = (url, token, timeout, connect_timeout, render_mode)
-        self._url, self._timeout, self._connect_timeout = url.rstrip("/"), timeout, connect_timeout
-        self._token = (token or os.environ.get("SWE_GYM_TOKEN", "")).strip()  # a file's last line ends with "\n"
-        if not self._token.isprintable():
-            raise UsageError("the token has characters that no HTTP header may have, such as a line break")
+        given: JsonObject = {"token": token, "timeout": timeout, "connect_timeout": connect_timeout}
+        self._copy = partial(RemoteEnv, url, **given, render_mode=render_mode)
+        self._make_client = partial(Client, url, **given)
+        self._client = self._make_client()
         self.render_mode = render_mode
-        self._connection: ClientConnection | None = None
-        self._call_lock = threading.Lock()  # held during a call
         self._served: JsonObject | None = None
         self._spaces: dict[str, Unicode] = {}
         self._running = False
@@ -100,7 +77,7 @@ class RemoteEnv(ToolEnv):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a copy without a session."""
-        return _make, self._arguments
+        return self._copy, ()
 
     # --- the Gymnasium verbs ------------------------------------------------------------------------------------
 
@@ -117,7 +94,7 @@ class RemoteEnv(ToolEnv):
         self._running = False
         self._shown.clear()
         self._judged_diff = self._action = ""
-        answer = _read(self._ask("reset", {"seed": seed, "options": options}, reconnect=True))
+        answer = _read(self._client.ask("reset", {"seed": seed, "options": options}, reconnect=True))
         observation, info = answer.text, answer.metadata["info"]
         if answer.done:
             raise _start_error(info)
@@ -161,18 +138,8 @@ class RemoteEnv(ToolEnv):
 
     def close(self) -> None:
         """Close the session on the server. Idempotent, from any thread; a running call ends within seconds."""
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if self._call_lock.acquire(blocking=False):  # the server answers once the sandbox is closed
-            try:
-                self._running = False
-                with contextlib.suppress(WebSocketException, OSError):
-                    connection.send(json.dumps({"type": "close"}))
-                    connection.recv(CLOSE_SECONDS)
-            finally:
-                self._call_lock.release()
-        connection.close()
+        self._running = False
+        self._client.close()
 
     # --- beyond Gymnasium ---------------------------------------------------------------------------------------
 
@@ -225,7 +192,7 @@ class RemoteEnv(ToolEnv):
 
     def _advance(self, data: JsonObject, turns: int) -> StepResult[str]:
         try:
-            text, reward, done, metadata = _read(self._ask("step", data))
+            text, reward, done, metadata = _read(self._client.ask("step", data))
         except (SandboxError, UsageError) as error:
             return self._lost(error, turns)
         self._info = metadata["info"]
@@ -247,7 +214,7 @@ class RemoteEnv(ToolEnv):
     def _read_state(self) -> None:
         """Fetch what is not in infos. A failure leaves it out: the next step meets it again."""
         with contextlib.suppress(SandboxError, UsageError):
-            state = self._ask("state")
+            state = self._client.ask("state")
             self._stats, self._judged_diff = state.get("stats", {}), state.get("judged_diff", "")
             self._served = self._served or state
 
@@ -260,8 +227,8 @@ class RemoteEnv(ToolEnv):
             SandboxError: The server cannot be reached.
         """
         if self._served is None:
-            with contextlib.closing(_make(*self._arguments)) as other:
-                self._served = other._ask("state", reconnect=True)
+            with contextlib.closing(self._make_client()) as client:
+                self._served = client.ask("state", reconnect=True)
         return self._served
 
     def _space(self, kind: str) -> Unicode:
@@ -269,75 +236,6 @@ class RemoteEnv(ToolEnv):
             said = self._description["spaces"][kind]
             self._spaces[kind] = Unicode(said["max_length"], examples=said["examples"])
         return self._spaces[kind]
-
-    def _ask(self, kind: str, data: JsonObject | None = None, *, reconnect: bool = False) -> JsonObject:
-        """Send a message and return the data of the answer.
-
-        Raises:
-            UsageError: The server refused it.
-            SandboxStartError: The server cannot be reached, or is full.
-            SandboxLost: The connection was lost, or the server did not answer in time.
-            SandboxClosed: The environment was closed meanwhile.
-        """
-        message = json.dumps({"type": kind} if data is None else {"type": kind, "data": data})
-        with self._call_lock:
-            if reconnect and not self._is_open():
-                self._connection = self._connect()
-            connection = self._connection
-            if connection is None:
-                raise SandboxClosed("the environment was closed")
-            try:
-                return self._exchange(connection, message)
-            except SandboxError as error:
-                closed, self._connection = self._connection is None, None
-                connection.close()
-                if closed:
-                    raise SandboxClosed("the environment was closed during the call") from error
-                raise
-
-    def _exchange(self, connection: ClientConnection, message: str) -> JsonObject:
-        try:
-            with contextlib.suppress(ConnectionClosed):  # perhaps an error was sent before: read it
-                connection.send(message)
-            return _data(json.loads(connection.recv(self._timeout)))
-        except UsageError:
-            raise
-        except TimeoutError as error:
-            raise SandboxLost(f"the server did not answer within {self._timeout:g} s", reason="unresponsive") from error
-        except (WebSocketException, OSError) as error:
-            raise SandboxLost(f"the connection to the server was lost: {error}", reason="killed") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise SandboxLost(f"the server sent an invalid answer: {error}", reason="protocol") from error
-
-    def _is_open(self) -> bool:
-        """Return whether the session is there; the server may have closed it while it was idle."""
-        if self._connection is not None:
-            with contextlib.suppress(WebSocketException, OSError):
-                self._connection.ping()
-                return self._connection.close_code is None
-        return False
-
-    def _connect(self) -> ClientConnection:
-        local = urlsplit(self._url).hostname in ("127.0.0.1", "localhost", "::1")
-        try:
-            connection = connect(
-                f"ws{self._url.removeprefix('http')}/ws",
-                additional_headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
-                open_timeout=self._connect_timeout,
-                close_timeout=1.0,
-                max_size=MAX_ANSWER,
-                compression=None,
-                proxy=None if local else True,
-            ).__enter__()  # what all versions of the library have in common; `close` ends it
-        except InvalidStatus as error:
-            said = (error.response.body or b"").decode("utf-8", "replace").strip()
-            raise UsageError(f"{self._url} refused the connection ({error.response.status_code}): {said}") from error
-        except (WebSocketException, OSError) as error:
-            raise SandboxStartError(f"cannot connect to {self._url}: {error}", retryable=True) from error
-        wait = struct.pack("ll", int(self._connect_timeout) + 1, 0)
-        with contextlib.suppress(OSError):  # the server closed it: the first message tells why
-            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)  # `send` has no deadline
-        return connection
 
     def _show(self, action: str, observation: str) -> None:
         turn = ShownTurn(self._info.get("turn", 0), action, observation)
@@ -351,29 +249,6 @@ class RemoteEnv(ToolEnv):
             print(format_end(info, reward), flush=True)  # noqa: T201  as above
 
 
-def _make(url: str, token: str | None, timeout: float, connect_timeout: float, render_mode: str | None) -> RemoteEnv:
-    return RemoteEnv(url, token=token, timeout=timeout, connect_timeout=connect_timeout, render_mode=render_mode)
-
-
-def _data(answer: JsonObject) -> JsonObject:
-    """Return the data of an answer.
-
-    Raises:
-        UsageError: It is an error of the caller.
-        SandboxStartError: The server is full.
-        SandboxLost: The server closed the session.
-    """
-    data: JsonObject = answer["data"]
-    if answer["type"] != "error":
-        return data
-    code, message = data["code"], data["message"]
-    if code == "CAPACITY_REACHED":
-        raise SandboxStartError(f"the server is full: {message}", reason="capacity", retryable=True)
-    if code == "SESSION_ERROR":
-        raise SandboxLost(f"the server closed the session: {message}", reason="expired")
-    raise UsageError(str(message))
-
-
 def _read(data: JsonObject) -> Reply:
     """Read an observation.
 
@@ -385,7 +260,7 @@ def _read(data: JsonObject) -> Reply:
         metadata = {name: data["metadata"][name] for name in ("terminated", "truncated", "info")}
         return Reply(str(data["observation"]["text"]), reward, bool(data["done"]), metadata)
     except (KeyError, TypeError, ValueError) as error:
-        raise SandboxLost(f"the server does not offer an environment of texts: {error}", reason="protocol") from error
+        raise SandboxLost(f"the server does not offer an environment of texts: {error}", reason="server") from error
 
 
 def _start_error(info: Info) -> SandboxError | TaskError:

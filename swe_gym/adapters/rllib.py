@@ -67,12 +67,11 @@ def _make(make_env: Callable[..., Env], context: JsonMapping) -> Any:
     """Make one environment, or a vector environment if RLlib sets `num_envs`."""
     arguments = dict(context)
     count = arguments.pop("num_envs", None)
-    make_one = partial(_make_one, make_env, arguments)
+
+    def make_one() -> Env:
+        return RLlibEpisodes(make_env(**arguments))
+
     return make_one() if count is None else SweVectorEnv([make_one] * count)
-
-
-def _make_one(make_env: Callable[..., Env], arguments: Record) -> Env:
-    return RLlibEpisodes(make_env(**arguments))
 
 
 class RLlibEpisodes(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):

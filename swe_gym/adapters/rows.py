@@ -5,6 +5,7 @@ that takes one row per prompt plays conversations that only grow (`TokenPolicy(.
 segment. So every sampled token stands in exactly one row.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..trajectories.trajectory import Segment
@@ -38,3 +39,15 @@ def segment_row(segment: Segment) -> Row:
         logprobs=list(segment.logprobs[start:]),
         versions=list(segment.versions[start:]),
     )
+
+
+def single_row(rows: Sequence[Row], pad: int, *, masked: bool) -> Row:
+    """Return the row of an episode for a framework that needs exactly one for each prompt.
+
+    Args:
+        rows: Rows of a conversation that only grew: one, or none if nothing was sampled.
+        pad: Token that stands for an episode without a sampled token.
+        masked: Whether nothing is trained, because the episode does not count.
+    """
+    row = rows[0] if rows else Row([pad], [pad], [0], [0.0], [-1])
+    return row._replace(mask=[0] * len(row.mask)) if masked else row

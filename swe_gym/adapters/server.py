@@ -4,12 +4,8 @@ OpenEnv's own server keeps the sandbox of a client that leaves during a step unt
 during a step, and has no access control.
 """
 
-import asyncio
 import contextlib
-import ipaddress
-import json
 import logging
-import secrets
 import socket
 import threading
 from collections import Counter
@@ -17,13 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import gymnasium
-
 from ..errors import MissingDependency, UsageError
-from ..types import JsonObject
-from .aio import in_thread
-from .messages import Message, PlainMessage, Refused, ResetMessage, parse_message, schemas
+from .messages import Refused, schemas
 from .session import MAX_MESSAGE, Env, Session
+from .threads import in_thread
 
 try:
     import uvicorn
@@ -31,20 +24,17 @@ try:
     from starlette.requests import HTTPConnection, Request
     from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import Route, WebSocketRoute
-    from starlette.websockets import WebSocket, WebSocketDisconnect
+    from starlette.websockets import WebSocket
+
+    from .access import UNPROTECTED, Access
+    from .conversation import Conversation, close
 except ImportError as error:
     raise MissingDependency(f"the server needs more packages: pip install 'swe-gym[serve]' ({error})") from error
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 8
-"""Messages of a client that may wait for earlier ones."""
-
 CLOSE_SECONDS = 30
 """Seconds for sessions to close when the server stops."""
-
-UNPROTECTED = "/health"
-"""The only path that needs no token."""
 
 
 class EnvServer:
@@ -84,12 +74,8 @@ class EnvServer:
         certificate: Path | None = None,
         key: Path | None = None,
     ) -> None:
-        token = token and token.strip()
-        if token is not None and not (token and token.isprintable()):
-            raise UsageError("the token must be one line of text; None accepts every client")
-        self._make, self._token = make, token
+        self._make, self._access = make, Access(token, allowed_hosts)
         self._limit, self._idle = sessions, idle
-        self._hosts = {"localhost", *(name.lower() for name in allowed_hosts)}
         self._counts: Counter[str] = Counter()
         self._active = 0
         with contextlib.closing(make()) as env:
@@ -138,7 +124,7 @@ class EnvServer:
         app = Starlette(routes=[*routes, *refusals, WebSocketRoute("/ws", self._serve)])
 
         async def guard(scope: Any, receive: Any, send: Any) -> None:
-            status, reason = self._refusal(HTTPConnection(scope))
+            status, reason = self._access.refusal(HTTPConnection(scope))
             self._counts["refused"] += bool(status)
             answering = PlainTextResponse(f"{reason}\n", status) if status else app
             try:
@@ -148,26 +134,6 @@ class EnvServer:
                 raise
 
         return guard
-
-    def _refusal(self, request: HTTPConnection) -> tuple[int, str]:
-        """Return status and reason of a refusal; status 0 accepts the request. Browsers are always refused."""
-        if "origin" in request.headers:
-            return 403, "web pages may not use this server"
-        if not self._known_host(request.headers.get("host", "")):
-            return 403, "unknown Host: start the server with --allow-host NAME"
-        given = request.headers.get("authorization", "").encode("utf-8", "replace")
-        wanted = f"Bearer {self._token}".encode()
-        if self._token and request.scope["path"] != UNPROTECTED and not secrets.compare_digest(given, wanted):
-            return 401, "missing or wrong token: send the header 'Authorization: Bearer TOKEN'"
-        return 0, ""
-
-    def _known_host(self, host: str) -> bool:
-        """Return whether a Host header is an IP address or a known name; others may be DNS rebinding."""
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        name = name.removeprefix("[").removesuffix("]").lower()
-        with contextlib.suppress(ValueError):
-            return "%" not in name and bool(ipaddress.ip_address(name))  # an IPv6 zone may hold any character
-        return name in self._hosts
 
     def metrics(self) -> str:
         """Return the metrics in Prometheus' text format."""
@@ -184,97 +150,19 @@ class EnvServer:
         await websocket.accept()
         if self._active >= self._limit:
             self._counts["refused"] += 1
-            await _close(websocket, Refused("CAPACITY_REACHED", f"all {self._limit} sessions are in use"), 1013)
+            await close(websocket, Refused("CAPACITY_REACHED", f"all {self._limit} sessions are in use"), 1013)
             return
         self._active += 1
         self._counts["sessions"] += 1
         session = None
         try:
             session = Session(await in_thread(self._make, lambda: None))
-            reason, code = await self._converse(websocket, session)
+            reason, code = await Conversation(websocket, session, self._counts, self._idle).run()
         finally:
             if session is not None:
                 await in_thread(session.close, lambda: None)
             self._active -= 1
-        await _close(websocket, reason, code)
-
-    async def _converse(self, websocket: WebSocket, session: Session) -> tuple[Refused | None, int]:
-        """Answer messages until the client leaves, which ends a running call. Return why and how to close."""
-        inbox: asyncio.Queue[Any] = asyncio.Queue()
-        reader = asyncio.create_task(_read(websocket, inbox))
-        worker = asyncio.create_task(self._answer_all(websocket, session, inbox))
-        try:
-            await asyncio.wait({reader, worker}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (reader, worker):
-                task.cancel()
-            await asyncio.wait({reader, worker})
-        if worker.cancelled():
-            return Refused("SESSION_ERROR", "too many messages wait for an answer"), 1008
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client left before an answer was sent
-            return worker.result()
-        return None, 1000
-
-    async def _answer_all(
-        self, websocket: WebSocket, session: Session, inbox: asyncio.Queue[Any]
-    ) -> tuple[Refused | None, int]:
-        while True:
-            try:
-                async with asyncio.timeout(self._idle):
-                    text = await inbox.get()
-            except TimeoutError:
-                return Refused("SESSION_ERROR", f"no message for {self._idle:g} s: the session is closed"), 1001
-            try:
-                message = parse_message(text)
-                if message.type == "close":
-                    return None, 1000
-                kind, data = await self._answer(session, message)
-            except Refused as error:
-                self._counts["errors"] += 1
-                kind, data = "error", {"message": str(error), "code": error.code}
-            await websocket.send_text(json.dumps({"type": kind, "data": data}, default=str))
-
-    async def _answer(self, session: Session, message: Message) -> tuple[str, JsonObject]:
-        """Return type and data of the answer.
-
-        Raises:
-            Refused: The call raised an error.
-        """
-        try:
-            if isinstance(message, PlainMessage):
-                return "state", await in_thread(session.state, session.close)
-            if isinstance(message, ResetMessage):
-                given = dict(message.data)
-                reply = await in_thread(lambda: session.reset(**given), session.close)
-                self._counts["episodes"] += not reply.done
-            else:
-                action = message.data
-                reply = await in_thread(lambda: session.step(action.text, action.metadata.limit), session.close)
-                self._counts["steps"] += 1
-            self._counts["infra_failures"] += reply.metadata["outcome"] == "infra_failed"
-            return "observation", reply.data()
-        except (UsageError, gymnasium.error.ResetNeeded) as error:
-            raise Refused("EXECUTION_ERROR", str(error)) from error
-        except Exception as error:
-            logger.exception("the environment raised an error")
-            raise Refused("EXECUTION_ERROR", f"the environment raised {type(error).__name__}: see the log") from error
-
-
-async def _read(websocket: WebSocket, inbox: asyncio.Queue[Any]) -> None:
-    """Queue messages until the client leaves or sends too many."""
-    while inbox.qsize() < MAX_WAITING:
-        message = await websocket.receive()
-        if message["type"] == "websocket.disconnect":
-            return
-        inbox.put_nowait(message.get("text"))
-
-
-async def _close(websocket: WebSocket, reason: Refused | None, code: int) -> None:
-    """Close a connection, perhaps with an error; the client may be gone."""
-    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-        if reason is not None:
-            await websocket.send_json({"type": "error", "data": {"message": str(reason), "code": reason.code}})
-        await websocket.close(code)
+        await close(websocket, reason, code)
 
 
 async def _refuse_http(_request: Request) -> Response:

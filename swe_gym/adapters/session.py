@@ -102,7 +102,7 @@ class Session:
         except WORLD_ERRORS as error:
             logger.warning("reset failed: %s", error)
             return _failed_reset(error)
-        return Reply(text, None, False, _metadata(info, terminated=False, truncated=False))
+        return _reply(text, None, False, False, info)
 
     def step(self, text: str, limit: str = "") -> Reply:
         """Take a step, or end the episode at a limit and grade the work as it is.
@@ -114,11 +114,7 @@ class Session:
         self._steps += not limit
         if limit and not isinstance(self._env.unwrapped, ToolEnv):
             raise UsageError(f"{type(self._env.unwrapped).__name__} cannot end an episode at a limit of the caller")
-        result = self._env.get_wrapper_attr("end")(limit) if limit else self._env.step(text)
-        text, reward, terminated, truncated, info = result
-        metadata = _metadata(info, terminated=terminated, truncated=truncated)
-        done = terminated or truncated
-        return Reply(text, None if done and not metadata["reward_valid"] else float(reward), done, metadata)
+        return _reply(*(self._env.get_wrapper_attr("end")(limit) if limit else self._env.step(text)))
 
     def state(self) -> JsonObject:
         """Return the episode so far, and what a client needs to stand for the environment."""
@@ -138,14 +134,17 @@ class Session:
         self._env.close()
 
 
-def _metadata(info: JsonObject, *, terminated: bool, truncated: bool) -> JsonObject:
-    return {
+def _reply(text: str, reward: Any, terminated: bool, truncated: bool, info: JsonObject) -> Reply:
+    """Return a step, or a reset, whose reward is None."""
+    done, valid = bool(terminated or truncated), bool(info.get("reward_valid", True))
+    metadata = {
         "terminated": bool(terminated),
         "truncated": bool(truncated),
-        "reward_valid": bool(info.get("reward_valid", True)),
+        "reward_valid": valid,
         "outcome": str(info.get("outcome", "")),
         "info": info,
     }
+    return Reply(text, None if reward is None or (done and not valid) else float(reward), done, metadata)
 
 
 def _failed_reset(error: Exception) -> Reply:
@@ -157,7 +156,7 @@ def _failed_reset(error: Exception) -> Reply:
         "failure": f"{type(error).__name__}: {text}",
         "retryable": bool(getattr(error, "retryable", False)),
     }
-    return Reply(SANDBOX_FAILED, None, True, _metadata(info, terminated=False, truncated=True))
+    return _reply(SANDBOX_FAILED, None, False, True, info)
 
 
 def _space(space: Any) -> JsonObject:

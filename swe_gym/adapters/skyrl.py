@@ -24,7 +24,7 @@ from ..types import JsonMapping
 from .aio import AwaitedGenerator, play
 from .episodes import Episode, Slot
 from .row_agent import find_task_id
-from .rows import Row
+from .rows import single_row
 from .skyrl_gym import ENV_ID, FAILED, metrics
 
 import skyrl_gym  # isort: skip  # after the module above, whose error names the extra
@@ -86,7 +86,7 @@ class SweGenerator(GeneratorInterface):
                 raise one
             episodes.append(one)
         groups = [one.instance_id for one in input_batch.get("trajectory_ids") or []] or [""] * len(batch)
-        rows = [self._row(episode) for episode in episodes]
+        rows = [single_row(episode.rows, self._end, masked=episode.reward is None) for episode in episodes]
         infos = [episode.trajectory.info if episode.reward is not None else FAILED for episode in episodes]
         return {
             "prompt_token_ids": [row.prompt_ids for row in rows],
@@ -133,11 +133,6 @@ class SweGenerator(GeneratorInterface):
                 return await play(slot, partial(make_env, env_id, **options), make_policy)
             finally:
                 await self._client.finish_session(session)
-
-    def _row(self, episode: Episode) -> Row:
-        """Return the row of an episode; a masked one if there is nothing to train."""
-        rows = episode.rows or [Row([self._end], [self._end], [0], [0.0], [-1])]
-        return rows[0] if episode.reward is not None else rows[0]._replace(mask=[0] * len(rows[0].mask))
 
 
 def _rewards(episodes: Sequence[Episode], groups: Sequence[str]) -> list[float]:

@@ -23,7 +23,7 @@ from ..envs.swe_env import SweEnv
 from ..errors import MissingDependency, SweGymError, UsageError
 from ..rollout.tokens import ChatTemplate, TokenPolicy
 from .episodes import Episode, EpisodeBatch, MakeEnv, Slot
-from .rows import Row
+from .rows import single_row
 
 try:
     from datasets import Dataset
@@ -142,16 +142,13 @@ class Rollouts:
 
 
 def _columns(episodes: Sequence[Episode], pad: int, *, with_logprobs: bool) -> Record:
-    """Return the rows as TRL takes them. An episode without a sampled token is one masked pad token."""
-    empty = Row([pad], [pad], [0], [0.0], [-1])
-    rows = [episode.rows[-1] if episode.rows else empty for episode in episodes]
+    """Return the rows as TRL takes them."""
+    rows = [single_row(episode.rows, pad, masked=episode.reward is None) for episode in episodes]
     return {
         "prompt_ids": [row.prompt_ids for row in rows],
         "completion_ids": [row.response_ids for row in rows],
         "logprobs": [row.logprobs for row in rows] if with_logprobs else None,
-        "env_mask": [
-            [0] * len(row.mask) if episode.failure else row.mask for row, episode in zip(rows, episodes, strict=True)
-        ],
+        "env_mask": [row.mask for row in rows],
         "swe_reward": [episode.reward for episode in episodes],
         "swe_failure": [episode.failure for episode in episodes],
     }

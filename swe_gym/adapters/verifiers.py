@@ -21,8 +21,8 @@ from ..envs.swe_env import SweEnv
 from ..errors import MissingDependency, PolicyError, UsageError
 from ..rollout.policies import make_policies
 from ..types import JsonObject
-from .aio import in_thread
 from .episodes import EpisodeBatch, Slot
+from .threads import in_thread
 
 try:
     import verifiers.v1 as vf

@@ -4,11 +4,13 @@ import contextlib
 import json
 import os
 import pickle
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import pytest
+from core_parts import LS, Says
 from gymnasium.error import ResetNeeded
 
 if "serve" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
@@ -104,3 +106,29 @@ def test_episodes_are_played_and_retried_as_with_local_sandboxes() -> None:
     assert [episode.reward for episode in episodes] == [1.0, 1.0, 1.0]
     assert episodes[0].trajectory.tries == 2  # the server's second environment lost its sandbox
     assert json.loads(episodes[0].trajectory.turns[0].action)["name"]
+
+
+def test_a_server_that_cannot_be_reached_fails_its_episode_only() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        (episode,) = play_episodes([Slot("a")], lambda: RemoteEnv(url), lambda env, seed: Says())  # noqa: ARG005
+    assert (episode.reward, episode.failure) == (None, "SandboxStartError")
+
+
+def test_a_server_that_is_lost_twice_at_the_same_step_gives_no_reward() -> None:
+    servers: list[EnvServer] = []
+
+    def make() -> RemoteEnv:
+        servers.append(EnvServer(lambda: make_env("SWE/Micro-v0", backend="fake"), port=0).__enter__())
+        return RemoteEnv(servers[-1].url)
+
+    (episode,) = play_episodes(
+        [Slot("micro-1-0")],
+        make,
+        lambda env, seed: Says(LS, before=lambda: servers[-1].close()),  # noqa: ARG005
+    )
+    for server in servers:
+        server.close()
+    assert (episode.reward, episode.failure) == (None, "SandboxLost (server)")
+    assert episode.trajectory.tries == 2

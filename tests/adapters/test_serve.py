@@ -168,6 +168,7 @@ def test_sessions_are_limited_and_end_when_they_idle() -> None:
             env.reset()
 
 
+@pytest.mark.slow
 def test_64_sessions_at_once_of_which_one_loses_its_sandbox() -> None:
     made: list[gymnasium.Env[str, str]] = []
 

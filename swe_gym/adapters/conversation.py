@@ -1,0 +1,116 @@
+"""The conversation of a client with its session: messages over a WebSocket, answered one after the other."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections import Counter
+from typing import Any
+
+import gymnasium
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from ..errors import UsageError
+from ..types import JsonObject
+from .messages import Message, PlainMessage, Refused, ResetMessage, parse_message
+from .session import Session
+from .threads import in_thread
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 8
+"""Messages of a client that may wait for earlier ones."""
+
+End = tuple[Refused | None, int]
+"""Why a connection is closed, if that is an error, and the code to close it with."""
+
+
+class Conversation:
+    """A client's conversation with a session.
+
+    Args:
+        websocket: The accepted connection.
+        session: The session. The caller closes it.
+        counts: Counters of the server, which grow.
+        idle: Seconds without a message after which the conversation ends.
+    """
+
+    def __init__(self, websocket: WebSocket, session: Session, counts: Counter[str], idle: float) -> None:
+        self._websocket, self._session = websocket, session
+        self._counts, self._idle = counts, idle
+
+    async def run(self) -> End:
+        """Answer messages until the client leaves, which ends a running call. Return why and how to close."""
+        inbox: asyncio.Queue[Any] = asyncio.Queue()
+        reader = asyncio.create_task(self._read(inbox))
+        worker = asyncio.create_task(self._answer_all(inbox))
+        try:
+            await asyncio.wait({reader, worker}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reader, worker):
+                task.cancel()
+            await asyncio.wait({reader, worker})
+        if worker.cancelled():
+            return Refused("SESSION_ERROR", "too many messages wait for an answer"), 1008
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client left before an answer was sent
+            return worker.result()
+        return None, 1000
+
+    async def _answer_all(self, inbox: asyncio.Queue[Any]) -> End:
+        while True:
+            try:
+                async with asyncio.timeout(self._idle):
+                    text = await inbox.get()
+            except TimeoutError:
+                return Refused("SESSION_ERROR", f"no message for {self._idle:g} s: the session is closed"), 1001
+            try:
+                message = parse_message(text)
+                if message.type == "close":
+                    return None, 1000
+                kind, data = await self._answer(message)
+            except Refused as error:
+                self._counts["errors"] += 1
+                kind, data = "error", {"message": str(error), "code": error.code}
+            await self._websocket.send_text(json.dumps({"type": kind, "data": data}, default=str))
+
+    async def _answer(self, message: Message) -> tuple[str, JsonObject]:
+        """Return type and data of the answer.
+
+        Raises:
+            Refused: The call raised an error.
+        """
+        session = self._session
+        try:
+            if isinstance(message, PlainMessage):
+                return "state", await in_thread(session.state, session.close)
+            if isinstance(message, ResetMessage):
+                given = dict(message.data)
+                reply = await in_thread(lambda: session.reset(**given), session.close)
+                self._counts["episodes"] += not reply.done
+            else:
+                action = message.data
+                reply = await in_thread(lambda: session.step(action.text, action.metadata.limit), session.close)
+                self._counts["steps"] += 1
+            self._counts["infra_failures"] += reply.metadata["outcome"] == "infra_failed"
+            return "observation", reply.data()
+        except (UsageError, gymnasium.error.ResetNeeded) as error:
+            raise Refused("EXECUTION_ERROR", str(error)) from error
+        except Exception as error:
+            logger.exception("the environment raised an error")
+            raise Refused("EXECUTION_ERROR", f"the environment raised {type(error).__name__}: see the log") from error
+
+    async def _read(self, inbox: asyncio.Queue[Any]) -> None:
+        """Queue messages until the client leaves or sends too many."""
+        while inbox.qsize() < MAX_WAITING:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            inbox.put_nowait(message.get("text"))
+
+
+async def close(websocket: WebSocket, reason: Refused | None, code: int) -> None:
+    """Close a connection, perhaps with an error; the client may be gone."""
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+        if reason is not None:
+            await websocket.send_json({"type": "error", "data": {"message": str(reason), "code": reason.code}})
+        await websocket.close(code)
