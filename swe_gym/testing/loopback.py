@@ -13,8 +13,10 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Self
 from urllib.parse import parse_qsl, urlsplit
+
+from ..types import Json
 
 
 @dataclasses.dataclass
@@ -46,7 +48,7 @@ class Fault:
     done: bool = False
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     message: str = "a fault of the test server"
-    body: Any = None
+    body: Json = None
     drop: bool = False
     hang: bool = False
     delay: float = 0.0
@@ -72,7 +74,7 @@ class Request:
     path: str
     query: Mapping[str, str]
     key: str | None
-    body: Any
+    body: Json
     headers: Mapping[str, str] = dataclasses.field(repr=False)
     raw: bytes = dataclasses.field(repr=False)
 
@@ -80,7 +82,7 @@ class Request:
 class Answer(Exception):
     """Ends a request with a status and a body: bytes, an object for JSON, or None."""
 
-    def __init__(self, status: int, body: Any = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, status: int, body: Json = None, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status)
         self.status = status
         self.body = body
@@ -111,11 +113,11 @@ class LoopbackServer(abc.ABC):
     def answer(self, exchange: Exchange) -> None:
         """Carry out `exchange.asked`: raise `Answer` or `Drop`, or stream."""
 
-    def error_body(self, status: int, message: str) -> Any:
+    def error_body(self, status: int, message: str) -> Json:
         """Return the JSON of an error."""
         return {"code": status, "message": message}
 
-    def decode(self, content_type: str, raw: bytes) -> Any:
+    def decode(self, content_type: str, raw: bytes) -> Json:
         """Parse the JSON body of a request; None if it is not JSON."""
         with contextlib.suppress(ValueError):
             return json.loads(raw) if "json" in content_type else None
@@ -136,7 +138,7 @@ class LoopbackServer(abc.ABC):
         """Return method and path of each received request, in order."""
         return [f"{request.method} {request.path}" for request in self.requests]
 
-    def inject(self, path: str, **fault: Any) -> Fault:
+    def inject(self, path: str, **fault: Json) -> Fault:
         """Add a `Fault` with these fields. It ends after its `times`, or with `mend`."""
         made = Fault(path, **fault)
         with self._lock:
@@ -191,7 +193,7 @@ class _HTTPServer(ThreadingHTTPServer):
         self.owner = owner
         super().__init__(("127.0.0.1", 0), Exchange)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that disconnect."""
 
 
@@ -207,7 +209,7 @@ class Exchange(BaseHTTPRequestHandler):
     server: _HTTPServer
     asked: Request
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""
 
     # --- answers ----------------------------------------------------------------------------------------------

@@ -16,9 +16,8 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
-from ..types import JsonMapping, JsonObject
+from ..types import Json, JsonMapping, JsonObject
 from .loopback import Answer, Exchange, LoopbackServer
 
 CHAT = "/v1/chat/completions"
@@ -121,7 +120,7 @@ class OpenAIServer(LoopbackServer):
         """Address for clients, with `/v1`."""
         return f"{self.url}/v1"
 
-    def error_body(self, status: int, message: str) -> Any:
+    def error_body(self, status: int, message: str) -> JsonObject:
         """See `LoopbackServer.error_body`."""
         return error_body(status, message)
 
@@ -320,7 +319,7 @@ class _Completion(_Form):
         yield {"text": "", "finish_reason": reply.reason, **self.details(reply)}
 
 
-def _text_of(content: Any) -> str:
+def _text_of(content: Json) -> str:
     """Return the text of a message, which may consist of parts."""
     if isinstance(content, list):
         return "".join(part.get("text", "") for part in content)

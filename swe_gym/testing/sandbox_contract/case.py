@@ -18,7 +18,9 @@ SLACK = 2.0
 """Seconds beyond timeout and grace that the contract allows a backend on this machine."""
 
 CLOSE_SECONDS = 10.0
-CANCEL_SECONDS = 1.0
+CANCEL_SECONDS = 1.0 + SLACK
+"""Seconds within which a waiting call must end when what it waits for is closed: the promised one, and the slack."""
+
 POLL_SECONDS = 0.02
 
 T = TypeVar("T")
