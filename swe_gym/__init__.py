@@ -9,7 +9,7 @@ import functools
 import importlib
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .envs.registration import register_families as _register_families
 
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
 else:
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name == "__all__":
             return __dir__()
         if name.startswith("__") or name not in _homes():

@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from .errors import TaskError
 
@@ -21,7 +20,6 @@ def run_command(
     deadline: float,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    stdout: IO[bytes] | None = None,
     failure: str = "",
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command with empty standard input. At the deadline, kill it and everything it started.
@@ -31,7 +29,6 @@ def run_command(
         deadline: Time (`time.monotonic`) at which the command is killed.
         cwd: Working directory.
         env: Whole environment; None inherits ours.
-        stdout: Open file for the standard output; None returns it in the result.
         failure: Message of the error if the command fails; empty returns the result.
 
     Raises:
@@ -44,7 +41,7 @@ def run_command(
         cwd=cwd,
         env=env,
         stdin=subprocess.DEVNULL,
-        stdout=stdout or subprocess.PIPE,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
     ) as process:
@@ -57,7 +54,7 @@ def run_command(
             if isinstance(reason, subprocess.TimeoutExpired):
                 raise TimeoutError(f"{Path(argv[0]).name} timed out and was killed") from reason
             raise
-    result = subprocess.CompletedProcess(list(argv), process.returncode, out or b"", error)
+    result = subprocess.CompletedProcess(list(argv), process.returncode, out, error)
     if failure and result.returncode:
         raise TaskError(f"{failure}:\n{tail(result)}")
     return result

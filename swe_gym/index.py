@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 
 from .cache import build_once, digest
@@ -115,7 +114,7 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def version_order(version: str) -> tuple[Any, ...] | None:
+def version_order(version: str) -> tuple[object, ...] | None:
     """Return a sort key of a version as in PEP 440; None if the text is not such a version."""
     match = _VERSION.fullmatch(version)
     if not match:

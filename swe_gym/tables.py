@@ -15,7 +15,7 @@ from typing import Any
 
 from .atomic import replacing
 from .errors import MissingDependency, UsageError
-from .types import JsonObject
+from .types import Json, JsonObject
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
 
@@ -33,8 +33,8 @@ def load_arrow() -> Any:
         MissingDependency: pyarrow is not installed.
     """
     try:
-        import pyarrow  # type: ignore[import-untyped]  # it has no stubs
-        import pyarrow.parquet  # type: ignore[import-untyped]  # it has no stubs
+        import pyarrow
+        import pyarrow.parquet
     except ImportError as error:
         raise MissingDependency("parquet files need pyarrow: pip install 'swe-gym[parquet]'") from error
     return pyarrow
@@ -43,7 +43,7 @@ def load_arrow() -> Any:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def scan_table(path: Path) -> Iterator[tuple[str, Any]]:
+def scan_table(path: Path) -> Iterator[tuple[str, Json]]:
     """Yield position ("line 7", "row 7") and content of each row. If a row cannot be read, its content is the error.
 
     Args:
@@ -67,20 +67,20 @@ def scan_table(path: Path) -> Iterator[tuple[str, Any]]:
         yield f"{unit} {number + 1}", ValueError(f"cannot read the file: {error}")
 
 
-def _scan_lines(path: Path) -> Iterator[tuple[int, Any]]:
+def _scan_lines(path: Path) -> Iterator[tuple[int, Json]]:
     with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield number, _parsed(line)
 
 
-def _scan_json(path: Path) -> Iterator[tuple[int, Any]]:
+def _scan_json(path: Path) -> Iterator[tuple[int, Json]]:
     with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
         content = _parsed(file.read())
     yield from enumerate(content if isinstance(content, list) else [content], 1)
 
 
-def _scan_parquet(path: Path) -> Iterator[tuple[int, Any]]:
+def _scan_parquet(path: Path) -> Iterator[tuple[int, Json]]:
     arrow = load_arrow()
     try:
         with arrow.parquet.ParquetFile(path) as file:
@@ -89,7 +89,7 @@ def _scan_parquet(path: Path) -> Iterator[tuple[int, Any]]:
         raise OSError(f"not a parquet file: {error}") from error
 
 
-def _parsed(text: bytes) -> Any:
+def _parsed(text: bytes) -> Json:
     try:
         return json.loads(text)
     except ValueError as error:
@@ -101,7 +101,7 @@ def _parsed(text: bytes) -> Any:
 # --- writing ----------------------------------------------------------------------------------------------
 
 
-def write_table(rows: Iterable[JsonObject], path: str | os.PathLike[str], *, schema: Any = None) -> int:
+def write_table(rows: Iterable[JsonObject], path: str | os.PathLike[str], *, schema: object = None) -> int:
     """Write rows of JSON data to a file, one at a time. An existing file is replaced atomically; folders are made.
 
     Args:
@@ -127,7 +127,7 @@ def write_table(rows: Iterable[JsonObject], path: str | os.PathLike[str], *, sch
         return writers[file.suffix](rows, partial, schema)
 
 
-def _write_lines(rows: Iterable[JsonObject], file: Path, _: Any, *, between: str = "") -> int:
+def _write_lines(rows: Iterable[JsonObject], file: Path, _: object, *, between: str = "") -> int:
     number = 0
     with file.open("a", encoding="ascii") as out:
         for number, row in enumerate(rows, 1):
@@ -135,7 +135,7 @@ def _write_lines(rows: Iterable[JsonObject], file: Path, _: Any, *, between: str
     return number
 
 
-def _write_list(rows: Iterable[JsonObject], file: Path, _: Any) -> int:
+def _write_list(rows: Iterable[JsonObject], file: Path, _: object) -> int:
     file.write_text("[\n")
     count = _write_lines(rows, file, None, between=",")
     with file.open("a") as out:
@@ -143,7 +143,7 @@ def _write_list(rows: Iterable[JsonObject], file: Path, _: Any) -> int:
     return count
 
 
-def _write_parquet(rows: Iterable[JsonObject], file: Path, schema: Any) -> int:
+def _write_parquet(rows: Iterable[JsonObject], file: Path, schema: object) -> int:
     arrow, count = load_arrow(), 0
     remaining = iter(rows)
     group = list(itertools.islice(remaining, GROUP))
@@ -162,7 +162,7 @@ def _write_parquet(rows: Iterable[JsonObject], file: Path, schema: Any) -> int:
 # --- cells ------------------------------------------------------------------------------------------------
 
 
-def plain(value: Any) -> Any:
+def plain(value: Json) -> Json:
     """Return a value as JSON would hold it: arrays of pandas become lists, NaN becomes None.
 
     Raises:
@@ -176,7 +176,7 @@ def plain(value: Any) -> Any:
         raise ValueError("invalid Unicode: half a surrogate pair") from None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Json) -> Json:
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
@@ -188,7 +188,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def decoded(value: Any) -> Any:
+def decoded(value: Json) -> Json:
     """Return the value of a column that holds plain data in some revisions, JSON or a Python literal in others.
 
     Raises:
@@ -199,7 +199,7 @@ def decoded(value: Any) -> Any:
     return plain(_literal(value)) if value else None
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str) -> Json:
     with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)
     try:

@@ -9,9 +9,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
-from ..types import JsonMapping
+from ..types import Json, JsonMapping
 
 FORMATS: tuple[str, ...] = ("openai", "hermes", "r2e", "graph_planner", "json", "bash")
 """All formats, in the order in which `format="auto"` prefers them."""
@@ -157,7 +156,7 @@ class _Json:
             parse_float=self._float,
         )
 
-    def decode(self, text: str, start: int = 0) -> tuple[Any, int]:
+    def decode(self, text: str, start: int = 0) -> tuple[Json, int]:
         """Return the value that starts at `start`, and its end."""
         return self._decoder.raw_decode(text, start)
 
@@ -187,7 +186,7 @@ class _Json:
         return value
 
 
-def read_json(text: str) -> tuple[Any, str]:
+def read_json(text: str) -> tuple[Json, str]:
     """Return the JSON value of `text` and its flaw, which is empty if there is none."""
     decoder = _Json()
     try:
@@ -350,7 +349,7 @@ def _read_tagged_object(text: str, start: int, position: int) -> tuple[Found, in
     return _place(_plain_call(value, "hermes"), start, end, decoder.flaw), end
 
 
-def _decode_closed(decoder: _Json, text: str, position: int) -> tuple[Any, int]:
+def _decode_closed(decoder: _Json, text: str, position: int) -> tuple[Json, int]:
     """Decode an object; its last brace may be missing right before the closing tag."""
     try:
         return decoder.decode(text, position)

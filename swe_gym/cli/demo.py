@@ -68,7 +68,7 @@ class Demo:
         task, gold = self.parts[index]
         self._running.add((task.task_id, gold))
         env = gymnasium.make("SWE/Toy-v0", task_id=task.task_id, **self._settings)
-        return EpisodeJob(index, number, env, _gold if gold else _look_around, task_id=task.task_id)
+        return EpisodeJob(index, number, env, GoldPolicy if gold else _look_around, task_id=task.task_id)
 
     def record(self, task: Task, gold: bool) -> Trajectory | None:
         """Return the judged episode; None if it has not ended, or if the infrastructure failed."""
@@ -137,10 +137,6 @@ def demo(
     if not console.is_terminal:
         console.print(show.table(wide=True))
     _report(console, show, path)
-
-
-def _gold(env: gymnasium.Env[str, str]) -> Policy:
-    return GoldPolicy(env)
 
 
 def _look_around(_: gymnasium.Env[str, str]) -> Policy:

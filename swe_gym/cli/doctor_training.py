@@ -8,13 +8,13 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..envs.checks import check_sandbox
 from ..errors import MissingDependency, SweGymError, UsageError
 from ..tables import scan_table
 from ..toml import parse_pairs
-from ..types import JsonObject
+from ..types import Json, JsonObject
 from .doctor import Finding
 
 AGS_QUOTA = 10
@@ -99,9 +99,9 @@ class Config:
     def __init__(self, data: JsonObject, changes: Sequence[str]) -> None:
         self._data = _merged(data, parse_pairs("override", [change.lstrip("+") for change in changes]))
 
-    def get(self, name: str, *, depth: int = 9) -> Any:
+    def get(self, name: str, *, depth: int = 9) -> Json:
         """Return a field, following at most `depth` references; verl's value or None if it is missing."""
-        value: Any = self._data
+        value: Json = self._data
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if isinstance(value, str) and depth and (found := REFERENCE.fullmatch(value)):

@@ -14,8 +14,9 @@ from ..errors import UsageError
 from ..sandboxes.images import ImageStore
 from ..sandboxes.images.names import ImageName
 from ..sandboxes.images.sources import ArchiveSource, ImageSource, engine_source
+from .bars import progress_bar
 from .common import AsJson, Match, Source, SourceOptions, open_console, plain_table, print_json
-from .images import app, for_each, needed_images, progress_bar
+from .images import app, for_each, needed_images
 
 GIB = 1 << 30
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from ..atomic import write_text
@@ -19,7 +18,18 @@ from ..sandboxes import SandboxSpec, open_sandbox
 from ..sandboxes.container import default_image
 from ..tasks.file import write_tasks
 from ..types import JsonObject, Task
-from .common import AsJson, Match, Source, SourceOptions, matching, open_console, open_source, plain_table, print_json
+from .bars import progress_bar
+from .common import (
+    AsJson,
+    Match,
+    Source,
+    SourceOptions,
+    matching,
+    open_console,
+    open_source,
+    plain_table,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -322,19 +332,6 @@ def for_each(
             stop.set()
             raise
     return problems
-
-
-def progress_bar(console: Any, verb: str, total: int) -> Progress:
-    """Return a progress bar that is shown on terminals only."""
-    return Progress(
-        TextColumn(f"{verb} {{task.description}}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal or not total,
-    )
 
 
 from . import image_store  # noqa: E402, F401  more commands of `app`

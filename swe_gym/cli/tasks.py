@@ -1,8 +1,8 @@
 """`swe-gym tasks`: list, show, export, split and make tasks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ from .common import (
     MAX_SHOWN,
     SOURCE_HELP,
     AsJson,
+    Part,
     Source,
     SourceOptions,
     TaskFilter,
@@ -146,7 +147,6 @@ def export(
     to: Annotated[
         str, typer.Option("--to", metavar="|".join(sorted(EXPORTERS)), help="Write a trainer's rows, without oracles.")
     ] = "",
-    rows: Annotated[bool, typer.Option("--rows", hidden=True)] = False,
     source: Source = "toy",
     source_option: SourceOptions = None,
     *,
@@ -157,8 +157,6 @@ def export(
     With --to, write the rows that a trainer's data loader reads instead: prompt and task, no oracle. They are in the
     order of their images unless you shuffle. For rLLM, write ~/.rllm/datasets/NAME/SPLIT.parquet: its registry's place.
     """
-    if rows:
-        raise UsageError("--rows is now --to verl, or --to rllm")
     if to and to not in EXPORTERS:
         raise unknown_name("trainer", to, EXPORTERS)
     tasks = only.tasks(open_source(source, source_option))
@@ -319,39 +317,21 @@ def new(
 
 
 def _print_dropped(console: Console, dropped: Mapping[str, str]) -> None:
-    for line in _dropped_lines(dropped):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _dropped_lines(dropped: Mapping[str, str]) -> Iterator[str]:
-    """Yield the number of dropped tests, and their names by reason."""
-    if not dropped:
-        return
-    yield f"{len(dropped)} tests were dropped:"
+    """Print the number of dropped tests, and their names by reason."""
+    lines = [f"{len(dropped)} tests were dropped:"] if dropped else []
     for reason in sorted(set(dropped.values())):
         tests = [test for test, why in dropped.items() if why == reason]
-        yield f"  {len(tests)} {reason}"
-        yield from (f"    {test}" for test in tests[:MAX_SHOWN])
+        lines += [f"  {len(tests)} {reason}", *(f"    {test}" for test in tests[:MAX_SHOWN])]
         if len(tests) > MAX_SHOWN:
-            yield f"    ... and {len(tests) - MAX_SHOWN} more"
-
-
-class _Only(NamedTuple):
-    """A task source with one task."""
-
-    task: Task
-
-    def ids(self) -> Sequence[str]:
-        return (self.task.task_id,)
-
-    def get(self, task_id: str) -> Task:  # noqa: ARG002  there is only one
-        return self.task
+            lines.append(f"    ... and {len(tests) - MAX_SHOWN} more")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _check(task: Task, times: int) -> None:
     from ..curation.validate import validate  # slow to import
 
-    (record,) = validate(_Only(task), times=times, workers=1)
+    (record,) = validate(Part([task.task_id], lambda _: task), times=times, workers=1)
     if record.status != "valid":
         raise TaskError(f"{task.task_id} was built but is not valid: {record.reason}")
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from ..tasks.record import TaskRecord, read_records
+from .bars import progress_bar
 from .common import (
     SOURCE_HELP,
     AsJson,
@@ -66,8 +66,7 @@ def validate(
     console, tasks = open_console(), open_source(source, source_option)
     ids = only.ids(tasks)
     known = read_records(record) if record else []
-    columns = (TextColumn("validating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal or as_json) as progress:
+    with progress_bar(console, "validating", 0 if as_json else len(ids)) as progress:
         bar = progress.add_task("", total=len(ids))
 
         def show(result: TaskRecord) -> None:

@@ -14,7 +14,6 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..commands import run_command, tail
 from ..envs.group import SandboxGroup
@@ -27,7 +26,7 @@ from ..grading.tests import find_statuses
 from ..index import Sdist, find_sdists, normalised, version_order
 from ..sandboxes.pythons import list_installed, prepare_python
 from ..sandboxes.workspaces import git_program, prepare_workspace
-from ..types import GitWorkspace, JsonObject, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus
+from ..types import GitWorkspace, Json, JsonObject, Oracle, PythonEnv, SdistWorkspace, Task, TestCommand, TestStatus
 from .releases import TestLayout, changes_between, find_source_root, find_tests, list_files, test_requirements
 
 PYTEST = "python -m pytest -p no:cacheprovider -o addopts= --continue-on-collection-errors"
@@ -201,7 +200,7 @@ def _compare(before: SdistWorkspace | GitWorkspace, after: SdistWorkspace | GitW
     return _Change(before, old_tree, new_tree, layout, *split_difference(old_tree, new_tree, layout))
 
 
-def _measured(change: _Change, options: BuildOptions, *, package: str, test_cmd: str, **fields: Any) -> Task:
+def _measured(change: _Change, options: BuildOptions, *, package: str, test_cmd: str, **fields: Json) -> Task:
     """Return the task of a change, with its tests measured."""
     root = find_source_root(change.new_tree, package)
     draft = Task(

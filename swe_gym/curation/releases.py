@@ -9,9 +9,9 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from email.message import Message
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from ..errors import TaskError
 from ..index import normalised
@@ -137,7 +137,7 @@ def _merged(lines: Iterable[str]) -> Iterator[str]:
         yield from wishes if agree else (name,)
 
 
-def _metadata(tree: Path) -> Any:
+def _metadata(tree: Path) -> Message:
     file = tree / "PKG-INFO"
     text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     return email.parser.HeaderParser().parsestr(text)

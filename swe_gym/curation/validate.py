@@ -8,7 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..envs.group import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
@@ -172,7 +172,7 @@ class _CheckWork(NamedTuple):
     settings: _Settings
     task_id: str
 
-    def make(self, link: Link) -> Job[Any]:  # noqa: ARG002  it sends only its result
+    def make(self, link: Link) -> "_Check":  # noqa: ARG002  it sends only its result
         """Make the validation on a node."""
         return _Check(self.settings, self.task_id, 1)
 

@@ -6,11 +6,11 @@ import math
 import re
 import uuid
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from ..rollout.tokens import Completion
 from ..trajectories.trajectory import Usage
-from ..types import JsonMapping, JsonObject
+from ..types import Json, JsonMapping, JsonObject
 
 Finish = Literal["stop", "length", "tool_calls"]
 
@@ -141,7 +141,7 @@ class Answer:
 # --- reading requests --------------------------------------------------------------------------------------
 
 
-def field(body: JsonMapping, name: str, kind: Any, default: Any = None) -> Any:
+def field(body: JsonMapping, name: str, kind: type | tuple[type, ...], default: Json = None) -> Json:
     """Return a field of a request; the default if it is missing or null.
 
     Args:
@@ -164,7 +164,7 @@ def field(body: JsonMapping, name: str, kind: Any, default: Any = None) -> Any:
 _WORDS = {str: "a string", int: "an integer", float: "a number", list: "a list", dict: "an object", bool: "a boolean"}
 
 
-def _words(kind: Any) -> str:
+def _words(kind: type | tuple[type, ...]) -> str:
     return " or ".join(_WORDS.get(one, str(one)) for one in (kind if isinstance(kind, tuple) else (kind,)))
 
 
@@ -246,7 +246,7 @@ def arguments_of(call: JsonMapping) -> JsonObject:
     return value if isinstance(value, dict) else {"arguments": text}
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str) -> Json:
     """Parse JSON. Halves of surrogate pairs, which are no text, become question marks.
 
     Raises:

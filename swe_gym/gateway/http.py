@@ -5,9 +5,10 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..errors import MissingDependency, SandboxError
+from ..types import Json
 
 try:
     import h11
@@ -94,7 +95,7 @@ class Response:
     """
 
     status: int
-    body: Any
+    body: Json
     headers: tuple[tuple[str, str], ...] = ()
     sent: Callable[[bool], None] = lambda _: None
 
@@ -181,7 +182,7 @@ class _Wire:
             raise ConnectionError("the client ended the connection within a request")
         return bytes(body)
 
-    def _event(self, deadline: float) -> Any:
+    def _event(self, deadline: float) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -223,18 +224,18 @@ class _Wire:
 
     def _whole(self, response: Response, body: bytes, *, bare: bool = False) -> None:
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), *response.headers]
-        parts: list[Any] = [h11.Response(status_code=response.status, headers=headers)]
+        parts: list[h11.Event] = [h11.Response(status_code=response.status, headers=headers)]
         self._send(*parts, *([] if bare else [h11.Data(data=body)]), h11.EndOfMessage())
 
     def _stream(self, response: Response) -> None:
         headers = [("Content-Type", "text/event-stream"), ("Cache-Control", "no-cache"), *response.headers]
-        first: list[Any] = [h11.Response(status_code=response.status, headers=headers)]
+        first: list[h11.Event] = [h11.Response(status_code=response.status, headers=headers)]
         for piece in response.body:
             self._send(*first, h11.Data(data=piece))
             first = []
         self._send(*first, h11.EndOfMessage())
 
-    def _send(self, *events: Any) -> None:
+    def _send(self, *events: h11.Event) -> None:
         """Send events in one piece: small pieces would each wait for the client's acknowledgement."""
         data = b"".join(self._http.send(event) or b"" for event in events)
         self._connection.send(data, timeout=self._limits.send)

@@ -8,7 +8,6 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import gymnasium
 
@@ -19,6 +18,7 @@ from ..rollout.episode import RecordedEpisode
 from ..rollout.policy import EpisodeSettings
 from ..sandboxes import Sandbox
 from ..sandboxes.forward import Connection
+from ..spaces import Info, StepResult
 from ..trajectories.trajectory import PolicyInfo, Trajectory, Turn, why_ended
 from ..types import ExecResult, JsonObject, ToolCall
 from .agents.base import Agent, Assignment, Launch
@@ -101,7 +101,7 @@ class AgentEpisode(RecordedEpisode):
         self._player = player
         self._session = self._make_session()
         self._ran = 0.0
-        self._end: dict[str, Any] = {}
+        self._end: Info = {}
 
     def _make_session(self) -> Session:
         own, calls = self._player.limits, self._env.config["max_turns"]
@@ -117,7 +117,7 @@ class AgentEpisode(RecordedEpisode):
             seed=self._player.seed,
         )
 
-    def play(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Trajectory:
+    def play(self, *, seed: int | None = None, options: Info | None = None) -> Trajectory:
         """Run the episode to its end. Raises the same errors as `swe_gym.rollout.play`."""
         self._env.use_mounts(mounts_of(self._player.agent))
         issue, _ = self._recorder.reset(seed=seed, options=options)
@@ -179,7 +179,7 @@ class AgentEpisode(RecordedEpisode):
         code = -1 if result.exit_code is None else result.exit_code
         self._take_end(end, {"exit_code": code}, f"[The agent {how}.]\n{said}")
 
-    def _take_end(self, end: Any, added: JsonObject, said: str = "") -> None:
+    def _take_end(self, end: StepResult[str], added: JsonObject, said: str = "") -> None:
         """Keep the result of the last step. `said` is shown as the last observation."""
         _, reward, terminated, truncated, info = end
         info = {**info, **added}

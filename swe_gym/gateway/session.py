@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from pydantic import Field
 
@@ -20,7 +19,7 @@ from ..errors import PolicyError
 from ..rollout.budget import Budget
 from ..rollout.policy import PolicyReport
 from ..trajectories.trajectory import Turn, Usage
-from ..types import JsonObject
+from ..types import Json, JsonObject
 from .anchors import segments_of
 from .calls import Answer, Call, Refusal, parse_json
 from .history import History, Node, Place, digest, digests_of
@@ -241,7 +240,7 @@ class Session:
             self._left(flight, False)
             raise
         if answer is not None and not call.stream:
-            body: Any = dialect.write(call, answer)
+            body: Json = dialect.write(call, answer)
         else:
             body = _events(dialect, call, flight, request, self._limits.http.wait)
         return Response(200, body, sent=functools.partial(self._left, flight))
@@ -446,7 +445,7 @@ def _json(body: bytes) -> JsonObject:
         Refusal: It is not a JSON object.
     """
     try:
-        value: Any = parse_json(body.decode("utf-8-sig"))
+        value: Json = parse_json(body.decode("utf-8-sig"))
     except ValueError as error:
         raise Refusal(400, f"the body is not JSON: {str(error)[:200]}") from error
     if not isinstance(value, dict):

@@ -15,7 +15,7 @@ from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageE
 from ..sandboxes.pool import WarmPool
 from ..trajectories.run_folder import EpisodeKey
 from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
-from ..types import Verdict
+from ..types import JsonObject, Verdict
 from .budget import Budget
 from .episode import make_episode
 from .hosted import HostedPolicy, answer_for
@@ -191,9 +191,12 @@ class EpisodeJob(Job[Key]):
         with contextlib.suppress(UsageError):  # not reset yet
             if self._episode is not None:
                 return self._episode.trajectory
+        config: JsonObject = {}
+        with contextlib.suppress(SandboxError):  # that of a server that cannot be reached
+            config = self._env.unwrapped.config
         return Trajectory(
             task_id=self._task_id,
-            env=self._env.unwrapped.config,
+            env=config,
             observation="",
             turns=(),
             outcome="running",
@@ -215,7 +218,7 @@ class EpisodeJob(Job[Key]):
             reward=0.0,
         )
 
-    def _signed(self, record: Trajectory, **changes: Any) -> Trajectory:
+    def _signed(self, record: Trajectory, **changes: object) -> Trajectory:
         return record.model_copy(update={"tries": self.number, "seed": self._seed, **changes})
 
     def _begin(self, beginning: Trajectory) -> None:  # noqa: ARG002  a subclass keeps it
@@ -251,7 +254,7 @@ class TryWork(NamedTuple):
     losses: tuple[Trajectory, ...]
     hosted: bool
 
-    def make(self, link: Link) -> Job[Any]:
+    def make(self, link: Link) -> "Try":
         """Make the try on a node, whose tries share the task source and the factory of policies."""
         plan, factory, _source = link.once(self.plan, self._open)
         make = factory or _HostedPolicies(link)
@@ -413,7 +416,7 @@ class Try(EpisodeJob[EpisodeKey]):
         if self._file is not None:
             self._file.add(turn)
 
-    def _signed(self, record: Trajectory, **changes: Any) -> Trajectory:
+    def _signed(self, record: Trajectory, **changes: object) -> Trajectory:
         """Return the record with everything that only the run knows."""
         return super()._signed(
             record,

@@ -8,11 +8,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -168,7 +168,7 @@ def _run_info(plan: Plan, folder: Path, options: RolloutOptions, config: JsonObj
     )
 
 
-def _check_tasks(plan: Plan, known: Any) -> tuple[str, ...]:
+def _check_tasks(plan: Plan, known: Sequence[str]) -> tuple[str, ...]:
     """Return the tasks of a plan; all of them exist."""
     tasks = tuple(known if plan.tasks is None else plan.tasks)
     if unknown := set(tasks) - set(known):

@@ -1,14 +1,15 @@
 """The episode loop."""
 
 import time
-from typing import Any
 
 import gymnasium
 
 from ..envs.tool_env import ToolEnv
 from ..errors import PolicyError, UsageError
 from ..logs import log_as
+from ..spaces import Info
 from ..trajectories.trajectory import Trajectory, Usage
+from ..types import JsonObject
 from ..wrappers.record_trajectory import RecordTrajectory
 from .budget import Budget
 from .policy import Episode, EpisodeSettings, Phase, Player, Policy, PolicyReport, ReportingPolicy
@@ -24,7 +25,7 @@ def play(
     policy: Policy | Player,
     *,
     seed: int | None = None,
-    options: dict[str, Any] | None = None,
+    options: Info | None = None,
     budget: Budget | None = None,
 ) -> Trajectory:
     """Run one episode. The caller closes `env`.
@@ -78,13 +79,13 @@ class LiveEpisode(RecordedEpisode):
     def __init__(self, env: gymnasium.Env[str, str], policy: Policy, settings: EpisodeSettings) -> None:
         super().__init__(env, settings)
         self._policy = policy
-        self._used: list[dict[str, Any]] = []  # by the policy, for each turn
+        self._used: list[JsonObject] = []  # by the policy, for each turn
         self._report = PolicyReport()
         self._usage = Usage()
         self._policy_seconds = 0.0
         self._last_seconds = 0.0
 
-    def play(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Trajectory:
+    def play(self, *, seed: int | None = None, options: Info | None = None) -> Trajectory:
         """Run the episode to its end. Raises the same errors as `play`."""
         observation, info = self._recorder.reset(seed=seed, options=options)
         if self._settings.on_start is not None:
@@ -94,7 +95,7 @@ class LiveEpisode(RecordedEpisode):
         self.phase = "over"
         return self.trajectory
 
-    def _play_turns(self, observation: str, info: dict[str, Any]) -> None:
+    def _play_turns(self, observation: str, info: Info) -> None:
         self.phase = "policy"
         self._policy.reset(info)
         over = False

@@ -8,13 +8,13 @@ from ..trajectories.trajectory import Trajectory
 LIMIT = "sandbox_lost"
 """Name of the limit that ends an episode whose sandbox the policy lost twice."""
 
-NOT_BY_A_COMMAND = "SandboxLost (expired)"
-"""Reason of a loss at the end of the sandbox's time to live."""
+NOT_BY_A_COMMAND = ("SandboxLost (expired)", "SandboxLost (server)")
+"""Reasons of losses that no action explains: the end of the sandbox's time to live, and a lost server."""
 
 
 def lost_in_a_call(record: Trajectory) -> bool:
     """Return whether a sandbox was lost during a call of the policy, grading included."""
-    return bool(record.turns) and record.reason.startswith("SandboxLost") and record.reason != NOT_BY_A_COMMAND
+    return bool(record.turns) and record.reason.startswith("SandboxLost") and record.reason not in NOT_BY_A_COMMAND
 
 
 def lost_by_policy(record: Trajectory, earlier: Iterable[Trajectory]) -> bool:

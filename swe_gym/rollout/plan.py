@@ -4,14 +4,13 @@ import hashlib
 import inspect
 import json
 import re
-from typing import Any
 
 from pydantic import Field
 
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError, unknown_name
 from ..trajectories.run_folder import EpisodeKey
-from ..types import Frozen, JsonObject
+from ..types import Frozen, Json, JsonObject
 from .budget import Budget
 
 _PRIVATE = re.compile(r"(.*[_-])?(key|keys|url|token|secret|password|headers|authorization)")
@@ -85,7 +84,7 @@ class Plan(Frozen):
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
-def public(value: Any) -> Any:
+def public(value: Json) -> Json:
     """Return a value without the entries, at any depth, that are named like a key or a URL."""
     if isinstance(value, dict):
         return {name: public(part) for name, part in value.items() if not _PRIVATE.fullmatch(str(name).lower())}

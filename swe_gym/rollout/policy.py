@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
 
@@ -86,7 +86,7 @@ class Episode(Protocol):
 
     phase: Phase
 
-    def play(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Trajectory:
+    def play(self, *, seed: int | None = None, options: Info | None = None) -> Trajectory:
         """Run the episode to its end."""
         ...
 

@@ -5,12 +5,11 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError
 from ..trajectories.trajectory import CUT, Trajectory, Turn, shortened_like
-from ..types import Frozen, JsonObject
+from ..types import Frozen, Json, JsonObject
 
 CONTEXT = 60
 """Characters shown before and after a difference."""
@@ -129,7 +128,7 @@ def _differing(turn: int, old: JsonObject, new: JsonObject, ignore: Sequence[re.
             )
 
 
-def _text(value: Any, ignore: Sequence[re.Pattern[str]]) -> str:
+def _text(value: Json, ignore: Sequence[re.Pattern[str]]) -> str:
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     for pattern in ignore:
         text = pattern.sub("", text)

@@ -8,7 +8,7 @@ stay in their own segment. An append-only conversation does not follow such temp
 
 import uuid
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import gymnasium
 
@@ -16,8 +16,11 @@ from ..envs.tool_env import ToolEnv
 from ..errors import PolicyError, UsageError
 from ..spaces import Info
 from ..trajectories.trajectory import PolicyInfo, Segment, Usage
-from ..types import JsonObject, ToolSpec
+from ..types import Json, JsonObject, ToolSpec
 from .policy import PolicyReport
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class Completion(NamedTuple):
@@ -36,7 +39,7 @@ class Completion(NamedTuple):
     version: int
 
 
-def read_completion(reply: Any, version: int) -> Completion:
+def read_completion(reply: Json, version: int) -> Completion:
     """Parse an answer of vLLM's `/v1/completions` or `/inference/v1/generate`.
 
     Raises:
@@ -80,7 +83,7 @@ class ChatTemplate:
         UsageError: It has no chat template, or the template omits the assistant's messages.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         if not tokenizer.chat_template:
             raise UsageError("the tokenizer has no chat template: use an instruct model, or set one")
         self._tokenizer = tokenizer

@@ -1,7 +1,6 @@
 """Task sources: a registry of them, and a function that opens one."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from ..errors import UsageError, unknown_name
 from ..registry import Registry, parameters_of
@@ -37,7 +36,7 @@ SOURCES = Registry[Callable[..., TaskSource]](
 )
 
 
-def load_source(name: str, **arguments: Any) -> TaskSource:
+def load_source(name: str, **arguments: object) -> TaskSource:
     """Open a task source.
 
     Args:

@@ -4,30 +4,29 @@ import abc
 import datetime
 import hashlib
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from ..errors import TaskError, UsageError, wrong_fields
 from ..tables import decoded, plain
-from ..types import JsonMapping, JsonObject, Task
+from ..types import Json, JsonMapping, JsonObject, Task
 from .base import ListedSource
 from .hub import fetch_dataset
-from .rows import Rows, open_rows
+from .rows import Key, Rows, open_rows
 
 # --- columns ----------------------------------------------------------------------------------------------
 
 
-def _structure(value: Any, kind: type, empty: Any) -> Any:
+def _structure(value: Json, kind: type, empty: Json) -> Json:
     value = decoded(value)
     if value is not None and not isinstance(value, kind):
         raise ValueError(f"expected {kind.__name__}, got {type(value).__name__}")
     return empty if value is None else value
 
 
-def _moment(value: Any) -> Any:
+def _moment(value: Json) -> Json:
     """Return a date as text. Some datasets hold milliseconds, some parquet files a datetime."""
     if isinstance(value, int | float):
         try:
@@ -76,7 +75,7 @@ def _plain_columns(model: type[Columns], row: JsonMapping, place: str) -> JsonOb
     return columns
 
 
-def facts(**values: Any) -> JsonObject:
+def facts(**values: object) -> JsonObject:
     """Return metadata without empty values."""
     return {name: value for name, value in values.items() if value not in (None, "", [], (), {})}
 
@@ -128,16 +127,16 @@ class DatasetSource(ListedSource[tuple[Rows, int]]):
     ) -> None:
         super().__init__()
         self._image = image
-        columns = [*self.id_columns, *self.model.model_fields]
-        for rows in self._files(path, dataset or self.dataset, revision, config, split, columns):
+        for rows in self._files(path, dataset or self.dataset, revision, config, split):
             for number, key in enumerate(rows.keys(self.id_columns)):
                 self.add(task_name(self.key_id(key, rows.place(number))), (rows, number))
         if not self._items:
             raise TaskError(f"{path or dataset or self.dataset} has no rows")
 
     def _files(
-        self, path: str | None, dataset: str, revision: str | None, config: str | None, split: str | None, columns: Any
+        self, path: str | None, dataset: str, revision: str | None, config: str | None, split: str | None
     ) -> list[Rows]:
+        columns = [*self.id_columns, *self.model.model_fields]
         if path is None:
             files = fetch_dataset(dataset, revision=revision, config=config, split=split or self.split)
             return [rows for file in files for rows in open_rows(file, columns=columns)]
@@ -150,7 +149,7 @@ class DatasetSource(ListedSource[tuple[Rows, int]]):
         rows, number = item
         return rows.place(number)
 
-    def key_id(self, key: Sequence[Any], place: str) -> str:
+    def key_id(self, key: Key, place: str) -> str:
         """Return the dataset's id of a row, from the values of its `id_columns`.
 
         Raises:

@@ -4,13 +4,12 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from ..errors import TaskError, UsageError
 from ..tables import SUFFIXES, load_arrow, scan_table, write_table
-from ..types import FolderWorkspace, GitWorkspace, JsonObject, TarWorkspace, Task
+from ..types import FolderWorkspace, GitWorkspace, Json, JsonObject, TarWorkspace, Task
 from .base import ListedSource
 from .hub import fetch_files
 
@@ -98,7 +97,7 @@ def _load(file: Path, *, confined: bool) -> list[Task]:
     return [task for _, task in tasks.values()]
 
 
-def _task(data: Any) -> Task:
+def _task(data: object) -> Task:
     if isinstance(data, ValueError):
         raise _BadRow(str(data))
     if not isinstance(data, dict):
@@ -113,7 +112,7 @@ def _task(data: Any) -> Task:
         raise _BadRow("\n".join(lines)) from None
 
 
-def _decoded(name: str, value: str) -> Any:
+def _decoded(name: str, value: str) -> Json:
     """Decode a column that parquet files hold as JSON text. Other programs may write it as a list or struct."""
     try:
         return json.loads(value)
@@ -183,7 +182,7 @@ def _as_columns(row: JsonObject) -> JsonObject:
     return {name: json.dumps(value) if name in _JSON else value for name, value in row.items()}
 
 
-def _schema() -> Any:
+def _schema() -> Json:
     arrow = load_arrow()
     fields = Task.model_fields.items()
     return arrow.schema(

@@ -6,16 +6,16 @@ A record holds the issue and the image, but not how the work is judged. That is 
 
 import contextlib
 import json
-from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator
 
 from ..errors import TaskError, UsageError
-from ..types import JsonMapping, JsonObject, Task
+from ..types import Json, JsonMapping, JsonObject, Task
 from . import r2e
 from .dataset import AsObject, Columns, DatasetSource, Text, facts, read_columns, task_name
+from .rows import Key
 from .swebench import SWEBenchSource
 
 
@@ -80,7 +80,7 @@ class GraphPlannerSource(DatasetSource):
     model = Row
     id_columns = ("task_id", "extra_info", "sandbox")
 
-    def __init__(self, path: str | None = None, *, rows: str | None = None, **options: Any) -> None:
+    def __init__(self, path: str | None = None, *, rows: str | None = None, **options: Json) -> None:
         if path is None:
             raise UsageError("path= is required: Graph Planner's files are not on the Hub")
         file = Path(path).expanduser().absolute()
@@ -88,7 +88,7 @@ class GraphPlannerSource(DatasetSource):
         self._rows = None if rows is None else SWEBenchSource(rows)
         super().__init__(path, **options)
 
-    def key_id(self, key: Sequence[Any], place: str) -> str:
+    def key_id(self, key: Key, place: str) -> str:
         """Return the record's id."""
         columns = read_columns(Row, dict(zip(self.id_columns, key, strict=True)), place)
         if columns.record_id:

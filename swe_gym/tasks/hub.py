@@ -6,14 +6,13 @@
 
 import fnmatch
 import importlib.util
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import MissingDependency, TaskError, UsageError
 from ..tables import SUFFIXES
+from ..threads import in_thread
 from ..types import JsonObject
 from .rows import is_of_split
 
@@ -45,10 +44,10 @@ def fetch_dataset(dataset: str, *, revision: str | None, config: str | None, spl
         UsageError: The dataset, revision, configuration or split does not exist or is not readable.
         TaskError: The Hub cannot be reached, and the cache does not hold the dataset.
     """
-    folder = _snapshot(dataset, revision, ["README.md"])
+    folder = fetch_files(dataset, revision, ["README.md"])
     patterns = _patterns(folder / "README.md", config, split)
     wanted = [f"*{suffix}" for suffix in SUFFIXES] if patterns is None else patterns
-    folder = _snapshot(dataset, revision, wanted)
+    folder = fetch_files(dataset, revision, wanted)
     names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.suffix in SUFFIXES)
     if patterns is None:
         chosen = [name for name in names if is_of_split(name, split)]
@@ -58,15 +57,6 @@ def fetch_dataset(dataset: str, *, revision: str | None, config: str | None, spl
     if not chosen:
         raise UsageError(f"dataset {dataset!r} has no rows of the split {split!r}: {', '.join(names[:10]) or 'none'}")
     return [folder / name for name in chosen]
-
-
-def fetch_files(dataset: str, revision: str | None) -> Path:
-    """Return a folder with all files of a dataset. They are downloaded unless the cache holds them.
-
-    Raises:
-        MissingDependency, UsageError, TaskError: As `fetch_dataset`.
-    """
-    return _snapshot(dataset, revision, ["*"])
 
 
 def push_files(folder: Path, dataset: str, *, private: bool, timeout: float = 3600.0) -> str:
@@ -87,18 +77,12 @@ def push_files(folder: Path, dataset: str, *, private: bool, timeout: float = 36
     """
     hub, errors = _hub()
 
-    def upload() -> None:
-        try:
-            api = hub.HfApi()
-            api.create_repo(dataset, repo_type="dataset", private=private, exist_ok=True)
-            done.set_result(
-                api.upload_folder(repo_id=dataset, repo_type="dataset", folder_path=folder, delete_patterns="sources/*")
-            )
-        except Exception as error:  # noqa: BLE001  raised below
-            done.set_exception(error)
+    def upload() -> Any:
+        api = hub.HfApi()
+        api.create_repo(dataset, repo_type="dataset", private=private, exist_ok=True)
+        return api.upload_folder(repo_id=dataset, repo_type="dataset", folder_path=folder, delete_patterns="sources/*")
 
-    done: Future[Any] = Future()
-    threading.Thread(target=upload, name="push", daemon=True).start()
+    done = in_thread(upload, "push")
     try:
         commit = done.result(timeout)
     except TimeoutError as error:
@@ -122,10 +106,15 @@ def push_files(folder: Path, dataset: str, *, private: bool, timeout: float = 36
     return str(commit.repo_url)
 
 
-def _snapshot(dataset: str, revision: str | None, patterns: list[str]) -> Path:
+def fetch_files(dataset: str, revision: str | None, patterns: Sequence[str] = ("*",)) -> Path:
+    """Return a folder with the files of a dataset that match. They are downloaded unless the cache holds them.
+
+    Raises:
+        MissingDependency, UsageError, TaskError: As `fetch_dataset`.
+    """
     hub, errors = _hub()
     try:
-        return Path(hub.snapshot_download(dataset, repo_type="dataset", revision=revision, allow_patterns=patterns))
+        return Path(hub.snapshot_download(dataset, repo_type="dataset", revision=revision, allow_patterns=[*patterns]))
     except errors.HFValidationError as error:
         raise UsageError(f"{dataset!r} is not a valid dataset id: {error}") from error
     except (errors.LocalEntryNotFoundError, OSError) as error:
@@ -170,7 +159,7 @@ def _configs(readme: Path) -> list[JsonObject]:
     return (data or {}).get("configs") or []
 
 
-def _splits(files: Any) -> Iterator[tuple[str, list[str]]]:
+def _splits(files: object) -> Iterator[tuple[str, list[str]]]:
     for entry in files if isinstance(files, list) else []:
         if isinstance(entry, dict) and "split" in entry:
             paths = entry.get("path", [])

@@ -4,13 +4,13 @@ The image also holds the tests and the solution (`/home/fix.patch`).
 """
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from ..errors import TaskError
 from ..tables import decoded
-from ..types import JsonMapping, JsonObject, LogScript, Oracle, Task
+from ..types import Json, JsonMapping, JsonObject, LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns, task_name
 from .swebench import TIMEOUT, touched_patterns
 
@@ -30,7 +30,7 @@ SECRETS = ("fix.patch", "test.patch", "run.sh", "test-run.sh", "fix-run.sh", "pr
 """Files in `/home` of the images that are hidden from policies."""
 
 
-def _tests(value: Any) -> Any:
+def _tests(value: Json) -> Json:
     """Return the test names of an object by name or, in parquet, of one with a list of names."""
     tests = decoded(value)
     if isinstance(tests, dict) and isinstance(tests.get("name"), list):
@@ -40,7 +40,7 @@ def _tests(value: Any) -> Any:
     return list(tests or ())
 
 
-def _issues(value: Any) -> Any:
+def _issues(value: Json) -> Json:
     issues = decoded(value)
     if isinstance(issues, dict):
         if not all(isinstance(values, list) for values in issues.values()):
@@ -86,7 +86,7 @@ class MultiSWEBenchSource(DatasetSource):
     model = Row
     id_columns = ("org", "repo", "number")
 
-    def __init__(self, path: str | None = None, *, log_parser: str = "", **options: Any) -> None:
+    def __init__(self, path: str | None = None, *, log_parser: str = "", **options: Json) -> None:
         super().__init__(path, **options)
         self._log_parser = log_parser
 

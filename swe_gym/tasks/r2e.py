@@ -7,7 +7,7 @@ the commit. Images hold files that a policy must not see: the tests, and descrip
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator
 
@@ -42,7 +42,7 @@ bash run_tests.sh
 """Runs the tests with `run_tests.sh`. They are in `/r2e_tests`, or in `/testbed` of some images."""
 
 
-def _expected(value: Any) -> dict[str, TestStatus]:
+def _expected(value: object) -> dict[str, TestStatus]:
     """Return the expected results. Names are as R2E-Gym compares them: without colors and reasons."""
     statuses = decoded(value)
     if not isinstance(statuses, dict):

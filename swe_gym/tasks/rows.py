@@ -11,16 +11,19 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import TaskError, UsageError
 from ..tables import SUFFIXES, load_arrow
-from ..types import JsonObject
+from ..types import Json, JsonObject
 
 BATCH = 16
 """Rows of a parquet file that are decoded together. A row of R2E-Gym takes a megabyte."""
 
-Key = tuple[Any, ...]
+if TYPE_CHECKING:
+    import pyarrow
+
+Key = tuple[Json, ...]
 Row = JsonObject
 
 
@@ -159,7 +162,7 @@ class _Json:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._rows: list[Any] = []
+        self._rows: list[Json] = []
 
     def keys(self, columns: Sequence[str]) -> list[Key]:
         document = _json(self.file.read_bytes(), str(self.file))
@@ -190,8 +193,8 @@ class _Parquet:
         sizes = (groups.row_group(number).num_rows for number in range(groups.num_row_groups))
         self._bounds = list(itertools.accumulate(sizes, initial=0))
         self._lock = threading.Lock()
-        self._batches: Iterator[Any] = iter(())
-        self._batch: Any = None
+        self._batches: Iterator[pyarrow.RecordBatch] = iter(())
+        self._batch: pyarrow.RecordBatch = None
         self._group, self._start, self._end = -1, 0, 0  # the current batch and its row group
 
     def keys(self, columns: Sequence[str]) -> list[Key]:
@@ -231,7 +234,7 @@ def _object(line: bytes, place: str) -> Row:
     return _checked(_json(line, place), place)
 
 
-def _json(text: bytes, place: str) -> Any:
+def _json(text: bytes, place: str) -> Json:
     try:
         return json.loads(text)
     except ValueError as error:
@@ -240,7 +243,7 @@ def _json(text: bytes, place: str) -> Any:
         raise TaskError(f"{place}: nested too deeply") from None
 
 
-def _checked(value: Any, place: str) -> Row:
+def _checked(value: object, place: str) -> Row:
     if not isinstance(value, dict):
         raise TaskError(f"{place}: not an object")
     return value

@@ -7,12 +7,12 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator
 
 from ..errors import TaskError, UsageError
-from ..types import JsonMapping, LogScript, Oracle, Task
+from ..types import Json, JsonMapping, LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Text, Texts, facts, read_columns, task_name
 from .swebench import END, START, touched_patterns
 
@@ -26,7 +26,7 @@ LONGEST_TAG = 128
 """Maximum length of an image tag. The authors cut longer ones."""
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Json) -> Json:
     """Return text that some copies hold as a JSON string, with quotes and escapes."""
     if isinstance(value, str) and value.startswith('"') and value.endswith('"'):
         try:
@@ -77,7 +77,7 @@ class SWEBenchProSource(DatasetSource):
     split = "test"
     model = Row
 
-    def __init__(self, path: str | None = None, *, scripts: str | None = None, **options: Any) -> None:
+    def __init__(self, path: str | None = None, *, scripts: str | None = None, **options: Json) -> None:
         self._scripts = None if scripts is None else Path(scripts).expanduser().absolute()
         if self._scripts is not None and not (self._scripts / "run_scripts").is_dir():
             raise UsageError(

@@ -5,13 +5,13 @@ own name.
 """
 
 import contextlib
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationError
 
 from ..errors import TaskError, wrong_fields
 from ..tables import decoded
-from ..types import JsonMapping, Task
+from ..types import Json, JsonMapping, Task
 from .dataset import Columns, DatasetSource, Object, Text, facts, read_columns
 from .swebench import (
     END,
@@ -36,7 +36,7 @@ class RebenchRow(Row):
     meta: Object = {}
 
 
-def _commands(value: Any) -> Any:
+def _commands(value: Json) -> Json:
     """Return a list of commands. A single command may be given as text."""
     commands = value
     if isinstance(value, str):
@@ -72,7 +72,9 @@ class SWERebenchSource(DatasetSource):
     dataset = "nebius/SWE-rebench-V2"
     model = RebenchRow
 
-    def __init__(self, path: str | None = None, *, hints: bool = False, interface: bool = True, **options: Any) -> None:
+    def __init__(
+        self, path: str | None = None, *, hints: bool = False, interface: bool = True, **options: Json
+    ) -> None:
         super().__init__(path, **options)
         self._hints = hints
         self._interface = interface

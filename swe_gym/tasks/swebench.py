@@ -10,10 +10,9 @@ import shlex
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
-from typing import Any
 
 from ..errors import TaskError
-from ..types import JsonMapping, LogScript, Oracle, Task
+from ..types import Json, JsonMapping, LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Moment, Object, Text, Texts, facts, read_columns, task_name
 
 TIMEOUT = 1800.0
@@ -70,7 +69,7 @@ class SWEBenchSource(DatasetSource):
     split = "test"
     model = Row
 
-    def __init__(self, path: str | None = None, *, hints: bool = False, **options: Any) -> None:
+    def __init__(self, path: str | None = None, *, hints: bool = False, **options: Json) -> None:
         super().__init__(path, **options)
         self._hints = hints
 

@@ -7,10 +7,9 @@ Test files that the bug makes fail are absent while a policy works, as in SWE-sm
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ..errors import TaskError
-from ..types import JsonMapping, LogScript, Oracle, Task
+from ..types import Json, JsonMapping, LogScript, Oracle, Task
 from .dataset import Columns, DatasetSource, Moment, Text, Texts, facts, read_columns, task_name
 from .swebench import END, START, TIMEOUT
 
@@ -56,7 +55,7 @@ class SWESmithSource(DatasetSource):
     dataset = "SWE-bench/SWE-smith-py"
     model = Row
 
-    def __init__(self, path: str | None = None, *, test_cmd: str = "", log_parser: str = "", **options: Any) -> None:
+    def __init__(self, path: str | None = None, *, test_cmd: str = "", log_parser: str = "", **options: Json) -> None:
         super().__init__(path, **options)
         self._test_cmd = test_cmd
         self._log_parser = log_parser

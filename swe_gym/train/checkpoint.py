@@ -6,14 +6,16 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from ..errors import UsageError
 from ..trajectories.trajectory import Trajectory
+from ..types import Json
 
 State = dict[str, Any]
 """State dictionaries, or plain JSON."""
@@ -35,7 +37,9 @@ class Checkpoints:
         self._folder = folder / "checkpoints"
         self._keep = keep
 
-    def save(self, update: int, *, tensors: State, facts: State, waiting: Sequence[Any] = ()) -> Path:
+    def save(
+        self, update: int, *, tensors: State, facts: State, waiting: Iterable[tuple[int, Trajectory]] = ()
+    ) -> Path:
         """Write a checkpoint.
 
         Args:
@@ -107,13 +111,13 @@ class Checkpoint:
             torch.cuda.set_rng_state_all(torch.load(self.folder / "cuda_rng.pt", weights_only=True))
 
 
-def random_state(draw: Any) -> list[Any]:
+def random_state(draw: random.Random | ModuleType) -> list[Json]:
     """Return the state of a `random.Random`, or of the module `random`, as plain JSON."""
     version, internal, gauss = draw.getstate()
     return [version, list(internal), gauss]
 
 
-def set_random_state(state: list[Any], draw: Any) -> None:
+def set_random_state(state: list[Json], draw: random.Random | ModuleType) -> None:
     """Restore what `random_state` returned."""
     version, internal, gauss = state
     draw.setstate((version, tuple(internal), gauss))

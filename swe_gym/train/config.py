@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
 
@@ -32,15 +32,7 @@ RENAMED = {
     "generation.options.push": "generation.options.weight_sync",
     "generation.options.push_folder": "generation.options.weight_sync_folder",
 }
-"""Former name -> name. A former name is an error, except in the `config.json` of a run folder."""
-
-_RENAMED_VALUES = {
-    "algorithm.loss_agg": {
-        "token": "token-mean",
-        "episode": "seq-mean-token-mean",
-        "constant": "seq-mean-token-sum-norm",
-    }
-}
+"""Former name -> name. A former name is an error."""
 
 
 class RunConfig(Frozen):
@@ -359,11 +351,9 @@ def make_config(values: JsonMapping) -> TrainConfig:
     Raises:
         UsageError: A field is unknown, renamed or invalid, or two contradict each other.
     """
-    for name, value in _dotted(values):
+    for name in _dotted(values):
         if name in RENAMED:
             raise UsageError(f"{name} was renamed: use {RENAMED[name]}")
-        if isinstance(value, str) and value in (renamed := _RENAMED_VALUES.get(name, {})):
-            raise UsageError(f"{name} = {value!r} was renamed: use {renamed[value]!r}")
     check_names(values, TrainConfig)
     try:
         return TrainConfig.model_validate(values)
@@ -371,26 +361,9 @@ def make_config(values: JsonMapping) -> TrainConfig:
         raise UsageError(f"the training configuration is invalid: {wrong_fields(error)}") from error
 
 
-def stored_config(values: JsonMapping) -> TrainConfig:
-    """Make the configuration of a run folder's `config.json`, which may use former names."""
-    return make_config(_renamed(values))
-
-
-def _renamed(values: JsonMapping, section: str = "") -> JsonObject:
-    found = {}
+def _dotted(values: JsonMapping, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted name of each nested value, sections included."""
     for name, value in values.items():
-        known = RENAMED.get(section + name, section + name)
-        if isinstance(value, Mapping):
-            value = _renamed(value, f"{section}{name}.")
-        elif isinstance(value, str):
-            value = _RENAMED_VALUES.get(known, {}).get(value, value)
-        found[known.rpartition(".")[2]] = value
-    return found
-
-
-def _dotted(values: JsonMapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each nested value with its dotted name, sections included."""
-    for name, value in values.items():
-        yield prefix + name, value
+        yield prefix + name
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{prefix}{name}.")

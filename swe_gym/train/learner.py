@@ -7,13 +7,13 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from .batch import Batch, Pack
+from .checkpoint import State
 from .config import AlgorithmConfig, OptimConfig
 from .losses import kl, policy_loss, token_weights, truncated_importance, value_loss
 from .model import PolicyModel
@@ -92,7 +92,7 @@ class Learner:
     def _start(self, optim: OptimConfig) -> None:
         head = [] if self.model.value is None else list(self.model.value.parameters())
         body = [weight for weight in self.model.lm.parameters() if weight.requires_grad]
-        groups: list[dict[str, Any]] = [{"params": body, "lr": optim.lr, "base_lr": optim.lr}]
+        groups: list[dict[str, object]] = [{"params": body, "lr": optim.lr, "base_lr": optim.lr}]
         if head:
             groups.append({"params": head, "lr": optim.value_lr, "base_lr": optim.value_lr})
         self.optimizer = torch.optim.AdamW(groups, betas=optim.betas, eps=optim.eps, weight_decay=optim.weight_decay)
@@ -129,7 +129,7 @@ class Learner:
         return OldLogprobs(logprobs, None if self.model.value is None else values, reference)
 
     @on_all_ranks
-    def learn(self, batch: Batch, old: OldLogprobs, targets: Targets, draw: torch.Generator) -> dict[str, Any]:
+    def learn(self, batch: Batch, old: OldLogprobs, targets: Targets, draw: torch.Generator) -> dict[str, float]:
         """Take the optimizer steps of one update.
 
         Args:
@@ -148,7 +148,7 @@ class Learner:
             facts.append(self._step(batch, part, old, targets))
         names = {name for one in facts for name in one}
         found = {name: [one[name] for one in facts if name in one] for name in sorted(names)}
-        mean: dict[str, Any] = {name: sum(values) / len(values) for name, values in found.items()}
+        mean = {name: sum(values) / len(values) for name, values in found.items()}
         mean["skipped"] = sum(not math.isfinite(one["grad_norm"]) for one in facts)
         mean["steps"] = len(facts)
         return mean
@@ -229,7 +229,7 @@ class Learner:
             The gradient norm before clipping.
         """
         started = time.monotonic()
-        clipped: Any = torch.nn.utils.clip_grad_norm_(self._weights, self._optim.max_grad_norm)
+        clipped = torch.nn.utils.clip_grad_norm_(self._weights, self._optim.max_grad_norm)
         norm = float(clipped.full_tensor() if self.ranks.size > 1 else clipped)
         if math.isfinite(norm):
             share = min(1.0, (self.steps + 1) / self._optim.warmup_steps) if self._optim.warmup_steps else 1.0
@@ -258,7 +258,7 @@ class Learner:
         return {**self.ranks.totals({"loss": total}), "grad_norm": self._apply()}
 
     @on_all_ranks
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return the state for a checkpoint: trained weights, optimizer and step count, none of it sharded."""
         trained = {name for name, weight in self.model.named_parameters() if weight.requires_grad}
         weights = {name: value for name, value in self.model.state_dict().items() if name in trained}
@@ -283,9 +283,9 @@ class Learner:
         if self._reference is not None:
             self._load(self._reference, self._read(path))
 
-    def _read(self, path: Path) -> dict[str, Any]:
+    def _read(self, path: Path) -> State:
         several = self.ranks.size > 1  # each reads its part only
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=several)
+        state: State = torch.load(path, map_location="cpu", weights_only=True, mmap=several)
         return state
 
     def _load(self, model: PolicyModel, weights: dict[str, Tensor]) -> None:

@@ -1,7 +1,7 @@
 """Seed the program and load what a configuration names: learner, model and tokenizer."""
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,6 +10,9 @@ from .config import GenerationConfig, ModelConfig, TrainConfig
 from .learner import Learner
 from .model import PolicyModel, load_model
 from .ranks import Ranks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 def seed_everything(seed: int) -> None:
@@ -60,7 +63,7 @@ def load_policy(config: ModelConfig, device: torch.device | None = None) -> Poli
     return policy
 
 
-def load_tokenizer(path: str) -> Any:
+def load_tokenizer(path: str) -> "PreTrainedTokenizerBase":
     """Load the tokenizer of a Hugging Face folder or id.
 
     Raises:

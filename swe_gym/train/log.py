@@ -7,11 +7,10 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ..atomic import write_text
 from ..lines import append_line, json_lines, whole_lines
-from ..types import JsonObject
+from ..types import Json, JsonObject
 from .trackers import Tracker
 
 
@@ -39,7 +38,7 @@ class Log:
         write_text(self.path, b"".join(line for event, line in lines if event.get("update", 0) <= update).decode())
         return [event for event, _ in lines if event.get("update", 0) > update]
 
-    def add(self, event: str, update: int, **metrics: Any) -> None:
+    def add(self, event: str, update: int, **metrics: Json) -> None:
         """Append an event. Numbers that are not finite become strings."""
         line = {"event": event, "update": update, "time": round(time.time(), 3), **_plain(metrics)}
         append_line(self.path, json.dumps(line, allow_nan=False))
@@ -73,7 +72,7 @@ def _tolerated(tracker: Tracker) -> Iterator[None]:
         warnings.warn(f"{type(tracker).__name__} failed; training continues: {error}", stacklevel=3)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Json) -> Json:
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

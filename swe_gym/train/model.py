@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,10 @@ from torch.utils.checkpoint import checkpoint
 from ..errors import MissingDependency, UsageError
 from ..trajectories.trajectory import Segment
 from .batch import Pack, segments_batch
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_PACKING_GAP = 0.1
 """Largest mean difference of log-probabilities between a packed row and a single one."""
@@ -43,7 +47,9 @@ class PolicyModel(nn.Module):
         chunk: Number of sampled tokens per chunk.
     """
 
-    def __init__(self, lm: Any, *, value_head: bool = False, detach_value: bool = False, chunk: int = 1024) -> None:
+    def __init__(
+        self, lm: "PreTrainedModel", *, value_head: bool = False, detach_value: bool = False, chunk: int = 1024
+    ) -> None:
         super().__init__()
         self.lm = lm
         self.detach_value = detach_value
@@ -108,7 +114,7 @@ class PolicyModel(nn.Module):
                 f"probabilities of packed rows are off by {gap:.2f} on average. Choose a model of another family"
             )
 
-    def export(self, folder: Path, tokenizer: Any, *, untied: bool = False) -> None:
+    def export(self, folder: Path, tokenizer: "PreTrainedTokenizerBase", *, untied: bool = False) -> None:
         """Write the language model and its tokenizer as a Hugging Face folder, with adapters merged.
 
         Args:
@@ -141,14 +147,14 @@ class PolicyModel(nn.Module):
             return named
         return dict(revert_weight_conversion(lm, named))
 
-    def _merged(self) -> Any:
+    def _merged(self) -> "PreTrainedModel":
         lm = self.lm
         if hasattr(lm, "merge_and_unload"):
             lm = copy.deepcopy(lm).merge_and_unload()
         return lm
 
 
-def _untied(lm: Any) -> Any:
+def _untied(lm: "PreTrainedModel") -> "PreTrainedModel":
     """Return a model with an untied output embedding that shares all other weights."""
     config = copy.deepcopy(lm.config)
     config.tie_word_embeddings = False
@@ -219,7 +225,7 @@ def load_model(
     return PolicyModel(lm, value_head=value_head, detach_value=detach_value, chunk=chunk)
 
 
-def _with_adapters(lm: Any, rank: int) -> Any:
+def _with_adapters(lm: "PreTrainedModel", rank: int) -> "PeftModel":
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:

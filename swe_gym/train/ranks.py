@@ -49,7 +49,7 @@ class Ranks:
     # --- calls --------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Iterator[None]:
+    def call(self, name: str, arguments: Sequence[object], options: Mapping[str, object]) -> Iterator[None]:
         """Call a method of the learner in all processes; the body of the `with` statement is the call in this one."""
         if self.size > 1 and self.rank == 0:
             self._broken = True  # unless the call ends
@@ -116,14 +116,14 @@ class Ranks:
         for part in (*layers, model):
             fully_shard(part, mesh=mesh, reshard_after_forward=True)
 
-    def whole(self, value: Any) -> Any:
+    def whole(self, value: Tensor) -> Tensor | None:
         """Return a sharded tensor as a whole one in the memory of rank 0; None in others. Other values stay."""
         if self.size == 1 or not hasattr(value, "full_tensor"):
             return value
         full = value.full_tensor()  # in all processes
         return full.cpu() if self.rank == 0 else None
 
-    def spread(self, value: Any, like: Any) -> Any:
+    def spread(self, value: Tensor, like: Tensor) -> Tensor:
         """Return the part of a whole tensor that this process has of a sharded one."""
         if self.size == 1 or getattr(value, "shape", ()) != like.shape or not hasattr(like, "device_mesh"):
             return value

@@ -16,7 +16,7 @@ from ..types import JsonObject
 from .async_collect import End
 from .checkpoint import Checkpoints, random_state, set_random_state
 from .collect import Slot
-from .config import TrainConfig, stored_config
+from .config import TrainConfig, make_config
 from .learner import Learner
 
 _MAY_CHANGE = {"run": ("updates", "minutes", "output", "trackers"), "generation": ("url", "options")}
@@ -108,7 +108,7 @@ def check_folder(folder: Path, checkpoints: Checkpoints, config: TrainConfig) ->
     path = folder / "config.json"
     if checkpoints.last() is None or not path.exists():
         return
-    before = stored_config(json.loads(path.read_text()))
+    before = make_config(json.loads(path.read_text()))
     changed = "; ".join(differences(_fixed_fields(before), _fixed_fields(config)))
     if changed:
         raise UsageError(

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..errors import MissingDependency, UsageError, unknown_name
 from ..types import JsonMapping
@@ -30,7 +30,7 @@ class TensorBoard:
     def __init__(self, folder: Path, config: JsonMapping) -> None:  # noqa: ARG002  numbers only
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(folder / "tensorboard")
+        self._writer = SummaryWriter(folder / "tensorboard")
 
     def add(self, numbers: Mapping[str, float], update: int) -> None:
         """See `Tracker`."""
@@ -48,7 +48,7 @@ class WandB:
     def __init__(self, folder: Path, config: JsonMapping) -> None:
         import wandb
 
-        self._run: Any = wandb.init(name=folder.name, dir=folder, config=dict(config), settings={"silent": True})
+        self._run = wandb.init(name=folder.name, dir=folder, config=dict(config), settings={"silent": True})
 
     def add(self, numbers: Mapping[str, float], update: int) -> None:
         """See `Tracker`. W&B refuses a step twice, so the update is a metric of its own."""
@@ -66,7 +66,7 @@ class MLflow:
         import mlflow
         from mlflow.entities import Param
 
-        self._client: Any = mlflow.MlflowClient()
+        self._client = mlflow.MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)

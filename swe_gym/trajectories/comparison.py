@@ -12,10 +12,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ..errors import UsageError
-from ..types import Frozen, JsonMapping
+from ..types import Frozen, Json, JsonMapping
 from .run_folder import RunInfo, read_episodes, read_failed, read_run
 from .statistics import difference_interval, mean_interval, pass_curve, sign_flip_test
 from .trajectory import Usage
@@ -164,7 +164,7 @@ class Comparison(Frozen):
     runs: tuple[RunSummary, ...]
     pairs: tuple[PairedDifference, ...]
     tasks: tuple[TaskComparison, ...]
-    settings: dict[str, tuple[Any, ...]]
+    settings: dict[str, tuple[Json, ...]]
     warnings: tuple[str, ...]
 
 
@@ -290,7 +290,7 @@ COMPARED = ("policy", "policy_options.", "agent", "seed")
 """Settings that runs are compared by. All others should be equal: task source, tools, limits, grading, sandbox."""
 
 
-def config_differences(configs: Sequence[JsonMapping]) -> dict[str, list[Any]]:
+def config_differences(configs: Sequence[JsonMapping]) -> dict[str, list[Json]]:
     """Return the fields in which configurations differ: dotted name -> value in each, None if it is missing."""
     flat = [dict(_flat(config)) for config in configs]
     names = sorted({name for values in flat for name in values})
@@ -298,7 +298,7 @@ def config_differences(configs: Sequence[JsonMapping]) -> dict[str, list[Any]]:
     return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
 
 
-def _flat(values: JsonMapping, prefix: str = "") -> Iterable[tuple[str, Any]]:
+def _flat(values: JsonMapping, prefix: str = "") -> Iterable[tuple[str, Json]]:
     for name, value in values.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{name}.")
@@ -330,7 +330,7 @@ def model_of(info: RunInfo) -> str:
     return str(options.get("model") or "") if isinstance(options, dict) else ""
 
 
-def _differing_conditions(results: Sequence[RunResults], settings: Mapping[str, Sequence[Any]]) -> Iterable[str]:
+def _differing_conditions(results: Sequence[RunResults], settings: Mapping[str, Sequence[Json]]) -> Iterable[str]:
     """Yield a warning for each condition that differs."""
     conditions = {name: values for name, values in settings.items() if not name.startswith(COMPARED)}
     versions = [result.info.swe_gym for result in results]
@@ -341,7 +341,7 @@ def _differing_conditions(results: Sequence[RunResults], settings: Mapping[str, 
         yield f"{name} differs: {', '.join(named)}"
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     return "not set" if value in (None, "") else value if isinstance(value, str) else json.dumps(value)
 
 

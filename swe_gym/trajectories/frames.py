@@ -6,16 +6,17 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import MissingDependency, UsageError
+from ..types import JsonObject
 from .run_folder import FAILED, IndexLine, index_line, open_trajectories, read_episodes, read_failed, read_run
 from .trajectory import Trajectory, Usage
 
 if TYPE_CHECKING:
     import pandas
 
-Row = dict[str, Any]
+Row = JsonObject
 
 
 def frame(

@@ -24,14 +24,14 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, Self
+from typing import IO, Literal, NamedTuple, Self
 
 from pydantic import ValidationError
 
 from ..atomic import write_text
 from ..errors import UsageError, wrong_fields
 from ..lines import end_of_lines, whole_lines
-from ..types import Frozen, JsonMapping, JsonObject
+from ..types import Frozen, Json, JsonMapping, JsonObject
 from .trajectory import Prices, Trajectory, Turn, Usage
 
 logger = logging.getLogger(__name__)
@@ -527,7 +527,7 @@ def _line(entry: IndexLine) -> str:
     return json.dumps(entry.model_dump())
 
 
-def differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
+def differences(old: Json, new: Json, name: str = "") -> Iterator[str]:
     """Yield the differences of two JSON values as text."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from typing import Any
 
 import ray
 
@@ -88,7 +87,7 @@ class RayChannel:
                 ray.kill(self._actor, no_restart=True)
 
 
-def _is_done(call: Any) -> bool:
+def _is_done(call: object) -> bool:
     return bool(ray.wait([call], timeout=0)[0])
 
 

@@ -81,7 +81,7 @@ def common_action_space(envs: Sequence[AnyEnv]) -> AnySpace:
     return single
 
 
-def split_actions(space: AnySpace, single: AnySpace, actions: Any, count: int) -> list[Any]:
+def split_actions(space: AnySpace, single: AnySpace, actions: object, count: int) -> list[Any]:
     """Split a batch into one action per slot. All are checked before any slot gets one.
 
     Raises:

@@ -44,13 +44,13 @@ class Ticket:
     number: int
     slot: int
     inbox: SimpleQueue[Ticket | None]
-    work: Callable[[], Any]
+    work: Callable[[], object]
     answered: bool = False
     answer: Any = None
     raised: bool = False
 
 
-Requests = Mapping[int, tuple[SimpleQueue[Ticket | None], Callable[[], Any]]]
+Requests = Mapping[int, tuple[SimpleQueue[Ticket | None], Callable[[], object]]]
 """Slot -> queue of its thread, and the work."""
 
 
@@ -134,7 +134,7 @@ class Tickets:
             self._changed.notify_all()
             return True
 
-    def answer(self, ticket: Ticket, answer: Any) -> None:
+    def answer(self, ticket: Ticket, answer: object) -> None:
         """Answer a ticket. Only the first answer counts."""
         with self._changed:
             if ticket.answered:

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -100,7 +100,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         warm: int = 0,
         executor: str = "threads",
         processes: int | None = None,
-        **for_processes: Any,
+        **for_processes: object,
     ) -> None:
         self.closed = True  # until `close` can work: old Gymnasium versions close half-made environments
         mode = _autoreset_mode(autoreset_mode)
@@ -182,7 +182,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         self._tickets.fetch(tickets)
         return batch
 
-    def step(self, actions: Any) -> Batch:
+    def step(self, actions: object) -> Batch:
         """Take a step in every slot and wait for all.
 
         Args:
@@ -200,7 +200,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         self.step_async(actions)
         return self.step_wait()
 
-    def step_async(self, actions: Any) -> None:
+    def step_async(self, actions: object) -> None:
         """Run the first half of `step`."""
         self._check_usable()
         parts = split_actions(self.action_space, self.single_action_space, actions, self.num_envs)
@@ -219,7 +219,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
 
     # --- asynchronous --------------------------------------------------------------------------------
 
-    def send(self, actions: Any, env_ids: Sequence[int] | Array | None = None) -> list[int]:
+    def send(self, actions: object, env_ids: Sequence[int] | Array | None = None) -> list[int]:
         """Send actions to some slots without waiting.
 
         Args:
@@ -311,7 +311,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
 
     # --- the environments -------------------------------------------------------------------------------
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, *args: object, **kwargs: object) -> tuple[Any, ...]:
         """Call a method of every environment, each in its own thread, or read an attribute.
 
         Returns:
@@ -324,7 +324,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         self.call_async(name, *args, **kwargs)
         return self.call_wait()
 
-    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def call_async(self, name: str, *args: object, **kwargs: object) -> None:
         """Run the first half of `call`."""
         self._issue_calls(name, [args] * self.num_envs, kwargs)
 
@@ -468,7 +468,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
                 "the vector environment belongs to the parent process: make a new one in this fork"
             )
 
-    def _issue_calls(self, name: str, args: Sequence[tuple[Any, ...]], kwargs: dict[str, Any]) -> None:
+    def _issue_calls(self, name: str, args: Sequence[tuple[object, ...]], kwargs: dict[str, object]) -> None:
         self._check_usable()
         work = {
             slot.index: (slot.inbox, partial(slot.call, name, own, kwargs))
@@ -565,7 +565,7 @@ def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
     return AutoresetMode(mode)
 
 
-def _ignore(for_processes: dict[str, Any]) -> None:
+def _ignore(for_processes: Iterable[str]) -> None:
     """Warn of arguments that only processes need."""
     for name in for_processes:
         if name not in FOR_PROCESSES:

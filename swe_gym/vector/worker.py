@@ -10,16 +10,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any
 
 from ..envs.tool_env import ToolEnv
-from ..errors import SweGymError
+from ..errors import SweGymError, portable
 from ..sandboxes.pool import WarmPool
 from ..spaces import AnyEnv
 from .slot import CallFailed, call_env, make_all, make_pool
 from .workers import END_TIMEOUT, Facts, Request, pack
 
-Work = Callable[[Request], Any]
+Work = Callable[[Request], object]
 
 
 class Worker:
@@ -35,7 +34,7 @@ class Worker:
         try:
             request: Request = pickle.loads(data)
         except Exception as error:  # noqa: BLE001  of any kind: classes are imported. The parent raises it
-            reply.set_result(_packed_error(error))
+            reply.set_result(pickle.dumps((None, portable(error))))
             return reply
         if request.verb in ("make", "cut"):  # neither waits for an environment
             work = self._make if request.verb == "make" else self._slots[request.env].cut
@@ -70,17 +69,8 @@ def _answer(reply: Future[bytes], request: Request, work: Work) -> None:
     try:
         data = pack((work(request), None), f"the result of {request.verb!r}")
     except BaseException as error:  # noqa: BLE001  the parent raises it
-        data = _packed_error(error)
+        data = pickle.dumps((None, portable(error)))
     reply.set_result(data)
-
-
-def _packed_error(error: BaseException) -> bytes:
-    """Return an error that survives pickling."""
-    with contextlib.suppress(Exception):
-        data = pickle.dumps((None, error))
-        if type(pickle.loads(data)[1]) is type(error):
-            return data
-    return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
 class _EnvThread:
@@ -95,7 +85,7 @@ class _EnvThread:
         while True:
             _answer(*self.inbox.get())
 
-    def do(self, request: Request) -> Any:
+    def do(self, request: Request) -> object:
         """Return the result of a request, in this environment's thread."""
         match request.verb:
             case "reset":
@@ -112,7 +102,8 @@ class _EnvThread:
                 if isinstance(result, CallFailed):
                     raise result.error
                 return result
-        return self._env.close()
+        self._env.close()
+        return None
 
     def _prepare_next(self) -> None:
         """Start the next sandbox ahead of time, as `Slot` does."""

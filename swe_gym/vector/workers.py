@@ -93,9 +93,9 @@ class Request(NamedTuple):
 class Facts(NamedTuple):
     """The attributes of an environment in a worker that its vector environment reads."""
 
-    observation_space: Any
-    action_space: Any
-    metadata: dict[str, Any]
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    metadata: dict[str, object]
     render_mode: str | None
 
 
@@ -237,7 +237,7 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
         result: ResetResult[Any] = self._ask("reset", seed, options)
         return result
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+    def step(self, action: object) -> tuple[Any, float, bool, bool, Info]:
         """Take a step.
 
         Raises:
@@ -264,7 +264,7 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
         finally:
             self._worker.release()
 
-    def _ask(self, verb: str, *args: Any, timeout: float | None = None) -> Any:
+    def _ask(self, verb: str, *args: object, timeout: float | None = None) -> Any:
         return ask(self._channel, Request(self._index, verb, args), timeout)
 
 

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -35,7 +35,7 @@ from ..trajectories.run_folder import (
 )
 from ..trajectories.trajectory import Trajectory, Usage
 from ..trajectories.turns import Span, TurnIndex, find_turns
-from ..types import JsonObject
+from ..types import Json, JsonObject
 
 State = Literal["resolved", "unresolved", "failed", "running", "left"]
 """Judged (two states), an attempt that does not count, running, or left behind by a killed process."""
@@ -413,7 +413,7 @@ COLUMNS = (
 """The order of the values in `as_list`."""
 
 
-def as_list(row: Row) -> list[Any]:
+def as_list(row: Row) -> list[Json]:
     """Return a row as a list in the order of `COLUMNS`."""
     used, spent = row.usage, row.seconds
     times = [round(spent.get(name, 0.0), 3) for name in COLUMNS[-5:]]

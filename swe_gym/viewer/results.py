@@ -17,6 +17,7 @@ from ..trajectories.run_folder import RunInfo
 from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject
 from .index import Row, RunIndex
+from .stats import by_repository
 
 RESULTS = "results.json"
 
@@ -115,18 +116,10 @@ def summarize(run: RunInfo, rows: Sequence[Row], unchanged: Iterable[str] = ()) 
         "cheat_signs": sum(row.cheat_signs > 0 for row in graded),
         "unresolved": _causes((row for row in graded if not row.resolved), set(unchanged)),
         "failed_tries": _causes((row for row in rows if not row.judged), set()),
-        "repositories": _repositories(graded),
+        "repositories": [
+            dict(zip(("repository", "resolved", "graded"), row, strict=True)) for row in by_repository(graded)
+        ],
     }
-
-
-def _repositories(graded: Iterable[Row]) -> list[JsonObject]:
-    """Return the graded and resolved episodes of each repository, the largest first."""
-    found: dict[str, JsonObject] = {}
-    for row in graded:
-        one = found.setdefault(row.repo, {"repository": row.repo or "no repository", "resolved": 0, "graded": 0})
-        one["resolved"] += row.resolved
-        one["graded"] += 1
-    return sorted(found.values(), key=lambda one: (-one["graded"], one["repository"]))
 
 
 def _causes(rows: Iterable[Row], unchanged: set[str]) -> dict[str, int]:

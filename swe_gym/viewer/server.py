@@ -11,15 +11,17 @@ import json
 import os
 import re
 import secrets
+import socket
 import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Self
 from urllib.parse import parse_qsl, unquote
 
 from ..errors import UsageError
+from ..types import Json
 from .episode import episode_page, search, text_at, turns_page
 from .index import RunIndex
 from .notes import notes_path, read_notes, write_note
@@ -119,7 +121,7 @@ class _Server(ThreadingHTTPServer):
         self.root = f"/{secrets.token_urlsafe(16)}/"
         super().__init__(("127.0.0.1", port), _Handler)
 
-    def answer(self, name: str, query: dict[str, str]) -> Any:
+    def answer(self, name: str, query: dict[str, str]) -> Json:
         """Return the answer of an API address.
 
         Raises:
@@ -151,13 +153,13 @@ class _Server(ThreadingHTTPServer):
         """
         write_note(notes_path(self.runs.index(query.get("run", "")).path), note)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
         """Print an error, unless the browser closed the connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
-def _answer_episode(index: RunIndex, name: str, query: dict[str, str]) -> Any:
+def _answer_episode(index: RunIndex, name: str, query: dict[str, str]) -> Json:
     first, turn, start, end = (_count(query, which) for which in ("turns", "turn", "start", "end"))
     numbers = [_number(text, "numbers") for text in query.get("numbers", "0").split(",")]
     turns = index.turns(query.get("id", ""))
@@ -217,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_bad(self, error: BadRequest) -> None:
         self._send(HTTPStatus.BAD_REQUEST, "application/json", json.dumps({"error": str(error)}).encode())
 
-    def _send_answer(self, answer: Callable[[], Any]) -> None:
+    def _send_answer(self, answer: Callable[[], Json]) -> None:
         try:
             status, said = HTTPStatus.OK, answer()
         except UsageError as error:
@@ -233,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Do not log requests."""
 
 

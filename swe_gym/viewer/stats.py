@@ -14,21 +14,25 @@ MOST_BARS = 12
 """Maximum repositories in a plot. The others share one bar."""
 
 
-def resolved_by(rows: Iterable[Row]) -> list[tuple[str, int, int]]:
-    """Return repository, resolved and judged episodes, largest first. Small repositories share the last entry."""
+def by_repository(rows: Iterable[Row]) -> list[tuple[str, int, int]]:
+    """Return repository, resolved and judged episodes, largest first."""
     judged: collections.Counter[str] = collections.Counter()
     resolved: collections.Counter[str] = collections.Counter()
     for row in rows:
         name = row.repo or "no repository"
         judged[name] += 1
-        resolved[name] += row.state == "resolved"
-    order = sorted(judged, key=lambda name: (-judged[name], name))
-    named, others = (order, []) if len(order) <= MOST_BARS else (order[: MOST_BARS - 1], order[MOST_BARS - 1 :])
-    bars = [(name, resolved[name], judged[name]) for name in named]
-    if others:
-        total = sum(resolved[name] for name in others), sum(judged[name] for name in others)
-        bars.append((f"{len(others)} others", *total))
-    return bars
+        resolved[name] += row.resolved
+    return [(name, resolved[name], judged[name]) for name in sorted(judged, key=lambda name: (-judged[name], name))]
+
+
+def resolved_by(rows: Iterable[Row]) -> list[tuple[str, int, int]]:
+    """Return `by_repository`. Small repositories share the last entry."""
+    bars = by_repository(rows)
+    if len(bars) <= MOST_BARS:
+        return bars
+    others = bars[MOST_BARS - 1 :]
+    shared = (f"{len(others)} others", sum(bar[1] for bar in others), sum(bar[2] for bar in others))
+    return [*bars[: MOST_BARS - 1], shared]
 
 
 def turn_bins(rows: Iterable[Row], most: int = 25) -> list[tuple[int, int, int, int]]:

@@ -8,14 +8,14 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import UsageError
 from ..lines import whole_lines
 from ..trajectories.comparison import config_differences, distinct_names
-from ..types import JsonObject
+from ..types import Json, JsonMapping, JsonObject
 
-Line = Mapping[str, Any]
+Line = JsonMapping
 """An event of a log."""
 
 
@@ -98,7 +98,7 @@ class Metric(NamedTuple):
     Attributes:
         title: Title of its plot.
         about: Description.
-        names: Names in the log, former ones included. Those present are summed.
+        names: Names in the log. Those present are summed.
         share: Whether the values are between 0 and 1 and shown in percent.
         from_zero: Whether the axis starts at 0.
     """
@@ -118,40 +118,38 @@ METRICS = (
     Metric(
         "Groups with nonzero variance",
         "Share of episodes in groups whose rewards differ. The others have no gradient in a group estimator.",
-        ("frac_nonzero_variance", "informative"),
+        ("frac_nonzero_variance",),
         share=True,
     ),
     Metric(
         "Log-probability difference",
         "Mean absolute difference between sampler and trainer over the sampled tokens, before the update.",
-        ("logprob_diff", "gap"),
+        ("logprob_diff",),
     ),
     Metric(
         "Log-probability difference after weight sync",
         "The same for the answer to a fixed question, after each weight sync.",
-        ("sync_logprob_diff", "probe_gap"),
+        ("sync_logprob_diff",),
     ),
     Metric(
         "Effective sample size",
         "Effective share of the tokens under the importance weights between sampler and trainer.",
-        ("ess", "effective"),
+        ("ess",),
         share=True,
     ),
-    Metric(
-        "Approximate KL", "KL divergence between the policies before and after the update (k3).", ("approx_kl", "moved")
-    ),
+    Metric("Approximate KL", "KL divergence between the policies before and after the update (k3).", ("approx_kl",)),
     Metric("KL penalty", "KL divergence from the reference model.", ("kl",)),
     Metric(
         "Clipped tokens",
         "Share of the loss that the lower, upper or dual clip bounds.",
-        ("clip_frac_low", "clip_frac_high", "clip_frac_dual", "clipped_low", "clipped_high", "clipped_dual"),
+        ("clip_frac_low", "clip_frac_high", "clip_frac_dual"),
         share=True,
     ),
     Metric(
         "Ratio", "Mean ratio of new to old probability. 1 at the first step of an update.", ("ratio",), from_zero=False
     ),
     Metric("Entropy", "Mean entropy of a token's distribution, in nats.", ("entropy",)),
-    Metric("Gradient norm", "Before clipping.", ("grad_norm", "gradient_norm")),
+    Metric("Gradient norm", "Before clipping.", ("grad_norm",)),
     Metric("Value loss", "Loss of the value head.", ("value_loss",)),
     Metric(
         "Explained variance",
@@ -164,7 +162,7 @@ METRICS = (
     Metric(
         "Dropped episodes",
         "Lost to the infrastructure, too stale, or with values that are not finite.",
-        ("lost", "stale", "nonfinite", "broken"),
+        ("lost", "stale", "nonfinite"),
     ),
 )
 """The metrics of the page, in order."""
@@ -178,18 +176,8 @@ def curve(run: TrainingRun, metric: Metric) -> list[Point]:
 
 def held_out(run: TrainingRun) -> list[Point]:
     """Return the mean reward of each evaluation, with its interval."""
-    return [
-        Point(line["update"], line["minutes"], number(line, "reward"), *_interval(line)) for line in run.evaluations
-    ]
-
-
-def _interval(line: Line) -> tuple[float, float]:
-    """Return the interval of the reward, which old logs have only for the share of resolved episodes."""
-    if "reward_low" in line:
-        return number(line, "reward_low"), number(line, "reward_high")
-    if number(line, "reward") == number(line, "resolved"):
-        return number(line, "resolved_low"), number(line, "resolved_high")
-    return math.nan, math.nan
+    names = ("reward", "reward_low", "reward_high")
+    return [Point(line["update"], line["minutes"], *(number(line, name) for name in names)) for line in run.evaluations]
 
 
 def pass_at(run: TrainingRun) -> dict[str, list[Point]]:
@@ -249,7 +237,6 @@ _PLAYING = {
 }
 """Part -> name in the log, for the summed times of the rollout threads."""
 
-_FORMER = {"weight_sync": "push"}
 _LEARNING = {"forward": "forward", "backward": "backward", "optimizer": "step", "weight sync": "weight_sync"}
 
 
@@ -269,7 +256,7 @@ def spent(line: Line, saving: float = 0.0) -> dict[str, float]:
     waited = seconds.get("waited", seconds["all"]) if played else 0.0
     found = {part: waited * threads.get(part, 0.0) / (played or 1.0) for part in PARTS}
     for part, name in _LEARNING.items():
-        found[part] = seconds.get(name, seconds.get(_FORMER.get(name, ""), 0.0))
+        found[part] = seconds.get(name, 0.0)
     left = seconds["update"] - sum(found.values())
     found["trainer"] += max(0.0, left) + saving
     return found
@@ -297,7 +284,7 @@ def overhead(run: TrainingRun) -> float:
 # --- configuration ------------------------------------------------------------------------------------------
 
 
-def differences(runs: Sequence[TrainingRun]) -> dict[str, list[Any]]:
+def differences(runs: Sequence[TrainingRun]) -> dict[str, list[Json]]:
     """Return the fields in which the configurations differ: field -> value in each run, or None."""
     found = config_differences([run.config for run in runs])
     return {name: values for name, values in found.items() if name != "run.output"}

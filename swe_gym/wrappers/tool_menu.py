@@ -15,7 +15,7 @@ from ..actions import parse_action, render_call
 from ..envs.swe_env import SweEnv
 from ..errors import ActionError, UsageError
 from ..spaces import Array, Info, Obs, ResetResult, StepResult
-from ..types import ToolCall
+from ..types import JsonMapping, ToolCall
 
 
 class ToolMenu(gymnasium.Wrapper[Obs, Any, Obs, str], RecordConstructorArgs):
@@ -54,7 +54,7 @@ class ToolMenu(gymnasium.Wrapper[Obs, Any, Obs, str], RecordConstructorArgs):
     def __init__(
         self,
         env: gymnasium.Env[Obs, str],
-        menu: Sequence[Mapping[str, Any]] | None = None,
+        menu: Sequence[JsonMapping] | None = None,
         values: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         RecordConstructorArgs.__init__(self, menu=menu, values=values)
@@ -96,7 +96,7 @@ def _examples(env: SweEnv) -> list[tuple[str, bool]]:
 
 
 def _expand(
-    env: SweEnv, menu: Sequence[Mapping[str, Any]], values: Mapping[str, Sequence[str]]
+    env: SweEnv, menu: Sequence[JsonMapping], values: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, bool]]:
     """Yield every call of the templates as text, and whether it is to be taken once."""
     for template in menu:

@@ -41,7 +41,7 @@ class WrapEach(VectorWrapper, RecordConstructorArgs):  # old Gymnasiums take no 
 
     wrapper: ClassVar[type[AnyWrapper]]
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], *args: Any, **kwargs: Any) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], *args: object, **kwargs: object) -> None:
         given = inspect.signature(self.wrapper).bind(None, *args, **kwargs)
         given.apply_defaults()
         arguments = dict(list(given.arguments.items())[1:])

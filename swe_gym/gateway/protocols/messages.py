@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-from ...types import JsonObject
+from ...types import Json, JsonObject
 from ..calls import Answer, Call, Refusal, arguments_of, event, field, joined, merged, objects, token_limit, tool_call
 
 PING = event({"type": "ping"}, "ping")
@@ -204,13 +203,8 @@ def _deltas(block: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
     return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
 
 
-def _event(name: str, **data: Any) -> bytes:
+def _event(name: str, **data: Json) -> bytes:
     return event({"type": name, **data}, name)
-
-
-def counted(tokens: int) -> JsonObject:
-    """Return the body of a response that counts tokens."""
-    return {"input_tokens": tokens}
 
 
 def error(refusal: Refusal) -> JsonObject:

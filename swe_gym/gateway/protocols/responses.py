@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from ...types import JsonObject
 from ..calls import Answer, Call, Refusal, arguments_of, event, field, joined, merged, objects, token_limit, tool_call
@@ -264,7 +263,7 @@ _PARTS: dict[str, Callable[[JsonObject], _Parts]] = {
 def error_event(refusal: Refusal) -> bytes:
     """Return an error inside a stream."""
     said = {"code": refusal.code or "server_error", "message": refusal.message}
-    failed: dict[str, Any] = {
+    failed: JsonObject = {
         "id": "resp_failed",
         "object": "response",
         "status": "failed",

@@ -1,6 +1,5 @@
 """`Host`: runs jobs on a node for a driver elsewhere, and ends them if the driver falls silent."""
 
-import contextlib
 import dataclasses
 import pickle
 import queue
@@ -10,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal, NamedTuple
 
-from ...errors import PolicyError, SweGymError
+from ...errors import PolicyError, portable
 from ...logs import log_as
 from ..pool import CLOSE_TIMEOUT, Job, Work
 
@@ -204,11 +203,3 @@ class _HostLink(NamedTuple):
 
     def once(self, key: str, make: Callable[[], Any]) -> Any:
         return self.host.once(key, make)
-
-
-def portable(error: BaseException) -> BaseException:
-    """Return an error that survives pickling; its traceback becomes a note."""
-    with contextlib.suppress(Exception):
-        if type(pickle.loads(pickle.dumps(error))) is type(error):
-            return error
-    return SweGymError(f"{type(error).__name__}: {error}")

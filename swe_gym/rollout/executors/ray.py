@@ -5,7 +5,7 @@ import math
 import os
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -147,10 +147,10 @@ class RayCluster:
 class _RayNode:
     """An actor on a node."""
 
-    def __init__(self, actor: Any, room: int, setup: Setup, lease: float) -> None:
+    def __init__(self, actor: "ray.actor.ActorHandle", room: int, setup: Setup, lease: float) -> None:
         self.room = room
         self._actor, self._lease = actor, lease
-        self._sent: list[Any] = []
+        self._sent: list[ray.ObjectRef] = []
         self._lock = threading.Lock()
         try:
             ray.get(self._actor.prepare.remote(setup), timeout=START_TIMEOUT)

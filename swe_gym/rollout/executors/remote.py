@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from ...errors import UsageError
+from ...errors import UsageError, portable
 from ..pool import CLOSE_TIMEOUT, AnyJob, Job, NodeLost
-from .host import Answer, Ended, Events, Message, Question, portable
+from .host import Answer, Ended, Events, Message, Question
 
 logger = logging.getLogger(__name__)
 

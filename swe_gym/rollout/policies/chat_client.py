@@ -12,13 +12,12 @@ import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import openai
 
 from ...errors import PolicyError
 from ...trajectories.trajectory import Usage
-from ...types import JsonObject
+from ...types import Json, JsonObject
 
 _CONTEXT = re.compile(
     r"context.?(?:length|size|window)|prompt is too long|input is too long|too many tokens|max_new_tokens` must be",
@@ -100,12 +99,12 @@ class ChatClient:
         """
         return _read(self.post("/chat/completions", request))
 
-    def post(self, path: str, request: JsonObject) -> Any:
+    def post(self, path: str, request: JsonObject) -> Json:
         """Send a request and return the JSON of the answer. Raises the same errors as `complete`."""
         # `chat.completions.create` validates every part of every message, which took 8 of 10 ms.
         return self._ask(functools.partial(self._client.post, path, body=request, cast_to=object), self._deadline)
 
-    def get(self, path: str, *, deadline: float) -> Any:
+    def get(self, path: str, *, deadline: float) -> Json:
         """Return the JSON at a path or URL, or the text of an answer that is not JSON.
 
         Raises:
@@ -113,7 +112,7 @@ class ChatClient:
         """
         return self._ask(functools.partial(self._client.get, path, cast_to=object), deadline)
 
-    def _ask(self, send: Callable[[], Awaitable[Any]], deadline: float) -> Any:
+    def _ask(self, send: Callable[[], Awaitable[Json]], deadline: float) -> Json:
         with self._lock:
             if self._closed:
                 raise _closed()
@@ -152,7 +151,7 @@ class ChatClient:
         await self._client.close()
 
 
-async def _within(deadline: float, send: Callable[[], Awaitable[Any]]) -> Any:
+async def _within(deadline: float, send: Callable[[], Awaitable[Json]]) -> Json:
     async with asyncio.timeout(deadline):
         try:
             return await send()
@@ -160,7 +159,7 @@ async def _within(deadline: float, send: Callable[[], Awaitable[Any]]) -> Any:
             raise _bad_reply(str(error)) from error
 
 
-def _read(data: Any) -> Answer:
+def _read(data: Json) -> Answer:
     """Parse an answer as plain data: servers differ in everything but the fields below.
 
     Raises:

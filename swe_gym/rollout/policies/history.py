@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
-from ...types import JsonObject
+from ...types import Json, JsonObject
 
 NOT_RUN = "This call was not run: only the first call of a message is."
 
@@ -129,7 +128,7 @@ def _sendable(message: JsonObject) -> JsonObject:
     return {**rest, "content": "\n".join(filter(None, [message.get("content"), written]))}
 
 
-def _is_whole(call: Any) -> bool:
+def _is_whole(call: Json) -> bool:
     """Return whether servers accept the call."""
     try:
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import Any, Literal
+from typing import Literal
 
 import gymnasium
 from pydantic import Field, PrivateAttr, SecretStr
@@ -88,7 +88,7 @@ class LLMPolicies(Frozen):
     _client: ChatClient = PrivateAttr()
     _price: Prices | None = PrivateAttr()
 
-    def model_post_init(self, _: Any, /) -> None:
+    def model_post_init(self, _: object, /) -> None:
         """Create the client; nothing is sent."""
         if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
             raise UsageError(f"invalid base_url {self.base_url!r}: write a URL such as http://localhost:8000/v1")

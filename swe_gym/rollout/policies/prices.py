@@ -7,9 +7,9 @@ import re
 import tomllib
 import urllib.parse
 from importlib import resources
-from typing import Any
 
 from ...trajectories.trajectory import Prices
+from ...types import JsonObject
 
 TABLE = "prices.toml"
 """Data file beside this module."""
@@ -28,5 +28,5 @@ def known_prices(model: str, server: str) -> Prices | None:
 
 
 @functools.cache
-def _table() -> dict[str, Any]:
+def _table() -> JsonObject:
     return tomllib.loads(resources.files(__package__).joinpath(TABLE).read_text(encoding="utf-8"))

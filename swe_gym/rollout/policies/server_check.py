@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from ...errors import PolicyError, UsageError, unknown_name
 from ...types import JsonObject
@@ -100,12 +100,12 @@ def _list_models(client: ChatClient, options: LLMPolicies) -> list[JsonObject]:
     return rows or []
 
 
-def _rows(said: Any) -> list[JsonObject] | None:
+def _rows(said: object) -> list[JsonObject] | None:
     rows = said.get("data") if isinstance(said, dict) else None
     return [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else None
 
 
-def _kind(said: Any) -> str:
+def _kind(said: object) -> str:
     if not isinstance(said, str):
         return "other data"
     return "a web page" if "<html" in said[:1000].lower() else "text"

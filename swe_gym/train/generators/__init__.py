@@ -1,7 +1,7 @@
 """The table of generators, which sample tokens for training. Each is a `TrainGenerator`."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...registry import Registry
 from ...rollout.tokens import Generator
@@ -40,7 +40,7 @@ GENERATORS = Registry[Callable[..., TrainGenerator]](
 )
 
 
-def make_generator(config: GenerationConfig, model: PolicyModel, tokenizer: Any) -> TrainGenerator:
+def make_generator(config: GenerationConfig, model: PolicyModel, tokenizer: object) -> TrainGenerator:
     """Make the generator that a configuration names. The caller closes it.
 
     Raises:

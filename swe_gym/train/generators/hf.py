@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from ...errors import PolicyError
 from ...rollout.tokens import Completion
 from ..config import GenerationConfig
 from ..model import PolicyModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class HfGenerator:
@@ -24,7 +27,7 @@ class HfGenerator:
         tokenizer: Its tokenizer, for the end token.
     """
 
-    def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: Any) -> None:  # noqa: ARG002  no options
+    def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: "PreTrainedTokenizerBase") -> None:  # noqa: ARG002  no options
         self._model = model
         self._ends = {tokenizer.eos_token_id, *_listed(model.lm.generation_config.eos_token_id)}
         self._turn = threading.Lock()

@@ -2,12 +2,15 @@
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...rollout.tokens import ChatTemplate, Completion
 from ..config import GenerationConfig
 from ..model import PolicyModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Reply = Callable[[str, int | None], str]
 """Maps a prompt and a seed to an answer, both as text."""
@@ -25,7 +28,7 @@ class ScriptedGenerator:
         UsageError: `options["reply"]` is not a function.
     """
 
-    def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: Any) -> None:  # noqa: ARG002  unused
+    def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: "PreTrainedTokenizerBase") -> None:  # noqa: ARG002  unused
         reply = config.options.get("reply")
         if isinstance(reply, str):
             module, _, name = reply.partition(":")

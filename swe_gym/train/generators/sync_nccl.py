@@ -1,18 +1,22 @@
 """Weight sync to a vLLM server on other GPUs, by an NCCL broadcast."""
 
-import queue
 import socket
-import threading
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from concurrent.futures import FIRST_EXCEPTION, wait
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...errors import MissingDependency, PolicyError, SweGymError
+from ...threads import in_thread
+from ...types import JsonObject
 from ..model import PolicyModel
 from .weight_sync import Call, described
+
+if TYPE_CHECKING:
+    from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
 
 TIMEOUT = 600.0
 """Seconds to form the group, and for a broadcast."""
@@ -32,7 +36,7 @@ class NcclSync:
     def __init__(self, model: PolicyModel, url: str) -> None:
         self._model = model
         self._host = urllib.parse.urlsplit(url).hostname or "127.0.0.1"
-        self._group: Any = None
+        self._group: PyNcclCommunicator = None
 
     def send(self, version: int, call: Call) -> None:
         """See `WeightSync`."""
@@ -81,32 +85,18 @@ def _together(*calls: Callable[[], object]) -> None:
 
     The threads are daemons: one whose counterpart failed cannot be stopped and must not block the exit.
     """
-    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-
-    def run(call: Callable[[], object]) -> None:
-        try:
-            call()
-        except BaseException as error:  # noqa: BLE001  raised below
-            ended.put(error)
-        else:
-            ended.put(None)
-
-    for call in calls:
-        threading.Thread(target=run, args=(call,), name="weight-sync", daemon=True).start()
-    for _ in calls:
-        try:
-            failure = ended.get(timeout=TIMEOUT)
-        except queue.Empty:
-            raise PolicyError(
-                f"vLLM and the trainer did not connect over NCCL within {TIMEOUT:.0f} s", reason="timeout"
-            ) from None
-        if isinstance(failure, SweGymError):
-            raise failure
-        if failure is not None:
-            raise PolicyError(f"weight sync over NCCL failed: {failure}", reason="server") from failure
+    running = [in_thread(call, "weight-sync") for call in calls]
+    ended, left = wait(running, TIMEOUT, FIRST_EXCEPTION)
+    failure = next(filter(None, (one.exception() for one in ended)), None)
+    if isinstance(failure, SweGymError):
+        raise failure
+    if failure is not None:
+        raise PolicyError(f"weight sync over NCCL failed: {failure}", reason="server") from failure
+    if left:
+        raise PolicyError(f"vLLM and the trainer did not connect over NCCL within {TIMEOUT:.0f} s", reason="timeout")
 
 
-def _rendezvous(host: str) -> dict[str, Any]:
+def _rendezvous(host: str) -> JsonObject:
     """Return a free port of this machine and the address at which a host reaches it."""
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
         try:

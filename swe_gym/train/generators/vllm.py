@@ -8,14 +8,13 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import httpx
 import torch
 
 from ...errors import PolicyError, unknown_name
 from ...rollout.tokens import Completion, read_completion
-from ...types import JsonObject
+from ...types import Json, JsonObject
 from ..config import GenerationConfig
 from ..model import PolicyModel
 from .server import VllmServer
@@ -48,7 +47,7 @@ class VllmGenerator:
         PolicyError: The server does not start or does not answer.
     """
 
-    def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: Any) -> None:
+    def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: object) -> None:
         for name in config.options:
             if name not in OPTIONS:
                 raise unknown_name("option of the vLLM generator in generation.options", name, OPTIONS)
@@ -144,7 +143,7 @@ class VllmGenerator:
             self._check_changed(before, version)
         self._version = version
 
-    def _check_changed(self, before: Any, version: int) -> None:
+    def _check_changed(self, before: object, version: int) -> None:
         """Check that the server's checksums changed if the weights did."""
         served, self._served = self._served, self._fingerprint()
         # The same weights are synced again at the start, and after an update without a gradient.
@@ -159,7 +158,7 @@ class VllmGenerator:
         with torch.no_grad():
             return tuple(float(weight.double().sum()) for weight in self._model.lm.parameters())
 
-    def _checksums(self) -> Any:
+    def _checksums(self) -> Json:
         """Return the server's checksums; None if it has none."""
         if not self._sums:
             return None
@@ -183,10 +182,10 @@ class VllmGenerator:
         """Return whether the server has a path: an empty request is then invalid instead of unknown."""
         return self._send("POST", path, {}).status_code in (400, 422)
 
-    def _post(self, path: str, body: JsonObject) -> Any:
+    def _post(self, path: str, body: JsonObject) -> Json:
         return self._answer("POST", path, body)
 
-    def _answer(self, method: str, path: str, body: JsonObject | None) -> Any:
+    def _answer(self, method: str, path: str, body: JsonObject | None) -> Json:
         response = self._send(method, path, body)
         if response.status_code != 200:
             trouble = self._server.trouble() if self._server is not None and response.status_code >= 500 else ""
@@ -235,7 +234,7 @@ class VllmGenerator:
         self._folder.cleanup()
 
 
-def _sound(logprob: Any) -> bool:
+def _sound(logprob: object) -> bool:
     return isinstance(logprob, int | float) and -9000 < logprob < 0.01  # vLLM returns -9999 for minus infinity
 
 

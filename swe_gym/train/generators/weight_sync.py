@@ -12,17 +12,17 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ...errors import UsageError, unknown_name
-from ...types import JsonMapping, JsonObject
+from ...types import Json, JsonMapping, JsonObject
 from ..config import GenerationConfig
 from ..model import PolicyModel
 
-Call = Callable[[str, str, "dict[str, Any] | None"], Any]
+Call = Callable[[str, str, JsonObject | None], Json]
 """Sends method, path and JSON body to the server and returns its answer, or raises `PolicyError`."""
 
 METHODS = ("file", "ipc", "nccl")
@@ -51,7 +51,7 @@ class WeightSync(Protocol):
         ...
 
 
-def make_weight_sync(config: GenerationConfig, model: PolicyModel, tokenizer: Any, folder: Path) -> WeightSync:
+def make_weight_sync(config: GenerationConfig, model: PolicyModel, tokenizer: object, folder: Path) -> WeightSync:
     """Make the method that `options["weight_sync"]` names, "file" by default.
 
     Args:

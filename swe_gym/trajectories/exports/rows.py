@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from ...tables import load_arrow
-from ...types import JsonObject
+from ...types import Json, JsonObject
 from ..trajectory import Trajectory
 
 _SCALARS = (
@@ -63,7 +62,7 @@ def to_rows(trajectories: Iterable[Trajectory]) -> Iterator[JsonObject]:
         yield row
 
 
-def encodable(value: Any) -> Any:
+def encodable(value: Json) -> Json:
     """Return the value with text that UTF-8 can encode: a model may write half a surrogate pair."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
@@ -74,7 +73,7 @@ def encodable(value: Any) -> Any:
     return value
 
 
-def row_schema() -> Any:
+def row_schema() -> object:
     """Return the pyarrow schema of `to_rows`. It cannot be derived from rows: an empty list has no item type."""
     pa = load_arrow()
     text, integer, real, truth = pa.string(), pa.int64(), pa.float64(), pa.bool_()
@@ -113,5 +112,5 @@ def row_schema() -> Any:
     return pa.schema(list(columns.items()))
 
 
-def _typed(kind: Any, names: str) -> JsonObject:
+def _typed(kind: object, names: str) -> JsonObject:
     return dict.fromkeys(names.split(), kind)

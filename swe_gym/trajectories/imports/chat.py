@@ -4,12 +4,11 @@ import contextlib
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from ...actions import FORMATS, render_call
 from ...actions.scan import Found, TooManyCalls, find_calls
 from ...tables import decoded
-from ...types import JsonObject, ToolCall, ToolSpec
+from ...types import Json, JsonObject, ToolCall, ToolSpec
 from ..trajectory import PolicyInfo, Trajectory, Turn
 
 FENCES = ("bash",)
@@ -50,7 +49,7 @@ def from_messages(row: JsonObject, name: str) -> Trajectory:
     )
 
 
-def number(value: Any) -> float | None:
+def number(value: Json) -> float | None:
     """Return a reward or a time as a number. Missing values of tables (NaN) become None.
 
     Raises:
@@ -131,7 +130,7 @@ def _call(function: JsonObject, call_id: str | None) -> tuple[str, str, JsonObje
     return render_call(ToolCall(name=name, arguments=arguments, call_id=call_id)), name, arguments
 
 
-def tool_spec(spec: Any) -> ToolSpec:
+def tool_spec(spec: Json) -> ToolSpec:
     """Return a tool from the format of OpenAI's API, of Anthropic's, or of debug-gym ("bash({...})")."""
     if isinstance(spec, str):
         return ToolSpec(name=spec.partition("(")[0], description="", parameters={})
