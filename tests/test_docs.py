@@ -196,6 +196,7 @@ def test_the_drawing_of_the_package_shows_every_layer() -> None:
     assert [box for box in drawn if box] == expected
 
 
+@pytest.mark.slow
 def test_the_learning_curves_are_drawn_from_the_logs_beside_the_example(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     runs = [ROOT / "examples/vllm_ppo/cpu_runs" / run for run in ("rloo-0", "rloo-1", "gae-0")]

@@ -41,12 +41,14 @@ def test_unknown_arguments_fail_before_anything_starts() -> None:
         MicroSource(1, count=5).get("micro-1-5")
 
 
+@pytest.mark.slow
 def test_gold_has_reward_one_and_empty_zero_at_every_difficulty() -> None:
     source = MicroSource(LADDER)
     records = validate(source, source.ids()[: 2 * RUNGS], times=1, workers=2)
     assert [(record.status, record.reason) for record in records] == [("valid", "")] * 2 * RUNGS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", LADDER)
 def test_the_expert_solves_tasks_by_ordinary_calls(rung: int) -> None:
     with gymnasium.make("SWE/Micro-v0", difficulty=rung, first=500, count=3) as env:

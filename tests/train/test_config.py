@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
-from swe_gym.train.config import RENAMED, TrainConfig, load_config, make_config, stored_config
+from swe_gym.train.config import RENAMED, TrainConfig, load_config, make_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples/vllm_ppo"
 MINIMAL: dict[str, Any] = {"model": {"path": "m"}, "env": {"held_out": {"first": 1000}}}
@@ -90,22 +90,3 @@ def test_a_former_name_is_an_error_that_names_the_new_one(tmp_path: Path, old: s
     section, _, field = new.partition(".")
     kind: Any = TrainConfig.model_fields[section].annotation
     assert not field or field.partition(".")[0] in kind.model_fields
-
-
-def test_a_former_value_is_an_error_that_names_the_new_one() -> None:
-    with pytest.raises(UsageError, match="'episode' was renamed: use 'seq-mean-token-mean'"):
-        make_config({**MINIMAL, "algorithm": {"loss_agg": "episode"}})
-
-
-def test_a_stored_configuration_may_use_former_names() -> None:
-    stored = {
-        **MINIMAL,
-        "warm_start": {"episodes": 3},
-        "algorithm": {"tasks": 2, "average": "constant", "lam": 0.5},
-        "generation": {"options": {"push": "file", "args": ["--a"]}, "max_gap": 1.0},
-    }
-    config = stored_config(stored)
-    assert (config.sft.episodes, config.algorithm.prompts_per_step, config.algorithm.gae_lambda) == (3, 2, 0.5)
-    assert config.algorithm.loss_agg == "seq-mean-token-sum-norm"
-    assert config.generation.options == {"weight_sync": "file", "args": ["--a"]}
-    assert stored_config(config.model_dump(mode="json")) == config

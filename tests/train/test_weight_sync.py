@@ -2,6 +2,7 @@
 
 import base64
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def test_an_nccl_error_is_a_policy_error() -> None:
 def test_a_refused_broadcast_does_not_wait(tiny_lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cuda.pretend(monkeypatch)
     sync = sync_nccl.NcclSync(PolicyModel(tiny_lm), "")
-    released = sync_nccl.threading.Event()
+    released = threading.Event()
 
     class Stuck:
         def broadcast(self, *_: Any, **__: Any) -> None:

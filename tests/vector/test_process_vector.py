@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from vector_parts import TIMEOUT, Scripted
 
-from swe_gym.errors import SandboxLost, UsageError
+from swe_gym.errors import SandboxLost, SweGymError, UsageError
 from swe_gym.testing.sandbox_contract.case import eventually
 from swe_gym.vector import SweVectorEnv, processes, workers
 from swe_gym.wrappers.vector import RecordTrajectory
@@ -71,7 +71,7 @@ def test_slots_share_processes_and_answer_as_in_threads(envs: SweVectorEnv) -> N
         envs.get_attr("unheard_of")
     with pytest.raises(UsageError, match="wrap them in env_fns"):
         envs.wrap(lambda env: env)
-    for what, shown in (("mistake", KeyError), ("two", RuntimeError), ("exit", RuntimeError)):
+    for what, shown in (("mistake", KeyError), ("two", SweGymError), ("exit", RuntimeError)):
         with pytest.raises(shown) as caught:
             envs.step(("x", f"raise {what}", "raise lost", "z"))
         assert "slot 1" in caught.value.__notes__[0]

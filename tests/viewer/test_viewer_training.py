@@ -57,8 +57,6 @@ SECONDS = {
 ABSENT = ("kl", "rollout_idle_frac", "train_idle_frac", "staleness_mean")
 """Metrics that the runs of the examples do not have."""
 
-FORMER_SECONDS = {"push" if name == "weight_sync" else name: value for name, value in SECONDS.items()}
-
 
 def test_the_time_of_rollouts_is_split_in_proportion_to_the_threads() -> None:
     parts = spent({"seconds": SECONDS})
@@ -112,7 +110,7 @@ def test_a_run_without_updates(tmp_path: Path) -> None:
 def test_values_that_are_not_finite_leave_a_gap(tmp_path: Path) -> None:
     log = Log(tmp_path)
     for update, norm in enumerate([1.0, math.nan, 3.0, math.inf], 1):
-        log.add("update", update, minutes=1.0 * update, gradient_norm=norm, reward=0.5, seconds=SECONDS)
+        log.add("update", update, minutes=1.0 * update, grad_norm=norm, reward=0.5, seconds=SECONDS)
     (tmp_path / "config.json").write_text("{}")
     (run,) = read_training([tmp_path])
     (norms,) = [curve(run, metric) for metric in METRICS if metric.title == "Gradient norm"]
@@ -208,17 +206,6 @@ def test_many_updates_are_smoothed_and_binned(tmp_path: Path) -> None:
     assert (len(line["value"]), line["mean"][-1]) == (130, 0.5)
     assert data["runs"][0]["bars"]["first_updates"][:3] == [1, 4, 7]
     assert sum(part[0] for part in data["runs"][0]["bars"]["parts"].values()) == pytest.approx(15.25)
-
-
-def test_former_names_of_metrics_are_read(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    Log(tmp_path).add("update", 1, minutes=1.0, gap=0.5, moved=0.25, broken=1, seconds=FORMER_SECONDS)
-    (run,) = read_training([tmp_path])
-    found = {metric.title: curve(run, metric) for metric in METRICS}
-    assert found["Log-probability difference"][0].value == 0.5
-    assert found["Approximate KL"][0].value == 0.25
-    assert found["Dropped episodes"][0].value == 1
-    assert spent(run.updates[0]) == spent({"seconds": SECONDS})
 
 
 def test_the_drawing_has_the_curves_of_every_run(tmp_path: Path) -> None:
