@@ -42,9 +42,9 @@ from swe_gym.testing.openai_server import OpenAIServer, Reply
 folder, agent, marker, env = sys.argv[1:]
 
 def say(request):
-    print("playing", flush=True)
+    print("playing\\n", end="", flush=True)
     number = sum(message["role"] == "assistant" for message in request["messages"])
-    command = f"setsid sleep {marker} & echo {number} > file; sleep 0.1"
+    command = f"setsid sleep {marker} > /dev/null 2>&1 & echo {number} > file; sleep 0.1"
     return Reply("Done.") if number > 4 else Reply("Next.", tool_calls=[("bash", json.dumps({"command": command}))])
 
 with OpenAIServer(say, model="m") as server:
@@ -56,22 +56,23 @@ with OpenAIServer(say, model="m") as server:
 """
 
 
-def kill_once(backend: str, folder: Path, scratch: Path, delay: float) -> tuple[float, list[object]]:
+def kill_once(backend: str, folder: Path, scratch: Path, marker: str, delay: float) -> tuple[float, list[object]]:
     """Kill a rollout some seconds after its first call. Return after how long everything was gone, and what is left."""
-    marker = new_marker()
     options = {"labels": {"test": marker}}
     if backend == "docker":
         options |= {"image": os.environ["SWE_GYM_TEST_IMAGE"]}
     env = json.dumps({"backend": backend, "sandbox_options": options})
     command = [sys.executable, "-c", CLIENT, str(folder), str(AGENT), marker, env]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(scratch)}) as client:
-        assert client.stdout is not None
-        assert client.stdout.readline() == b"playing\n"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            client.wait(delay)
-            raise RuntimeError(f"the rollout ended by itself with status {client.returncode}")
-        started = below(client.pid)
-        client.kill()
+        try:
+            assert client.stdout is not None
+            assert client.stdout.readline() == b"playing\n"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                client.wait(delay)
+                raise RuntimeError(f"the rollout ended by itself with status {client.returncode}")
+            started = below(client.pid)
+        finally:
+            client.kill()
 
     def left() -> list[object]:
         alive: list[object] = [f"process {pid}" for pid in started if Path(f"/proc/{pid}").exists()]
@@ -99,14 +100,14 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    moments, total = random.Random(given.seed), 0
+    moments, marker, total = random.Random(given.seed), new_marker(), 0
     table = LiveTable("killed after", "gone after", "episodes done", "killed ones", "left")
     with tempfile.TemporaryDirectory(prefix="swe-gym-kill-") as place:
         folder, scratch = Path(place) / "run", Path(place) / "tmp"
         scratch.mkdir()
         for _ in range(given.times):
             delay = moments.uniform(0, LONGEST)
-            seconds, left = kill_once(given.backend, folder, scratch, delay)
+            seconds, left = kill_once(given.backend, folder, scratch, marker, delay)
             total += len(left)
             played = [len(list(Trajectory.read(file))) if file.exists() else 0 for file in files(folder)]
             table.add(f"{delay:.2f} s", f"{seconds:.1f} s", *map(str, played), ", ".join(map(str, left)) or "nothing")

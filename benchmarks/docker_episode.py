@@ -1,6 +1,9 @@
-"""The pieces of a graded episode on Docker, one after the other. `on_docker.py --what episode` prints them."""
+"""The pieces of a graded episode on Docker, one after the other, and its latency. `on_docker.py` prints them."""
 
 import contextlib
+import itertools
+import json
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -8,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from swe_gym.envs.group import SandboxGroup
+from swe_gym.envs.swe_env import SweEnv
 from swe_gym.grading import CounterOptions, Grader, grade
 from swe_gym.grading.base import Ready, Results
 from swe_gym.grading.patch import list_work, take_patch
@@ -19,6 +23,8 @@ from swe_gym.tasks import load_source
 from swe_gym.types import Task
 
 COMMANDS = 12
+THINKING_SECONDS = 0.1
+"""Pause before each action, in which a policy would ask its model. It is not part of a latency."""
 
 
 class Pieces:
@@ -162,3 +168,48 @@ def episode(task: Task, options: dict[str, Any], *, solved: bool) -> None:
         with piece("put tests and work in, decide"), judge:
             verdict = grade(task, patch, judge, fresh, complete=False, counter=CounterOptions())
         assert verdict.resolved == solved, verdict.reason
+
+
+# --- latency --------------------------------------------------------------------------------------------------
+
+
+def latency(image: str, times: int) -> list[tuple[str, ...]]:
+    """Play episodes in turn with and without a grading container that waits. Return the rows of a table."""
+    seconds: dict[tuple[bool, int], list[tuple[float, float]]] = defaultdict(list)
+    for _, solved, waiting in itertools.product(range(times + 1), (False, True), (0, 16)):
+        seconds[solved, waiting].append(play(image, waiting, solved=solved))  # the first one fills caches
+    return [
+        (
+            "resolved" if solved else "unresolved",
+            "yes" if waiting else "no",
+            *(f"{1000 * statistics.median(column):.0f} ms" for column in zip(*found[1:], strict=True)),
+        )
+        for (solved, waiting), found in sorted(seconds.items())
+    ]
+
+
+def play(image: str, waiting: int, *, solved: bool) -> tuple[float, float]:
+    """Play an episode. Return the seconds from reset to reward without thinking, and those of the last step."""
+    options = {"default_image": image, "pull": "never", "waiting": waiting}
+    source = load_source("toy")
+    patch = source.get(source.ids()[0]).oracle.gold_patch if solved else ""
+    last = f"git apply <<'END'\n{patch}END" if solved else "true"
+    commands = [*["git status --short; ls -la"] * COMMANDS, last]
+    actions = [json.dumps({"name": "bash", "arguments": {"command": command}}) for command in commands]
+    env = SweEnv("toy", task_id=source.ids()[0], backend="docker", sandbox_options={"options": options})
+    with contextlib.closing(env):
+        total = clock(env.reset)
+        for action in actions:
+            time.sleep(THINKING_SECONDS)
+            total += clock(lambda action=action: env.step(action))
+        time.sleep(THINKING_SECONDS)
+        submit = clock(lambda: env.step(json.dumps({"name": "submit", "arguments": {}})))
+        assert env.grade().resolved == solved, env.stats
+    return total + submit, submit
+
+
+def clock(work: Callable[[], object]) -> float:
+    """Return the seconds of a call."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

@@ -15,13 +15,14 @@ import multiprocessing
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Collection, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,15 +165,18 @@ class Rate(NamedTuple):
     cpu_ms: float
 
 
-def measure(attempts: int, options: RolloutOptions, usage: Path | None = None) -> Rate:
+def measure(attempts: int, options: RolloutOptions, usage: Path | None = None, cores: Collection[int] = ()) -> Rate:
     """Play the bundled tasks with the rule-based policy, in a new process, so that no run finds what another has read.
 
     Args:
         attempts: Episodes of each task.
         options: How to play.
         usage: File with the CPU nanoseconds of a control group. None: those of the driver.
+        cores: Cores to stay on. Empty: all.
     """
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    cores = cores or os.sched_getaffinity(0)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=os.sched_setaffinity, initargs=(0, cores)) as pool:
         return pool.submit(_measure, attempts, options, usage).result()
 
 
@@ -197,39 +201,72 @@ def on_ray(made: Machines, per_node: int) -> RolloutOptions:
 
 
 @app.command()
-def overhead(attempts: int = 10, workers: int = 16, rounds: int = 3) -> None:
-    """Compare threads with one Ray node. Bar: at most 5 % at 16 workers."""
-    found: dict[str, list[Rate]] = {"threads": [], "ray": []}
+def overhead(attempts: int = 10, workers: int = 16, rounds: int = 8) -> None:
+    """Compare threads with one Ray node, in turn. Bar: at most 5 % at 16 workers in the median."""
+    pairs = []
     with own_group() as group, machines(1) as made:
-        how = {"threads": RolloutOptions(workers=workers), "ray": on_ray(made, workers)}
         for _ in range(rounds):
-            for name, options in how.items():
-                found[name].append(measure(attempts, options, group / "cpuacct.usage"))
-    base = [max(one.per_hour for one in found["threads"]), min(one.cpu_ms for one in found["threads"])]
-    rows = [(name, *cells(one, *base)) for name, rates in found.items() for one in rates]
-    show(f"{workers} workers, load {os.getloadavg()[0]:.1f}", ("executor", "episodes/h", "", "CPU ms each", ""), rows)
+            how = (RolloutOptions(workers=workers), on_ray(made, workers))
+            pairs.append([measure(attempts, options, group / "cpuacct.usage") for options in how])
+    rows = [(*cells(threads), *cells(ours), *differences(threads, ours)) for threads, ours in pairs]
+    medians = [
+        Rate(*(statistics.median(column) for column in zip(*rates, strict=True))) for rates in zip(*pairs, strict=True)
+    ]
+    rows.append((*(cell for one in medians for cell in cells(one)), *differences(*medians)))
+    columns = ("threads: episodes/h", "CPU ms each", "Ray: episodes/h", "CPU ms each", "slower", "more CPU")
+    show(f"{workers} workers, load {os.getloadavg()[0]:.1f}", columns, rows, "The last row holds medians.")
 
 
-def cells(one: Rate, per_hour: float, cpu_ms: float) -> tuple[str, ...]:
-    """Return a measurement, and how it differs from the best in threads."""
-    slower, dearer = per_hour / one.per_hour - 1, one.cpu_ms / cpu_ms - 1
-    return f"{one.per_hour:,.0f}", f"{slower:+.1%}", f"{one.cpu_ms:.0f}", f"{dearer:+.1%}"
+def cells(one: Rate) -> tuple[str, str]:
+    """Return the cells of a measurement."""
+    return f"{one.per_hour:,.0f}", f"{one.cpu_ms:.0f}"
+
+
+def differences(base: Rate, one: Rate) -> tuple[str, str]:
+    """Return how much slower and dearer one is than the other."""
+    return f"{base.per_hour / one.per_hour - 1:+.1%}", f"{one.cpu_ms / base.cpu_ms - 1:+.1%}"
 
 
 @app.command()
 def scaling(attempts: int = 8, per_node: int = 8, rounds: int = 2) -> None:
-    """Compare one node with two, each pinned to one core. Bar: 1.8 times the episodes of one."""
-    rows = []
+    """Compare one node with two, each pinned to one core. Bar: 1.8 times the episodes of one.
+
+    Two cores may share caches and execution units. What they can reach at best is shown by one and two processes that
+    know nothing of each other, each with threads on a core of its own.
+    """
+    ways = {"alone, in threads": apart, "Ray nodes": on_nodes}
+    found: dict[str, dict[int, list[float]]] = {name: {1: [], 2: []} for name in ways}
     cores = sorted(os.sched_getaffinity(0))[:2]
-    for count in [1, 2] * rounds:
-        with machines(count) as made:
-            for index, core in enumerate(cores[:count]):
-                for pid in made.pids(index):
-                    for task in os.listdir(f"/proc/{pid}/task"):
-                        os.sched_setaffinity(int(task), {core})
-            found = measure(attempts * count, on_ray(made, per_node))
-        rows.append((str(count), f"{found.per_hour:,.0f}", f"{found.cpu_ms:.0f} ms", f"{os.getloadavg()[0]:.1f}"))
-    show("nodes of one core", ("nodes", "episodes/h", "CPU of the driver per episode", "load"), rows)
+    for _ in range(rounds):
+        for count in (1, 2):
+            for name, way in ways.items():
+                found[name][count].append(way(attempts, per_node, cores[:count]))
+    rows = [
+        (
+            name,
+            *(" ".join(f"{one:,.0f}" for one in rates) for rates in by_count.values()),
+            f"{sum(by_count[2]) / sum(by_count[1]):.2f}",
+        )
+        for name, by_count in found.items()
+    ]
+    show(f"load {os.getloadavg()[0]:.1f}", ("episodes/h", "on one core", "on two", "ratio of means"), rows)
+
+
+def apart(attempts: int, workers: int, cores: list[int]) -> float:
+    """Return the episodes per hour of a process on each core."""
+    with ThreadPoolExecutor() as pool:
+        how = RolloutOptions(workers=workers)
+        return sum(one.per_hour for one in pool.map(lambda core: measure(attempts, how, cores={core}), cores))
+
+
+def on_nodes(attempts: int, per_node: int, cores: list[int]) -> float:
+    """Return the episodes per hour of a Ray node on each core."""
+    with machines(len(cores)) as made:
+        for index, core in enumerate(cores):
+            for pid in made.pids(index):
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    os.sched_setaffinity(int(task), {core})
+        return measure(attempts * len(cores), on_ray(made, per_node)).per_hour
 
 
 @app.command()

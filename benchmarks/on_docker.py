@@ -5,12 +5,14 @@
 episode Split a graded episode of a bundled task into its pieces, played one after the other: wall time, CPU time of
         this process, and of the machine, on which nothing else must run; or of each of `--cgroups`, such as the
         engine's and that of its containers.
+latency Play graded episodes of a bundled task, in turn with and without a grading container that waits for their end.
 speed   Compare commands and starts with docker-py's `exec_run` and `docker run`, alternating on one engine.
 kill    Kill clients with SIGKILL at random moments, and count the containers that outlive them by `--seconds`.
 cycles  Open and close sandboxes on an engine that fails one request in ten. Nothing may be left, grow or be removed
         that swe_gym did not start. The failing proxy is a separate process, so all figures are the client's.
 
-IMAGE needs Python 3, and for `episode` also git. `kill` and `cycles` exit with status 1 if something is left.
+IMAGE needs Python 3, and for `episode` and `latency` also git. `kill` and `cycles` exit with status 1 if something is
+left.
 """
 
 import argparse
@@ -297,7 +299,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("image", nargs="?", default="python:3.12", metavar="IMAGE")
     parser.add_argument(
-        "--what", default="speed", choices=["speed", "episode", "kill", "cycles", "proxy"], metavar="WHAT"
+        "--what", default="speed", choices=["speed", "episode", "latency", "kill", "cycles", "proxy"], metavar="WHAT"
     )
     parser.add_argument(
         "--times", type=int, help="episodes (default: 10), clients to kill (50), sandboxes to open (1000)"
@@ -309,6 +311,11 @@ def main() -> int:
         cpu = [f"CPU, {folder.name}" for folder in arguments.cgroups] or ["CPU, machine"]
         rows = docker_episode.measure(arguments.image, arguments.times or 10, arguments.cgroups)
         show(f"Docker, {arguments.image}: an episode", ("piece", "times", "wall", "CPU, client", *cpu), rows)
+        return 0
+    if arguments.what == "latency":
+        rows = docker_episode.latency(arguments.image, arguments.times or 10)
+        columns = ("episode", "container waits", "reset to reward, median", "last step, median")
+        show(f"Docker, {arguments.image}: latency of an episode", columns, rows)
         return 0
     if arguments.what == "kill":
         return int(kill(arguments.image, arguments.times or 50, arguments.seconds) > 0)
