@@ -211,30 +211,46 @@ class SandboxGroup:
         finally:
             self.drop(sandbox)
 
-    def drop(self, sandbox: Sandbox) -> None:
-        """Close one sandbox of the group in the background. `join` and `close` wait for it."""
+    def drop(self, sandbox: Sandbox) -> Future[None]:
+        """Close one sandbox of the group in the background, and return the pending result. `close` waits for it."""
         with self._lock:
             if sandbox in self._sandboxes:
                 self._sandboxes.remove(sandbox)
-                self._closing.append(in_thread(sandbox.close, "sandbox-group"))
+            closing = in_thread(sandbox.close, "sandbox-group")
+            self._closing.append(closing)
+            return closing
 
-    def join(self) -> None:
-        """Wait until dropped sandboxes are closed. Raises the `SandboxError` of one that failed."""
-        for closing in [*self._closing]:
-            closing.result()
+    def release(self) -> None:
+        """Close all sandboxes in the background, and open no others. `close` waits for them."""
+        with self._lock:
+            self.closed = True
+            for sandbox in [*self._sandboxes]:
+                self.drop(sandbox)
+            self._give_place_back()
 
     def close(self) -> None:
         """Close all sandboxes; running calls raise `SandboxClosed`. Idempotent, never raises."""
         with self._lock:
             self.closed = True
             sandboxes, self._sandboxes = self._sandboxes, []
-            ahead, self._ahead = self._ahead, None
             closing = [*self._closing]
         for close in [*(sandbox.close for sandbox in sandboxes), *(one.result for one in closing)]:
-            with contextlib.suppress(SandboxError):  # the others must be closed too
+            try:
                 close()
+            except SandboxError as error:  # the others must be closed too
+                logger.warning("a sandbox was not closed: %s", error)
+        self._give_place_back()
+
+    def _give_place_back(self) -> None:
+        with self._lock:
+            ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.place.close()
+
+    @property
+    def gone(self) -> bool:
+        """Whether the group is closed and nothing of it is left."""
+        return self.closed and not self._sandboxes and all(closing.done() for closing in self._closing)
 
     def __enter__(self) -> Self:
         return self

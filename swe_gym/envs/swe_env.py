@@ -601,13 +601,12 @@ class SweEnv(ToolEnv):
         started = time.monotonic()
         try:
             episode.patch, fresh = episode.group.take_work(episode.sandbox)
-            episode.group.drop(episode.sandbox)  # it is not needed any more
+            closing = episode.group.drop(episode.sandbox)  # it is not needed any more
             complete = self._reward is not binary
             episode.verdict = self._grade(episode.task, episode.patch, fresh, episode.group, complete=complete)
             episode.signs += sorted(signs_in_work(episode.patch, episode.verdict, episode.task.oracle))
-            episode.group.drop(fresh)
-            episode.group.join()
             episode.reward = _finite(self._reward(episode.verdict))
+            closing.result()  # processes of the policy that are still alive could have disturbed the tests
         except WORLD_ERRORS as error:
             episode.failed(error)
         except Exception as error:
@@ -621,7 +620,7 @@ class SweEnv(ToolEnv):
             self._free(episode)
 
     def _free(self, episode: Episode) -> None:
-        episode.group.close()
+        episode.group.release()  # the reward does not wait for it; the next `reset` does
         self._reset_tools()
 
     def _reset_tools(self) -> None:
@@ -673,7 +672,7 @@ def _close_group(group: SandboxGroup, owner: int) -> None:
 
     A thread closes them: the garbage collector may run while its own thread holds a lock that closing needs.
     """
-    if group.closed or owner != os.getpid():
+    if group.gone or owner != os.getpid():
         return
     closer = threading.Thread(target=group.close, name="dropped environment", daemon=True)
     try:

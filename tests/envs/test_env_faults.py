@@ -28,8 +28,9 @@ def fault(at: str, **fields: Any) -> dict[str, Any]:
     return {"at": at, "error": "SandboxLost", "message": "a scripted fault", "retryable": False, **fields}
 
 
-def all_closed() -> bool:
-    return all(sandbox.closed for sandbox in CountedSandbox.started)
+def assert_nothing_left(env: SweEnv) -> None:
+    env.close()  # waits: after the last step, sandboxes close in the background
+    assert all(sandbox.closed for sandbox in CountedSandbox.started)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_a_fault_in_a_tool_ends_the_episode_without_a_reward(fake_env: Make, at:
     result = env.step(action)
     assert_no_reward(result, "SandboxLost (oom)")
     assert result[0] == SANDBOX_FAILED
-    assert all_closed()
+    assert_nothing_left(env)
 
 
 @pytest.mark.parametrize("at", ["manifest", "close"])
@@ -54,17 +55,27 @@ def test_a_fault_while_taking_the_work_gives_no_reward(fake_env: Make, at: str) 
     env = fake_env(faults=[fault(at)])
     env.reset()
     assert_no_reward(env.step(SUBMIT), "SandboxLost")
-    assert all_closed()
+    assert_nothing_left(env)
 
 
-@pytest.mark.parametrize("at", ["start", "manifest", "exec", "close"])
+@pytest.mark.parametrize("at", ["start", "manifest", "exec"])
 @pytest.mark.parametrize("limit", [1, 50])
 def test_a_fault_of_the_graders_sandbox_gives_no_reward(fake_env: Make, at: str, limit: int) -> None:
     env = fake_env({"max_turns": limit}, strikes=2, faults=[fault(at)])
     env.reset()
     result = env.step(SUBMIT if limit > 1 else call("bash", command="true"))
     assert_no_reward(result, "SandboxLost")
-    assert all_closed()
+    assert_nothing_left(env)
+
+
+def test_a_graders_sandbox_that_cannot_be_closed_costs_no_reward(
+    fake_env: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = fake_env({}, strikes=2, faults=[fault("close")])
+    env.reset()
+    assert env.step(SUBMIT)[1] == 1.0
+    assert_nothing_left(env)
+    assert "a sandbox was not closed: a scripted fault" in caplog.text
 
 
 def test_without_a_fault_the_same_episode_has_a_reward(fake_env: Make) -> None:
@@ -72,7 +83,7 @@ def test_without_a_fault_the_same_episode_has_a_reward(fake_env: Make) -> None:
     env.reset()
     _, reward, terminated, _, info = env.step(SUBMIT)
     assert (reward, terminated, info["outcome"]) == (1.0, True, "submitted")
-    assert all_closed()
+    assert_nothing_left(env)
 
 
 def test_a_failure_is_short_and_names_no_host_path(fake_env: Make) -> None:
@@ -88,7 +99,7 @@ def test_reset_raises_start_errors(fake_env: Make) -> None:
     with pytest.raises(SandboxStartError, match="scripted"):
         env.reset()
     assert len(CountedSandbox.started) == 1
-    assert all_closed()
+    assert_nothing_left(env)
     with pytest.raises(Exception, match="call reset"):
         env.step(SUBMIT)
 
@@ -138,7 +149,7 @@ def test_close_unblocks_hanging_calls(fake_env: Make, at: str) -> None:
         assert isinstance(results[0], SandboxClosed)
     else:
         assert_no_reward(results[0], "SandboxClosed")
-    assert all_closed()
+    assert_nothing_left(env)
 
 
 def test_the_task_is_chosen_by_options_then_by_argument_then_by_the_seed(fake_env: Make) -> None:
