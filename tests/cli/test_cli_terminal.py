@@ -74,7 +74,7 @@ def test_ctrl_c_ends_a_running_command_and_leaves_nothing(tmp_path: Path) -> Non
         pressed = time.monotonic()
         terminal.type("\x03")
         assert terminal.status() == 130
-    assert time.monotonic() - pressed < 5
+    assert time.monotonic() - pressed < 20
     assert terminal.shown.endswith("Gave up; nothing was graded.\r\n")
     eventually(lambda: not processes_here(marker), 2, "no process is left")
 
@@ -85,7 +85,7 @@ def test_ctrl_c_ends_the_demo_at_once(tmp_path: Path) -> None:
         pressed = time.monotonic()
         terminal.type("\x03")
         assert terminal.status() == 130
-    assert time.monotonic() - pressed < 5
+    assert time.monotonic() - pressed < 20
     assert "Traceback" not in terminal.shown
     assert "28 of 28" not in terminal.shown
 
@@ -96,7 +96,7 @@ def test_an_interrupted_validation_says_how_to_resume(tmp_path: Path) -> None:
         pressed = time.monotonic()
         terminal.type("\x03")
         assert terminal.status() == 130
-    assert time.monotonic() - pressed < 5
+    assert time.monotonic() - pressed < 20
     assert "Interrupted. Run the same command to resume from r.jsonl." in terminal.shown
     assert 0 < len(read_records(tmp_path / "r.jsonl")) < 14
 

@@ -78,7 +78,7 @@ def test_a_backend_that_hangs_fails_at_the_budget_and_is_closed() -> None:
     before = time.monotonic()
     with pytest.raises(AssertionError, match="waits did not end within"):
         waits.run(lambda: sandbox)
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 20
     assert sandbox.closed
 
 

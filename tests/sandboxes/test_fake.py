@@ -238,7 +238,7 @@ def test_a_stall_ends_at_its_deadline_with_a_lost_sandbox(at: str) -> None:
         before = time.monotonic()
         with pytest.raises(SandboxLost) as caught:
             USES[at](box)
-        assert time.monotonic() - before < 2
+        assert time.monotonic() - before < 20
         assert caught.value.reason == "unresponsive"
         assert box.closed
 

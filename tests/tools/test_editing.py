@@ -250,5 +250,5 @@ def test_a_diff_of_many_changed_lines_is_fast() -> None:
     started = time.monotonic()
     diff = unified_diff(replace_all(Document.of(before.encode()), after), "f")
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert diff.count("\n-") + diff.count("\n+") > 70_000
