@@ -1,7 +1,7 @@
 """The door for frameworks that await: environments, episodes and samplers, each episode in threads of its own.
 
     async with AsyncEnv(gymnasium.make("SWE/Toy-v0")) as env:
-        observation, info = await env.reset(options={"task_id": "toy-clock"})
+        observation, info = await env.reset(options={"task_id": "rota-month-end"})
         async with asyncio.timeout(60):
             observation, reward, terminated, truncated, info = await env.step(answer)
 

@@ -122,6 +122,8 @@ class Client:
             ).__enter__()  # what all versions of the library have in common; `close` ends it
         except InvalidStatus as error:
             said = (error.response.body or b"").decode("utf-8", "replace").strip()
+            if error.response.status_code == 401:
+                said = "missing or wrong token: pass token=..., or set SWE_GYM_TOKEN"
             raise UsageError(f"{self._url} refused the connection ({error.response.status_code}): {said}") from error
         except (WebSocketException, OSError) as error:
             raise SandboxStartError(f"cannot connect to {self._url}: {error}", retryable=True) from error

@@ -3,7 +3,7 @@
 def make_policy(env, seed):
     return TokenPolicy(env, generator, template, seed=seed)
 
-for episode in play_episodes([Slot("toy-clock", seed=0)], make_env, make_policy, workers=64):
+for episode in play_episodes([Slot("rota-month-end", seed=0)], make_env, make_policy, workers=64):
     episode.reward  # None: leave it out
 """
 

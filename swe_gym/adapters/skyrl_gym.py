@@ -5,7 +5,7 @@
         entry_point="swe_gym.adapters.skyrl_gym:SweTextEnv",
         kwargs={"env_id": "SWE/Toy-v0", "options": {"max_turns": 30}},
     )
-    env = skyrl_gym.make("swe_gym", extras={"task_id": "toy-clock"})
+    env = skyrl_gym.make("swe_gym", extras={"task_id": "rota-month-end"})
 
 A row of a dataset names its task: `task_id`, or `extra_info["task_id"]` as `swe-gym tasks export --to verl` writes it.
 """

@@ -1,15 +1,18 @@
 """`swe-gym doctor --training`: checks the configuration of a training run before its GPUs are rented."""
 
 import http.client
+import json
 import os
 import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import NamedTuple
 
+from ..adapters.row_agent import RowAgent
 from ..envs.checks import check_sandbox
 from ..errors import MissingDependency, SweGymError, UsageError
 from ..tables import scan_table
@@ -41,8 +44,14 @@ VERL = {
 }
 """verl's own values of the fields that the checks read."""
 
+SECTIONS = ("actor_rollout_ref", "data", "rllm", "trainer")
+"""Sections of verl and rLLM. A configuration of either has one of them."""
+
 ENV_ARGS = ("env_args", "rllm.workflow.workflow_args.agent.env_args", "rllm.env.env_args")
 """Sections that may hold the arguments of the environment."""
+
+RLLM_AGENT = "rllm.workflow.workflow_args.agent"
+"""Section of rLLM that has all settings of the agent."""
 
 
 class Run(NamedTuple):
@@ -78,10 +87,14 @@ def examine(file: Path, changes: Sequence[str], quota: int | None) -> Iterator[F
     if file.suffix == ".toml":
         run = _own_run(file, changes)
     else:
-        config = Config(read_yaml(file), changes)
+        data = read_yaml(file)
+        if not any(section in data for section in SECTIONS):
+            raise UsageError(f"{file} is not a configuration of verl or rLLM: it has no section {', '.join(SECTIONS)}")
+        config = Config(data, changes)
         yield from _lengths(config)
         run = _verl_run(config)
-        yield from _rows(config)
+        yield _rows(config)
+        yield _agent(config)
     yield _sandboxes(run, quota)
     yield from _backend(run.env_args)
     yield _numpy()
@@ -97,7 +110,7 @@ class Config:
     """Fields of a configuration by dotted name, references resolved; verl's values if they are missing."""
 
     def __init__(self, data: JsonObject, changes: Sequence[str]) -> None:
-        self._data = _merged(data, parse_pairs("override", [change.lstrip("+") for change in changes]))
+        self._data = _merged(data, parse_pairs("override", map(_as_json, changes)))
 
     def get(self, name: str, *, depth: int = 9) -> Json:
         """Return a field, following at most `depth` references; verl's value or None if it is missing."""
@@ -114,6 +127,16 @@ class Config:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UsageError(f"{name}={value!r} must be a whole number, at least 1")
         return value
+
+
+def _as_json(change: str) -> str:
+    """Return an override of Hydra, whose value is YAML ("use_v1=False"), with its value in JSON."""
+    import yaml
+
+    name, equals, value = change.lstrip("+").partition("=")
+    with suppress(ValueError, TypeError, yaml.YAMLError):
+        return f"{name}{equals}{json.dumps(yaml.safe_load(value))}" if value else change
+    return f"{name}{equals}{value}"
 
 
 def read_yaml(file: Path, above: Sequence[Path] = ()) -> JsonObject:
@@ -155,21 +178,24 @@ def _merged(one: JsonObject, two: JsonObject) -> JsonObject:
 def _verl_run(config: Config) -> Run:
     batch, n = config.whole("data.train_batch_size"), config.whole("actor_rollout_ref.rollout.n")
     epochs = config.whole("trainer.total_epochs")
-    rows = [_count(Path(file)) for file in _files(config)]
+    rows = [_count(Path(file)) for file in _files(config, "data.train_files")]
     known = sum(count for count in rows if count) if rows and None not in rows else None
     total = None if known is None else known * epochs * n
-    env_args = next((found for name in ENV_ARGS if isinstance(found := config.get(name), dict)), {})
     return Run(
         batch * n,
         total,
         f"{known} rows x {epochs} epochs x {n}",
-        env_args,
+        _env_args(config),
         str(config.get("actor_rollout_ref.model.path") or ""),
     )
 
 
-def _files(config: Config) -> list[str]:
-    files = config.get("data.train_files") or []
+def _env_args(config: Config) -> JsonObject:
+    return next((found for name in ENV_ARGS if isinstance(found := config.get(name), dict)), {})
+
+
+def _files(config: Config, name: str) -> list[str]:
+    files = config.get(name) or []
     return [str(file) for file in (files if isinstance(files, list) else [files])]
 
 
@@ -204,12 +230,25 @@ def _lengths(config: Config) -> Iterator[Finding]:
     yield _needed("trainer", v1, "V1" if v1 else "V0 ends if an episode is left out", "trainer.use_v1=True")
 
 
-def _rows(config: Config) -> Iterator[Finding]:
-    files = _files(config)
+def _rows(config: Config) -> Finding:
+    training = _files(config, "data.train_files")
+    files = training + _files(config, "data.val_files")
     missing = [file for file in files if not Path(file).expanduser().is_file()]
     detail = f"not found: {', '.join(missing[:MOST_FILES])}" if missing else ", ".join(files[:MOST_FILES])
     fix = f"swe-gym tasks export {missing[0] if missing else 'train.parquet'} --to verl --source SOURCE"
-    yield _needed("rows", bool(files) and not missing, detail or "data.train_files is empty", fix)
+    return _needed("rows", bool(training) and not missing, detail if training else "data.train_files is empty", fix)
+
+
+def _agent(config: Config) -> Finding:
+    """Make the agent and its environment as the adapter does, without its backend: that one has its own check."""
+    settings = config.get(RLLM_AGENT) or {"env_id": config.get("env_id"), **(config.get("agent_args") or {})}
+    env_args = {name: value for name, value in _env_args(config).items() if name not in ("backend", "sandbox_options")}
+    try:
+        RowAgent.make({**settings, "env_args": env_args}).make_env({"source": "toy"}).close()
+    except SweGymError as error:
+        what, _, fix = str(error).partition(". ")
+        return _needed("agent", False, what, fix or "correct env_args, env_id or agent_args")
+    return _needed("agent", True, "env_args, env_id and agent_args are valid")
 
 
 def _sandboxes(run: Run, quota: int | None) -> Finding:
@@ -228,6 +267,10 @@ def _backend(env_args: JsonObject) -> Iterator[Finding]:
     backend, options = env_args.get("backend", "local"), env_args.get("sandbox_options") or {}
     try:
         check_sandbox(backend, options)
+    except MissingDependency as error:
+        what, _, fix = str(error).partition(": ")
+        yield _needed(f"backend {backend}", False, what, fix)
+        return
     except SweGymError as error:
         what, _, fix = str(error).partition(". ")
         yield _needed(f"backend {backend}", False, what, fix or "correct env_args")

@@ -36,7 +36,8 @@ def export(
 
     count = export_trajectories(filter(wanted, chosen(path, match, attempt)), to, output)
     if not count:
-        raise UsageError(f"{path}: no trajectory matches the filters; {output} was not written")
+        pairs = ", or no task has attempts with different rewards" if to == "preferences" else ""
+        raise UsageError(f"{path}: no trajectory matches the filters{pairs}; {output} was not written")
     open_console().print(f"{count} rows in {output}")
 
 

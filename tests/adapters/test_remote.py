@@ -78,7 +78,7 @@ def test_seeds_options_and_limits_reach_the_server(server: EnvServer) -> None:
 
 
 def test_a_wrong_token_and_a_failed_start_are_told_apart(server: EnvServer) -> None:
-    with pytest.raises(UsageError, match="missing or wrong token"):
+    with pytest.raises(UsageError, match=r"missing or wrong token: pass token=.*SWE_GYM_TOKEN"):
         RemoteEnv(server.url, token="wrong").reset()
     fault = {"at": "start", "nth": "every", "error": "SandboxStartError", "reason": "capacity", "retryable": True}
     faulty = {"backend": "fake", "sandbox_options": {"options": {"faults": [fault]}}}

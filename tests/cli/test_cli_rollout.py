@@ -166,6 +166,8 @@ def test_trajectories_are_exported_replayed_and_imported(cli, tmp_path: Path) ->
     none = cli("export", "runs/first", "out/none.jsonl", "--min-reward", 2)
     assert none.status == 2
     assert "runs/first: no trajectory matches the filters; out/none.jsonl was not written" in none.err
+    single = cli("export", "runs/first", "out/none.jsonl", "--to", "preferences")
+    assert "no task has attempts with different rewards; out/none.jsonl was not written" in single.err
     assert not (tmp_path / "out" / "none.jsonl").exists()
     replayed = cli("replay", "runs/first", "--match", "larder*")
     assert (replayed.status, replayed.out) == (0, "same     larder-overwrite-evicts, attempt 0: 3 turns\n")

@@ -52,6 +52,8 @@ def test_an_example_passes_once_its_rows_exist(cli, doctor: Doctor, model: str) 
         "rows": "swe-gym tasks export micro_train.parquet --to verl --source SOURCE"
     }
     cli("tasks", "export", "micro_train.parquet", "--to", "verl", "--source", "toy", "--limit", "5")
+    assert "export micro_test.parquet" in doctor(config, model)["failed"]["rows"]
+    cli("tasks", "export", "micro_test.parquet", "--to", "verl", "--source", "toy", "--limit", "2")
     report = doctor(config, model)
     assert report["failed"] == {}
     assert report["found"]["sandboxes"]["detail"].endswith("; 40 in all (5 rows x 2 epochs x 4)")  # n of common.yaml
@@ -63,9 +65,14 @@ def test_an_example_passes_once_its_rows_exist(cli, doctor: Doctor, model: str) 
         (["data.max_response_length=40000"], "tokens per GPU", "actor.ppo_max_token_len_per_gpu=45056"),
         (["trainer.n_gpus_per_node=3"], "batch", "data.train_batch_size=6"),
         (["trainer.use_v1=false"], "trainer", "trainer.use_v1=True"),
+        (["trainer.use_v1=False"], "trainer", "trainer.use_v1=True"),
         (["data.train_batch_size=8"], "sandboxes", "or a higher quota"),
         (["env_args.backend=dokker"], "backend dokker", "Did you mean 'docker'?"),
         (["+env_args.sandbox_options.options.pul=never"], "backend ags", "pul"),
+        (["+env_args.max_turn=3"], "agent", "Did you mean 'max_turns'?"),
+        (["env_args.tools=r2"], "agent", "unknown preset of tools 'r2'"),
+        (["env_id=SWE/Micr-v0"], "agent", "Did you mean 'SWE/Micro-v0'?"),
+        (["+agent_args.max_token=3"], "agent", "max_token"),
     ],
 )
 def test_a_mistake_has_its_fix(doctor: Doctor, model: str, changes: list[str], what: str, fix: str) -> None:
@@ -139,12 +146,14 @@ def test_a_wrong_file_is_named(cli, tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- 1\n")
     (tmp_path / "bad.yaml").write_text("a: [\n")
     (tmp_path / "rows.yaml").write_bytes(b"PAR1\xff")
+    (tmp_path / "trl.yaml").write_text("model: base\nmax_steps: 16\n")
     (tmp_path / "batch.yaml").write_text("data: {train_batch_size: four}\n")
     for name, said in (
         ("missing.yaml", "cannot be read"),
         ("list.yaml", "is not a configuration"),
         ("bad.yaml", "cannot be read"),
         ("rows.yaml", "cannot be read"),
+        ("trl.yaml", "is not a configuration of verl or rLLM"),
         ("batch.yaml", "data.train_batch_size='four' must be a whole number"),
     ):
         outcome = cli("doctor", "--training", name)
