@@ -66,6 +66,8 @@ def serve(
         key=tls_key,
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # once the server has stopped, which it does first
+    if not tls_cert and not _is_loopback(host):
+        open_console(stderr=True).print("Not encrypted: use --tls-cert and --tls-key, or a tunnel such as ssh -L.")
     open_console().print(f"{server.url}\n" + (f"token: {token}" if token else "no token"))
     sys.stdout.flush()
     with contextlib.suppress(KeyboardInterrupt):

@@ -294,6 +294,16 @@ def test_mistakes_are_told_before_anything_listens(
     assert said.out == ""
 
 
+def test_a_server_on_the_network_without_tls_says_so() -> None:
+    command = [sys.executable, "-m", "swe_gym", "serve", "SWE/Toy-v0", "--host", "0.0.0.0", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://")
+        assert process.stdout.readline().startswith("token: ")
+        process.terminate()
+        assert "Not encrypted: use --tls-cert" in process.communicate(timeout=60)[1]
+
+
 @pytest.mark.parametrize("token", ["", "\n", "two\nlines"])
 def test_a_token_that_is_not_one_line_is_refused(token: str) -> None:
     with pytest.raises(UsageError, match="one line of text"):
