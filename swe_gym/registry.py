@@ -74,7 +74,8 @@ class Registry(Mapping[str, str], Generic[T_co]):
                     f"{self.kind} {name!r} needs the extra {self._extras[name]!r}: "
                     f"pip install 'swe-gym[{self._extras[name]}]' ({error})"
                 ) from error
-            raise UsageError(f"{self.kind} {name!r}: cannot import {module!r}: {error}") from error
+            fix = ". Install it, or add its folder to PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
+            raise UsageError(f"{self.kind} {name!r}: cannot import {module!r}: {error}{fix}") from error
         except AttributeError as error:
             raise UsageError(f"{self.kind} {name!r}: {module!r} has no {attribute!r}") from error
 

@@ -1,13 +1,14 @@
 """`swe-gym agents`: list the agents, and build their kits."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import UsageError
 from ..gateway.agents import AGENTS, make_agent
-from ..gateway.kits import build_kit, find_kit, kit_bytes
+from ..gateway.kits import Kit, build_kit, find_kit, kit_bytes
 from ..types import JsonObject
 from .common import AsJson, open_console, plain_table, print_json
 
@@ -22,7 +23,7 @@ def agents(
     """
     for name in build or []:
         if (kit := make_agent(name).kit) is not None:
-            build_kit(kit)
+            ready_kit(name, kit)
     rows = list(agent_rows())
     if as_json:
         print_json(rows)
@@ -32,6 +33,13 @@ def agents(
         size = f"{row['megabytes']:,} MB" if row["built"] else "not built"
         table.add_row(row["name"], row["version"], row["protocol"], size if row["has_kit"] else "none")
     open_console().print(table)
+
+
+def ready_kit(name: str, kit: Kit) -> Path:
+    """Return the folder of an agent's kit. If it must be built, say so first."""
+    if find_kit(kit) is None:
+        open_console(stderr=True).print(f"building the kit of {name}: this can take several minutes")
+    return build_kit(kit)
 
 
 def agent_rows() -> Iterator[JsonObject]:

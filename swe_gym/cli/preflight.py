@@ -13,7 +13,7 @@ from ..cache import cache_folder
 from ..envs.group import task_spec
 from ..errors import TaskError, Unsupported, UsageError
 from ..gateway.agents import make_agent
-from ..gateway.kits import build_kit, kit_bytes
+from ..gateway.kits import kit_bytes
 from ..rollout.budget import Budget
 from ..rollout.plan import Plan
 from ..rollout.policies import make_policies
@@ -24,6 +24,7 @@ from ..sandboxes.images.names import ImageName
 from ..sandboxes.local.image import choose_overlay
 from ..tasks import TaskSource
 from ..types import JsonMapping, Task
+from .agents import ready_kit
 
 if TYPE_CHECKING:
     from ..rollout.policies.llm import LLMPolicies
@@ -230,7 +231,7 @@ def bring_kit(plan: Plan) -> Fact | None:
     if not plan.agent:
         return None
     agent = make_agent(plan.agent, plan.agent_options)
-    kit = f", kit of {kit_bytes(build_kit(agent.kit)) / 1e6:,.0f} MB" if agent.kit else ""
+    kit = f", kit of {kit_bytes(ready_kit(plan.agent, agent.kit)) / 1e6:,.0f} MB" if agent.kit else ""
     return Fact("agent", f"{plan.agent} {agent.version}".rstrip() + kit)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from runs_on_disk import run_info
 
+from swe_gym.gateway.agents.base import Agent, Assignment, Launch
+from swe_gym.gateway.kits import Kit
 from swe_gym.rollout.policies.prices import known_prices
 from swe_gym.testing.loopback import Exchange
 from swe_gym.testing.openai_server import CHAT, MODELS, OpenAIServer, Reply
@@ -174,6 +176,30 @@ def test_an_agent_is_evaluated(cli, server: OpenAIServer, tmp_path: Path) -> Non
     found = json.loads((tmp_path / "runs" / "toy-command-scripted" / "results.json").read_text())
     assert (found["agent"], found["resolved"], found["graded"]) == ("command", 1, 1)
     assert "Did you mean 'mini'" in cli("eval", "--tasks", "toy", *MODEL, "--agent", "minx").err
+
+
+class FileKit(Kit):
+    """A kit of one file."""
+
+    def build(self, folder: Path, deadline: float) -> None:  # noqa: ARG002
+        (folder / "file").touch()
+
+
+class Small(Agent):
+    """An agent with a kit that needs no registry."""
+
+    @property
+    def kit(self) -> FileKit:
+        return FileKit()
+
+    def launch(self, at: Assignment) -> Launch:
+        return Launch(["cat", f"{at.kit}/file"])
+
+
+def test_only_a_build_of_a_kit_is_announced(cli) -> None:
+    small = f"{__name__}:Small"
+    assert cli("agents", small).err == f"building the kit of {small}: this can take several minutes\n"
+    assert cli("agents", small).err == ""
 
 
 def test_agents_are_listed(cli) -> None:
