@@ -214,10 +214,10 @@ class SandboxGroup:
     def drop(self, sandbox: Sandbox) -> Future[None]:
         """Close one sandbox of the group in the background, and return the pending result. `close` waits for it."""
         with self._lock:
+            closing = in_thread(sandbox.close, "sandbox-group")  # if no thread can start, `close` still closes it
+            self._closing.append(closing)
             if sandbox in self._sandboxes:
                 self._sandboxes.remove(sandbox)
-            closing = in_thread(sandbox.close, "sandbox-group")
-            self._closing.append(closing)
             return closing
 
     def release(self) -> None:
