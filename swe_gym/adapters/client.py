@@ -1,4 +1,4 @@
-"""A client of an environment's server: its messages, over a connection that is one session there."""
+"""A client of `swe-gym serve`: messages over a WebSocket, which is one session on the server."""
 
 import contextlib
 import json
@@ -25,11 +25,11 @@ CLOSE_SECONDS = 5.0
 
 
 class Client:
-    """One session on a server, from the first message that may connect to `close`. One message at a time.
+    """A session on a server. A message with `reconnect` opens it, `close` ends it. One message at a time.
 
     Args:
         url: Address of the server.
-        token: Token of the server. None: the variable SWE_GYM_TOKEN.
+        token: Token of the server. None reads the variable SWE_GYM_TOKEN.
         timeout: Seconds that an answer may take.
         connect_timeout: Seconds to connect.
 
@@ -63,6 +63,11 @@ class Client:
 
     def ask(self, kind: str, data: JsonObject | None = None, *, reconnect: bool = False) -> JsonObject:
         """Send a message and return the data of the answer.
+
+        Args:
+            kind: Type of the message.
+            data: Its data.
+            reconnect: Whether to open a session if there is none.
 
         Raises:
             UsageError: The server refused it.

@@ -31,7 +31,7 @@ class Conversation:
     Args:
         websocket: The accepted connection.
         session: The session. The caller closes it.
-        counts: Counters of the server, which grow.
+        counts: Counters of the server. The conversation adds to them.
         idle: Seconds without a message after which the conversation ends.
     """
 

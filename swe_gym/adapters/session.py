@@ -135,7 +135,7 @@ class Session:
 
 
 def _reply(text: str, reward: Any, terminated: bool, truncated: bool, info: JsonObject) -> Reply:
-    """Return a step, or a reset, whose reward is None."""
+    """Return the reply to a step, or to a reset, which has no reward (None)."""
     done, valid = bool(terminated or truncated), bool(info.get("reward_valid", True))
     metadata = {
         "terminated": bool(terminated),

@@ -119,7 +119,8 @@ class SandboxGroup:
     def open_ahead(self) -> None:
         """Start the grading sandbox of the next `take_work` in the background.
 
-        Does nothing if one waits already, if the backend lets no other one wait, or if sandboxes have a network.
+        Does nothing if one waits already, if the backend's limit of waiting ones is reached, or if the policy has a
+        network.
         """
         with self._lock:
             if self._ahead is not None or self.closed or not self._waiting:
