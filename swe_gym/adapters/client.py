@@ -46,9 +46,11 @@ class Client:
             raise UsageError("the token has characters that no HTTP header may have, such as a line break")
         self._connection: ClientConnection | None = None
         self._lock = threading.Lock()  # held during a call
+        self._closed = False  # since the last call began
 
     def close(self) -> None:
         """Close the session. Idempotent, from any thread; a running call ends within seconds."""
+        self._closed = True
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -77,8 +79,12 @@ class Client:
         """
         message = json.dumps({"type": kind} if data is None else {"type": kind, "data": data})
         with self._lock:
+            self._closed = False
             if reconnect and not self._is_open():
-                self._connection = self._connect()
+                self._connection = opened = self._connect()
+                if self._closed:  # while it connected
+                    self._connection = None
+                    opened.close()
             connection = self._connection
             if connection is None:
                 raise SandboxClosed("the environment was closed")

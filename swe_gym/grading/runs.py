@@ -161,7 +161,7 @@ class Runs:
         if result.timed_out or result.duration > FAST_ENOUGH * limit:
             raise GradingError(
                 f"task {self.task.task_id}: the hidden tests timed out, and with the gold patch they take "
-                f"{result.duration:.1f} of {limit:g} s now: run fewer episodes at once, or raise the oracle's `timeout`",
+                f"{result.duration:.1f} of {limit:g} s now: run fewer episodes at once, or raise the task's `timeout`",
                 reason="starved",
             )
 
