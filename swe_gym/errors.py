@@ -154,7 +154,7 @@ class GradingError(SweGymError):
     """The grader reached no verdict. There is no reward, which is not reward 0.
 
     Attributes:
-        reason: "starved" if the gold patch is too slow on this machine, too, else "unknown".
+        reason: "starved" if the tests timed out on a machine where the gold patch is slow too, else "unknown".
     """
 
     def __init__(self, message: str, *, reason: str = "unknown") -> None:

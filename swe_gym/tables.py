@@ -43,7 +43,7 @@ def load_arrow() -> Any:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def scan_table(path: Path) -> Iterator[tuple[str, Json]]:
+def scan_table(path: Path) -> Iterator[tuple[str, object]]:
     """Yield position ("line 7", "row 7") and content of each row. If a row cannot be read, its content is the error.
 
     Args:
@@ -67,20 +67,20 @@ def scan_table(path: Path) -> Iterator[tuple[str, Json]]:
         yield f"{unit} {number + 1}", ValueError(f"cannot read the file: {error}")
 
 
-def _scan_lines(path: Path) -> Iterator[tuple[int, Json]]:
+def _scan_lines(path: Path) -> Iterator[tuple[int, object]]:
     with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield number, _parsed(line)
 
 
-def _scan_json(path: Path) -> Iterator[tuple[int, Json]]:
+def _scan_json(path: Path) -> Iterator[tuple[int, object]]:
     with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
         content = _parsed(file.read())
     yield from enumerate(content if isinstance(content, list) else [content], 1)
 
 
-def _scan_parquet(path: Path) -> Iterator[tuple[int, Json]]:
+def _scan_parquet(path: Path) -> Iterator[tuple[int, object]]:
     arrow = load_arrow()
     try:
         with arrow.parquet.ParquetFile(path) as file:
@@ -89,7 +89,7 @@ def _scan_parquet(path: Path) -> Iterator[tuple[int, Json]]:
         raise OSError(f"not a parquet file: {error}") from error
 
 
-def _parsed(text: bytes) -> Json:
+def _parsed(text: bytes) -> object:
     try:
         return json.loads(text)
     except ValueError as error:

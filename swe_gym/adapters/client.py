@@ -1,4 +1,4 @@
-"""A client of an environment's server: its messages, over a connection that is one session there."""
+"""A client of `swe-gym serve`: messages over a WebSocket, which is one session on the server."""
 
 import contextlib
 import json
@@ -25,11 +25,11 @@ CLOSE_SECONDS = 5.0
 
 
 class Client:
-    """One session on a server, from the first message that may connect to `close`. One message at a time.
+    """A session on a server. A message with `reconnect` opens it, `close` ends it. One message at a time.
 
     Args:
         url: Address of the server.
-        token: Token of the server. None: the variable SWE_GYM_TOKEN.
+        token: Token of the server. None reads the variable SWE_GYM_TOKEN.
         timeout: Seconds that an answer may take.
         connect_timeout: Seconds to connect.
 
@@ -46,9 +46,11 @@ class Client:
             raise UsageError("the token has characters that no HTTP header may have, such as a line break")
         self._connection: ClientConnection | None = None
         self._lock = threading.Lock()  # held during a call
+        self._closed = False  # since the last call began
 
     def close(self) -> None:
         """Close the session. Idempotent, from any thread; a running call ends within seconds."""
+        self._closed = True
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -64,6 +66,11 @@ class Client:
     def ask(self, kind: str, data: JsonObject | None = None, *, reconnect: bool = False) -> JsonObject:
         """Send a message and return the data of the answer.
 
+        Args:
+            kind: Type of the message.
+            data: Its data.
+            reconnect: Whether to open a session if there is none.
+
         Raises:
             UsageError: The server refused it.
             SandboxStartError: The server cannot be reached, or is full.
@@ -72,8 +79,12 @@ class Client:
         """
         message = json.dumps({"type": kind} if data is None else {"type": kind, "data": data})
         with self._lock:
+            self._closed = False
             if reconnect and not self._is_open():
-                self._connection = self._connect()
+                self._connection = opened = self._connect()
+                if self._closed:  # while it connected
+                    self._connection = None
+                    opened.close()
             connection = self._connection
             if connection is None:
                 raise SandboxClosed("the environment was closed")

@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 from collections import Counter
-from typing import Any
 
 import gymnasium
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -31,7 +30,7 @@ class Conversation:
     Args:
         websocket: The accepted connection.
         session: The session. The caller closes it.
-        counts: Counters of the server, which grow.
+        counts: Counters of the server. The conversation adds to them.
         idle: Seconds without a message after which the conversation ends.
     """
 
@@ -41,7 +40,7 @@ class Conversation:
 
     async def run(self) -> End:
         """Answer messages until the client leaves, which ends a running call. Return why and how to close."""
-        inbox: asyncio.Queue[Any] = asyncio.Queue()
+        inbox: asyncio.Queue[str | None] = asyncio.Queue()
         reader = asyncio.create_task(self._read(inbox))
         worker = asyncio.create_task(self._answer_all(inbox))
         try:
@@ -56,7 +55,7 @@ class Conversation:
             return worker.result()
         return None, 1000
 
-    async def _answer_all(self, inbox: asyncio.Queue[Any]) -> End:
+    async def _answer_all(self, inbox: asyncio.Queue[str | None]) -> End:
         while True:
             try:
                 async with asyncio.timeout(self._idle):
@@ -99,7 +98,7 @@ class Conversation:
             logger.exception("the environment raised an error")
             raise Refused("EXECUTION_ERROR", f"the environment raised {type(error).__name__}: see the log") from error
 
-    async def _read(self, inbox: asyncio.Queue[Any]) -> None:
+    async def _read(self, inbox: asyncio.Queue[str | None]) -> None:
         """Queue messages until the client leaves or sends too many."""
         while inbox.qsize() < MAX_WAITING:
             message = await self._websocket.receive()

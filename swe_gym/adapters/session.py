@@ -5,7 +5,7 @@
 """
 
 import logging
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium
 from gymnasium.spaces import Text
@@ -134,8 +134,8 @@ class Session:
         self._env.close()
 
 
-def _reply(text: str, reward: Any, terminated: bool, truncated: bool, info: JsonObject) -> Reply:
-    """Return a step, or a reset, whose reward is None."""
+def _reply(text: str, reward: SupportsFloat | None, terminated: bool, truncated: bool, info: JsonObject) -> Reply:
+    """Return the reply to a step, or to a reset, which has no reward (None)."""
     done, valid = bool(terminated or truncated), bool(info.get("reward_valid", True))
     metadata = {
         "terminated": bool(terminated),

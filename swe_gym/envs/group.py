@@ -119,7 +119,8 @@ class SandboxGroup:
     def open_ahead(self) -> None:
         """Start the grading sandbox of the next `take_work` in the background.
 
-        Does nothing if one waits already, if the backend lets no other one wait, or if sandboxes have a network.
+        Does nothing if one waits already, if the backend's limit of waiting ones is reached, or if the policy has a
+        network.
         """
         with self._lock:
             if self._ahead is not None or self.closed or not self._waiting:
@@ -214,10 +215,10 @@ class SandboxGroup:
     def drop(self, sandbox: Sandbox) -> Future[None]:
         """Close one sandbox of the group in the background, and return the pending result. `close` waits for it."""
         with self._lock:
+            closing = in_thread(sandbox.close, "sandbox-group")  # if no thread can start, `close` still closes it
+            self._closing.append(closing)
             if sandbox in self._sandboxes:
                 self._sandboxes.remove(sandbox)
-            closing = in_thread(sandbox.close, "sandbox-group")
-            self._closing.append(closing)
             return closing
 
     def release(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from ..errors import MissingDependency, SandboxError
-from ..types import Json
+from ..types import JsonObject
 
 try:
     import h11
@@ -95,7 +95,7 @@ class Response:
     """
 
     status: int
-    body: Json
+    body: JsonObject | Iterator[bytes]
     headers: tuple[tuple[str, str], ...] = ()
     sent: Callable[[bool], None] = lambda _: None
 
@@ -215,7 +215,7 @@ class _Wire:
         whole = False
         try:
             if isinstance(response.body, Iterator):
-                self._stream(response)
+                self._stream(response, response.body)
             else:
                 self._whole(response, json.dumps(response.body).encode(), bare=method == "HEAD")
             whole = True
@@ -227,10 +227,10 @@ class _Wire:
         parts: list[h11.Event] = [h11.Response(status_code=response.status, headers=headers)]
         self._send(*parts, *([] if bare else [h11.Data(data=body)]), h11.EndOfMessage())
 
-    def _stream(self, response: Response) -> None:
+    def _stream(self, response: Response, pieces: Iterator[bytes]) -> None:
         headers = [("Content-Type", "text/event-stream"), ("Cache-Control", "no-cache"), *response.headers]
         first: list[h11.Event] = [h11.Response(status_code=response.status, headers=headers)]
-        for piece in response.body:
+        for piece in pieces:
             self._send(*first, h11.Data(data=piece))
             first = []
         self._send(*first, h11.EndOfMessage())

@@ -240,7 +240,7 @@ class Session:
             self._left(flight, False)
             raise
         if answer is not None and not call.stream:
-            body: Json = dialect.write(call, answer)
+            body: JsonObject | Iterator[bytes] = dialect.write(call, answer)
         else:
             body = _events(dialect, call, flight, request, self._limits.http.wait)
         return Response(200, body, sent=functools.partial(self._left, flight))

@@ -17,7 +17,7 @@ from .staging import Stage
 Halves = tuple[Sequence[Counter], Sequence[Counter]]
 
 FAST_ENOUGH = 0.5
-"""Largest share of the time limit that the gold patch may take on a machine whose timeouts are the work's fault."""
+"""Share of the time limit. If the gold patch takes more, the machine may be to blame for a timeout, not the work."""
 
 GOLD_RUNS = 2
 """Runs of the gold patch that confirm an alarm: a test that passes by chance seldom fails in both."""
@@ -160,8 +160,8 @@ class Runs:
             result = self.grader.run(self.stage.prepare(gold, fresh), fresh).result
         if result.timed_out or result.duration > FAST_ENOUGH * limit:
             raise GradingError(
-                f"task {self.task.task_id}: the hidden tests timed out, and the gold patch takes {result.duration:.1f} "
-                f"of {limit:g} s, too: run fewer episodes at once, or give the tests more time",
+                f"task {self.task.task_id}: the hidden tests timed out, and with the gold patch they take "
+                f"{result.duration:.1f} of {limit:g} s now: run fewer episodes at once, or raise the task's `timeout`",
                 reason="starved",
             )
 

@@ -81,10 +81,9 @@ class ContainerSandbox(RunnerSandbox):
             task asks for a plain Python or has no image. An empty text keeps the PATH of the image.
         running: Number of commands that may run at once in all sandboxes of this backend, over all processes of this
             user on this machine; None is no limit. A command's timeout starts with its turn.
-        waiting: See `Sandbox.waiting`.
     """
 
-    def __init__(self, spec: SandboxSpec, activate: str, running: int | None = None, waiting: int = 0) -> None:
+    def __init__(self, spec: SandboxSpec, activate: str, running: int | None = None) -> None:
         super().__init__(spec)
         if spec.python and spec.python.requirements and not spec.image:
             raise Unsupported(
@@ -93,7 +92,6 @@ class ContainerSandbox(RunnerSandbox):
             )
         self._activation = activate
         self._running = running
-        self.waiting = waiting
         self._cancelled = threading.Event()
         self._image_env: dict[str, str] = {}
 

@@ -43,7 +43,7 @@ from ..errors import (
     SandboxStartError,
     Unsupported,
 )
-from ..types import Capabilities, ExecResult, FileEntry, Frozen, Json
+from ..types import Capabilities, ExecResult, FileEntry, Frozen
 from .base import Pty, Sandbox, SandboxSpec, parse_options
 from .channel import Channel
 from .fake_forward import start_runner
@@ -309,7 +309,7 @@ class FakeSandbox(Sandbox):
         grace: float,
         max_output: int,
         merge: bool,
-        **given: Json,
+        **given: object,
     ) -> ExecResult:
         command = _command_text(argv)
         deadline = time.monotonic() + timeout + grace + self.script.slack
@@ -333,7 +333,7 @@ class FakeSandbox(Sandbox):
             duration=timeout if reply.timed_out else 0.0,
         )
 
-    def _open_pty(self, argv: Sequence[str], *, timeout: float, **given: Json) -> Pty:
+    def _open_pty(self, argv: Sequence[str], *, timeout: float, **given: object) -> Pty:
         self._record("pty", _command_text(argv), deadline=time.monotonic() + timeout, **given)
         return _FakePty(self, self._reply(_command_text(argv)))
 
@@ -391,7 +391,7 @@ class FakeSandbox(Sandbox):
         max_files: int,
         only: tuple[str, ...] | None,
         timeout: float,
-        **bounds: Json,
+        **bounds: object,
     ) -> dict[str, FileEntry]:
         self._record("manifest", path, deadline=time.monotonic() + timeout, exclude=exclude, only=only, **bounds)
         found = {

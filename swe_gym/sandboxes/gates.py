@@ -61,9 +61,12 @@ def _place(name: str, places: int, deadline: float, cancelled: threading.Event) 
         _check(name, places, deadline, cancelled)
         sleep(jittered(pause, 0.5, 1.5), cancelled)  # file locks cannot be waited for with a deadline
         pause = min(LONGEST_PAUSE, 1.5 * pause)
+    owner = os.getpid()
     try:
         yield
     finally:
+        if os.getpid() == owner:  # a fork has a copy of the file: without this, its copy would keep the place
+            fcntl.flock(held, fcntl.LOCK_UN)
         os.close(held)
 
 

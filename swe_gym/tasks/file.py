@@ -182,7 +182,7 @@ def _as_columns(row: JsonObject) -> JsonObject:
     return {name: json.dumps(value) if name in _JSON else value for name, value in row.items()}
 
 
-def _schema() -> Json:
+def _schema() -> object:
     arrow = load_arrow()
     fields = Task.model_fields.items()
     return arrow.schema(

@@ -194,7 +194,7 @@ class _Parquet:
         self._bounds = list(itertools.accumulate(sizes, initial=0))
         self._lock = threading.Lock()
         self._batches: Iterator[pyarrow.RecordBatch] = iter(())
-        self._batch: pyarrow.RecordBatch = None
+        self._batch: pyarrow.RecordBatch
         self._group, self._start, self._end = -1, 0, 0  # the current batch and its row group
 
     def keys(self, columns: Sequence[str]) -> list[Key]:

@@ -116,14 +116,14 @@ class Ranks:
         for part in (*layers, model):
             fully_shard(part, mesh=mesh, reshard_after_forward=True)
 
-    def whole(self, value: Tensor) -> Tensor | None:
+    def whole(self, value: Any) -> Any:
         """Return a sharded tensor as a whole one in the memory of rank 0; None in others. Other values stay."""
         if self.size == 1 or not hasattr(value, "full_tensor"):
             return value
         full = value.full_tensor()  # in all processes
         return full.cpu() if self.rank == 0 else None
 
-    def spread(self, value: Tensor, like: Tensor) -> Tensor:
+    def spread(self, value: Any, like: Any) -> Any:
         """Return the part of a whole tensor that this process has of a sharded one."""
         if self.size == 1 or getattr(value, "shape", ()) != like.shape or not hasattr(like, "device_mesh"):
             return value

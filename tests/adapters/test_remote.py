@@ -16,15 +16,17 @@ from gymnasium.error import ResetNeeded
 if "serve" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
     pytest.importorskip("starlette", reason="the server is tested where its packages are installed")
 
+from swe_gym.adapters import client
 from swe_gym.adapters.episodes import Slot, play_episodes
 from swe_gym.adapters.remote import RemoteEnv
 from swe_gym.adapters.server import EnvServer
 from swe_gym.adapters.session import make_env
-from swe_gym.errors import SandboxStartError, UsageError
+from swe_gym.errors import SandboxClosed, SandboxStartError, UsageError
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies.expert import ExpertPolicy
 from swe_gym.rollout.policies.gold import GoldPolicy
 from swe_gym.rollout.policies.scripted import ScriptedPolicy
+from swe_gym.testing.sandbox_contract.case import eventually
 from swe_gym.trajectories.trajectory import Trajectory
 
 TASKS = ("larder-overwrite-evicts", "jot-recurring-steps")
@@ -114,6 +116,23 @@ def test_a_server_that_cannot_be_reached_fails_its_episode_only() -> None:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         (episode,) = play_episodes([Slot("a")], lambda: RemoteEnv(url), lambda env, seed: Says())  # noqa: ARG005
     assert (episode.reward, episode.failure) == (None, "SandboxStartError")
+
+
+def test_closing_while_a_reset_connects_leaves_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = client.connect
+
+    def connect(*given: Any, **options: Any) -> Any:
+        env.close()
+        return real(*given, **options)
+
+    with EnvServer(lambda: make_env("SWE/Micro-v0", backend="fake"), port=0) as server:
+        env = RemoteEnv(server.url)
+        monkeypatch.setattr(client, "connect", connect)
+        with pytest.raises(SandboxClosed):
+            env.reset()
+        with pytest.raises(ResetNeeded):
+            env.step(LS)
+        eventually(lambda: "swe_gym_sessions 0\n" in server.metrics(), 10, "no session is left")
 
 
 def test_a_server_that_is_lost_twice_at_the_same_step_gives_no_reward() -> None:

@@ -8,6 +8,9 @@ import pytest
 from env_parts import SUBMIT, CountedSandbox, call
 
 from swe_gym.envs.swe_env import SweEnv
+from swe_gym.sandboxes import SandboxSpec
+from swe_gym.sandboxes.channel import ByteStream
+from swe_gym.sandboxes.container import ContainerSandbox
 from swe_gym.testing.sandbox_contract.case import eventually
 from swe_gym.types import Capabilities
 
@@ -156,6 +159,42 @@ def test_none_waits_beside_a_policy_that_has_a_network(make: Make) -> None:
     env.reset()
     env.step(WORK)
     started(1)
+
+
+def test_a_sandbox_is_closed_even_if_no_thread_can_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make()
+    env.reset()
+    env.step(WORK)
+    started(2)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("swe_gym.envs.group.in_thread", fail)
+    with pytest.raises(RuntimeError, match="new thread"):
+        env.step(SUBMIT)
+    env.close()
+    assert all_closed()
+
+
+class WaitingContainer(ContainerSandbox):
+    """A container backend that lets four sandboxes wait, as a user writes it."""
+
+    waiting = 4
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(backend="waiting", isolation="container")
+
+    def _connect(self, deadline: float) -> ByteStream:
+        raise NotImplementedError
+
+    def _disconnect(self) -> None:
+        pass
+
+
+def test_a_backend_with_images_sets_how_many_wait_like_any_other() -> None:
+    assert WaitingContainer(SandboxSpec(), activate="").waiting == 4
 
 
 def test_grading_in_the_middle_of_an_episode_takes_the_one_that_waits_and_the_next_action_starts_another(

@@ -1,5 +1,6 @@
 """Gates: few at a time, over threads and processes, until a deadline."""
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -19,6 +20,21 @@ from swe_gym.sandboxes.gates import gate
 with gate(sys.argv[1], 1, time.monotonic() + 30):
     print("inside", flush=True)
     sys.stdin.read()
+"""
+
+FORKS = """
+import os, sys, time
+from swe_gym.sandboxes.gates import gate
+held = gate(sys.argv[1], 1, time.monotonic() + 30)
+held.__enter__()
+if not os.fork():
+    {}
+    print("forked", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+{}
+print("parent", flush=True)
+sys.stdin.read()
 """
 
 
@@ -59,6 +75,22 @@ def test_other_processes_count_and_those_that_are_killed_do_not(name: str) -> No
         assert (error.value.reason, error.value.retryable) == ("capacity", True)
         holder.kill()
         with gate(name, 1, soon()):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("in_fork", "in_parent", "taken"),
+    [("pass", "held.__exit__(None, None, None)", False), ("del held", "pass", True)],
+    ids=["the_parent_leaves", "the_fork_forgets"],
+)
+def test_a_fork_neither_keeps_nor_frees_the_place_of_its_parent(
+    in_fork: str, in_parent: str, taken: bool, name: str
+) -> None:
+    command = [sys.executable, "-c", FORKS.format(in_fork, in_parent), name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert {holder.stdout.readline() for _ in range(2)} == {"forked\n", "parent\n"}
+        with pytest.raises(SandboxStartError) if taken else contextlib.nullcontext(), gate(name, 1, soon(0.2)):
             pass
 
 

@@ -65,7 +65,7 @@ def test_the_container_that_waits_is_like_one_that_starts_at_the_end(
     for action in solution(TASKS[0]):
         reward = env.step(action)[1]
     assert reward == 1.0
-    eventually(lambda: not containers(), 5, "no container is left")
+    eventually(lambda: not containers(), 20, "no container is left")
 
 
 def test_a_container_that_was_killed_while_it_waited_is_replaced(
@@ -75,7 +75,7 @@ def test_a_container_that_was_killed_while_it_waited_is_replaced(
     engine.remove_container(both_run(containers)[1]["Id"], force=True)
     _, reward, terminated, _, info = env.step(SUBMIT)
     assert (reward, terminated, info["outcome"], info["reward_valid"]) == (0.0, True, "submitted", True)
-    eventually(lambda: not containers(), 5, "no container is left")
+    eventually(lambda: not containers(), 20, "no container is left")
 
 
 @pytest.mark.parametrize("moment", [0, 1, 2])

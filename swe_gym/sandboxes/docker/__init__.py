@@ -61,7 +61,8 @@ class DockerSandbox(ContainerSandbox):
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.options = parse_options(DockerOptions, spec.options, self.name)
-        super().__init__(spec, self.options.activate, self.options.running, self.options.waiting)
+        super().__init__(spec, self.options.activate, self.options.running)
+        self.waiting = self.options.waiting
         advice = "Set the backend option `runtime` to a stronger one, such as runsc."
         demand_isolation(spec, self._isolation, self.name, advice)
         self._engine: docker.APIClient | None = None

@@ -39,7 +39,8 @@ class KubernetesSandbox(ContainerSandbox):
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.options = parse_options(KubernetesOptions, spec.options, self.name)
-        super().__init__(spec, self.options.activate, self.options.running, self.options.waiting)
+        super().__init__(spec, self.options.activate, self.options.running)
+        self.waiting = self.options.waiting
         manifest.check(spec, self.options)
         advice = "Set the backend option `runtime_class` to one of gVisor or Kata."
         demand_isolation(spec, self._isolation(), self.name, advice)

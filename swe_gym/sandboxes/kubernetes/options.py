@@ -49,7 +49,7 @@ class KubernetesOptions(ClusterOptions):
             None is unlimited. A command that waits keeps its whole timeout, and fails with a retryable error if the
             wait exceeds it.
         waiting: Maximum number of grading sandboxes that start while a policy works and wait for its end, counted in
-            the same way. Grading then waits for no start, but a pod that waits holds its `requests`, and counts towards
+            the same way. Grading then starts at once, but a pod that waits holds its `requests` and counts towards
             quotas.
         activate: Python environment to put first on PATH. "auto" looks for one; an empty string keeps the image's PATH.
         network: How `network="none"` is enforced. "unplug" takes the interfaces down before the first command can run;

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from ...errors import SandboxStartError
-from ...types import Json
 from ..container import NO_PYTHON
 from .api import ApiError, Object
 
@@ -287,7 +286,7 @@ def expired(pod: Object, *, now: float, older_than: float) -> bool:
 
 def _end(pod: Object) -> float:
     """Return when a pod ended; when it was created if that is unknown."""
-    times: list[Json] = [pod["metadata"]["creationTimestamp"]]
+    times: list[str | None] = [pod["metadata"]["creationTimestamp"]]
     for container in _containers(pod["status"]):
         times.append((container.get("state") or {}).get("terminated", {}).get("finishedAt"))
     return max(_seconds(text) for text in times if text)

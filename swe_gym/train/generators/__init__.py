@@ -1,12 +1,15 @@
 """The table of generators, which sample tokens for training. Each is a `TrainGenerator`."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...registry import Registry
 from ...rollout.tokens import Generator
 from ..config import GenerationConfig
 from ..model import PolicyModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class TrainGenerator(Generator, Protocol):
@@ -40,7 +43,9 @@ GENERATORS = Registry[Callable[..., TrainGenerator]](
 )
 
 
-def make_generator(config: GenerationConfig, model: PolicyModel, tokenizer: object) -> TrainGenerator:
+def make_generator(
+    config: GenerationConfig, model: PolicyModel, tokenizer: "PreTrainedTokenizerBase"
+) -> TrainGenerator:
     """Make the generator that a configuration names. The caller closes it.
 
     Raises:

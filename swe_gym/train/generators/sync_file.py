@@ -3,17 +3,21 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..model import PolicyModel
 from .weight_sync import Call
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 TIMEOUT = 600.0
 """Seconds for the server to read the weights."""
 
 
-def write_folder(model: PolicyModel, tokenizer: object, folder: Path) -> None:
+def write_folder(model: PolicyModel, tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
     """Write a folder that vLLM reads.
 
     On a CPU, vLLM 0.32 repacks the output embedding only when it reads one. A tied embedding would keep its first
@@ -34,7 +38,7 @@ class FileSync:
     args: Sequence[str] = ()
     env: Mapping[str, str] = {}
 
-    def __init__(self, model: PolicyModel, tokenizer: object, folder: Path) -> None:
+    def __init__(self, model: PolicyModel, tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
         self._model, self._tokenizer, self._folder = model, tokenizer, folder
 
     def send(self, version: int, call: Call) -> None:

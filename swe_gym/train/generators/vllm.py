@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import torch
@@ -20,6 +21,9 @@ from ..model import PolicyModel
 from .server import VllmServer
 from .sync_file import write_folder
 from .weight_sync import make_weight_sync
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TIMEOUT = 600.0
 """Seconds for an answer, or for loading weights."""
@@ -47,7 +51,7 @@ class VllmGenerator:
         PolicyError: The server does not start or does not answer.
     """
 
-    def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: object) -> None:
+    def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: "PreTrainedTokenizerBase") -> None:
         for name in config.options:
             if name not in OPTIONS:
                 raise unknown_name("option of the vLLM generator in generation.options", name, OPTIONS)

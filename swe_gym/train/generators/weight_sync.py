@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from ...errors import UsageError, unknown_name
 from ...types import Json, JsonMapping, JsonObject
 from ..config import GenerationConfig
 from ..model import PolicyModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Call = Callable[[str, str, JsonObject | None], Json]
 """Sends method, path and JSON body to the server and returns its answer, or raises `PolicyError`."""
@@ -51,7 +54,9 @@ class WeightSync(Protocol):
         ...
 
 
-def make_weight_sync(config: GenerationConfig, model: PolicyModel, tokenizer: object, folder: Path) -> WeightSync:
+def make_weight_sync(
+    config: GenerationConfig, model: PolicyModel, tokenizer: "PreTrainedTokenizerBase", folder: Path
+) -> WeightSync:
     """Make the method that `options["weight_sync"]` names, "file" by default.
 
     Args:
