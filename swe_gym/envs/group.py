@@ -239,7 +239,7 @@ class SandboxGroup:
             try:
                 close()
             except SandboxError as error:  # the others must be closed too
-                logger.warning("a sandbox was not closed: %s", error)
+                logger.warning("a sandbox was not closed; its ttl will end it: %s", error)
         self._give_place_back()
 
     def _give_place_back(self) -> None:

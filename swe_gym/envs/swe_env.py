@@ -47,7 +47,7 @@ SANDBOX_FAILED = "The episode ended: its sandbox failed."
 """Observation after a sandbox failure: constant, so that policies learn nothing about the failure."""
 
 
-DROP_SECONDS = 1.0
+DROP_SECONDS = 5.0
 """Maximum seconds to wait until the sandboxes of a dropped environment are closed."""
 
 

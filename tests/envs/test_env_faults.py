@@ -75,7 +75,7 @@ def test_a_graders_sandbox_that_cannot_be_closed_costs_no_reward(
     env.reset()
     assert env.step(SUBMIT)[1] == 1.0
     assert_nothing_left(env)
-    assert "a sandbox was not closed: a scripted fault" in caplog.text
+    assert "a sandbox was not closed; its ttl will end it: a scripted fault" in caplog.text
 
 
 def test_without_a_fault_the_same_episode_has_a_reward(fake_env: Make) -> None:
