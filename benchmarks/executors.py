@@ -232,9 +232,11 @@ def scaling(attempts: int = 8, per_node: int = 8, rounds: int = 2) -> None:
     """Compare one node with two, each pinned to one core. Bar: 1.8 times the episodes of one.
 
     Two cores may share caches and execution units. What they can reach at best is shown by one and two processes that
-    know nothing of each other, each with threads on a core of its own.
+    know nothing of each other, each with threads on a core of its own. On a machine of two cores, the driver of one
+    node has a core for itself, and that of two nodes has none. So they are also compared with the driver on the first
+    core.
     """
-    ways = {"alone, in threads": apart, "Ray nodes": on_nodes}
+    ways = {"alone, in threads": apart, "Ray nodes": on_nodes, "Ray nodes, driver on the first core": with_driver}
     found: dict[str, dict[int, list[float]]] = {name: {1: [], 2: []} for name in ways}
     cores = sorted(os.sched_getaffinity(0))[:2]
     for _ in range(rounds):
@@ -267,6 +269,23 @@ def on_nodes(attempts: int, per_node: int, cores: list[int]) -> float:
                 for task in os.listdir(f"/proc/{pid}/task"):
                     os.sched_setaffinity(int(task), {core})
         return measure(attempts * len(cores), on_ray(made, per_node)).per_hour
+
+
+def with_driver(attempts: int, per_node: int, cores: list[int]) -> float:
+    """Return the same with this process on the first core."""
+    with pinned(cores[0]):
+        return on_nodes(attempts, per_node, cores)
+
+
+@contextlib.contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """Run this process, with all that it starts, on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @app.command()

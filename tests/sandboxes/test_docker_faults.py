@@ -213,11 +213,11 @@ def test_a_truncated_reply_is_a_loss(sandbox: Callable[..., Sandbox]) -> None:
 def test_closing_during_a_start_leaves_nothing(sandbox: Callable[..., Sandbox], ours: Callable[[], list[str]]) -> None:
     for fault in (Fault(*CREATE, "stall_reply"), Fault(*ATTACH, "stall"), Fault(*START, "stall_reply")):
         with proxied(fault) as proxy:
-            box = sandbox(proxy, options={"timeout": CALL_SECONDS})
+            box = sandbox(proxy, options={"timeout": 4.0})
             start = Background(box.start)
-            eventually(lambda proxy=proxy, fault=fault: asked(proxy, fault), 10, "the start has come to the fault")
+            eventually(lambda proxy=proxy, fault=fault: asked(proxy, fault), 20, "the start has come to the fault")
             box.close()
-            assert start.wait(CALL_SECONDS + 10)
+            assert start.wait(20)
             with pytest.raises(SandboxClosed):
                 start.result(0)
         eventually(lambda: ours() == [], 10, f"nothing is left after {fault}")
