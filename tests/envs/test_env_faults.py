@@ -10,6 +10,7 @@ from env_parts import SECRETS, SUBMIT, CountedSandbox, call
 
 from swe_gym.envs.swe_env import SANDBOX_FAILED, SweEnv
 from swe_gym.errors import SandboxClosed, SandboxLost, SandboxStartError, UsageError
+from swe_gym.testing.sandbox_contract.case import Background
 
 Make = Callable[..., SweEnv]
 
@@ -76,6 +77,18 @@ def test_a_graders_sandbox_that_cannot_be_closed_costs_no_reward(
     assert env.step(SUBMIT)[1] == 1.0
     assert_nothing_left(env)
     assert "a sandbox was not closed; its ttl will end it: a scripted fault" in caplog.text
+
+
+def test_the_reward_does_not_wait_until_the_graders_sandbox_is_closed(fake_env: Make) -> None:
+    env = fake_env({}, strikes=2, faults=[{"at": "close", "stall": True}])
+    env.reset()
+    assert env.step(SUBMIT)[1] == 1.0
+    judge = CountedSandbox.started[1]
+    assert judge.stalled.wait(20)
+    closing = Background(env.close)
+    assert not closing.wait(0.2), "close does not wait for it"
+    judge.release()
+    closing.result(20)
 
 
 def test_without_a_fault_the_same_episode_has_a_reward(fake_env: Make) -> None:
