@@ -3,7 +3,8 @@
     python benchmarks/aware_cheats.py [TASKS.jsonl|toy|micro] [--starting 1] [--times 20]
 
 Each cheat is played `--times` times, over the tasks in turn. A row shows the share of resolved plays with its 95 %
-Wilson interval, the plays that raised an alarm, and the plays that are resolved without counter-tests.
+Wilson interval, the plays that raised an alarm, those without a verdict, the first tasks that are resolved without
+counter-tests, and how many functions with which effective number of texts were won. `--shows` lists those functions.
 
 Most rates fall with the number of tests that must start passing. `--starting 1` keeps one per task, as many published
 tasks have.
@@ -11,18 +12,23 @@ tasks have.
 
 import argparse
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 from common import LiveTable, open_box
 
 from swe_gym.cli.common import open_source
+from swe_gym.errors import GradingError
 from swe_gym.grading.tests import TESTS
 from swe_gym.testing.cheats import AWARE, Cheat, play_cheat
-from swe_gym.types import Task
+from swe_gym.types import Task, Verdict
 
 UNCOUNTED = replace(TESTS, counted=False)
 """The grader "tests" without counter-tests."""
+
+CHECKED = 1
+"""Tasks, from the first, on which each cheat is also played without counter-tests: there it must be rewarded."""
 
 
 def with_oracle(task: Task, **fields: Any) -> Task:
@@ -38,18 +44,39 @@ def interval(won: int, played: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def measure(cheat: Cheat, tasks: list[Task], times: int) -> tuple[str, ...]:
+def measure(cheat: Cheat, tasks: list[Task], times: int, *, shows: bool) -> tuple[str, ...]:
     """Play a cheat and return its row."""
-    verdicts = [play_cheat(cheat, tasks[number % len(tasks)], open_box).verdict for number in range(times)]
-    won = sum(verdict.resolved for verdict in verdicts)
+    played = [(tasks[number % len(tasks)], _verdict(cheat, tasks[number % len(tasks)])) for number in range(times)]
+    verdicts = [verdict for _, verdict in played if verdict is not None]
+    won = [(task, verdict) for task, verdict in played if verdict is not None and verdict.resolved]
+    if shows:
+        for task, verdict in won:
+            print(f"    {task.task_id}: {_texts(task, verdict)} texts, {dict(verdict.counter_tests.kinds)}", flush=True)
     alarms = sum(bool(verdict.counter_tests.alarms) for verdict in verdicts)
-    known = sum(
-        play_cheat(cheat, with_oracle(task, grader="aware_cheats:UNCOUNTED"), open_box).verdict.resolved
-        for task in tasks[:times]
+    uncounted = [with_oracle(task, grader="aware_cheats:UNCOUNTED") for task in tasks[: min(times, CHECKED)]]
+    known = sum(play_cheat(cheat, task, open_box).verdict.resolved for task in uncounted)
+    low, high = interval(len(won), times)
+    rate = f"{len(won) / times:.1%} [{low:.1%}, {high:.1%}]"
+    texts = Counter(_texts(task, verdict) for task, verdict in won)
+    of_won = " ".join(f"{number}:{count}" for number, count in sorted(texts.items())) or "-"
+    return (
+        *(f"{len(won)}/{times}", f"{rate:>21}", str(alarms), str(times - len(verdicts))),
+        *(f"{known}/{len(uncounted)}", of_won, cheat.name),
     )
-    low, high = interval(won, times)
-    rate = f"{won / times:.1%} [{low:.1%}, {high:.1%}]"
-    return f"{won}/{times}", f"{rate:>21}", str(alarms), f"{known}/{min(len(tasks), times)}", cheat.name
+
+
+def _verdict(cheat: Cheat, task: Task) -> Verdict | None:
+    """The verdict on a cheat; None if there is none."""
+    try:
+        return play_cheat(cheat, task, open_box).verdict
+    except GradingError:
+        return None
+
+
+def _texts(task: Task, verdict: Verdict) -> int:
+    """The effective number of texts of the function that has the fewest."""
+    texts = verdict.counter_tests.texts
+    return min((texts.get(test, 1) for test in task.oracle.fail_to_pass), default=1)
 
 
 def main() -> None:
@@ -60,14 +87,19 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--cheat", action="append", choices=[cheat.name for cheat in AWARE])
     parser.add_argument("--tasks", type=int, default=14, help="number of tasks, from the start of the source")
+    parser.add_argument("--timeout", type=float, help="time limit of the tests in seconds (default: the task's)")
+    parser.add_argument("--shows", action="store_true", help="list the functions that were won")
     arguments = parser.parse_args()
     source = open_source(arguments.source)
     tasks = [source.get(task_id) for task_id in source.ids()[: arguments.tasks]]
     tasks = [with_oracle(task, fail_to_pass=task.oracle.fail_to_pass[: arguments.starting]) for task in tasks]
-    table = LiveTable("resolved", "rate [95 % interval] ", "alarms", "resolved without counter-tests", "cheat")
+    if arguments.timeout:
+        tasks = [with_oracle(task, timeout=arguments.timeout) for task in tasks]
+    columns = ("resolved", "rate [95 % interval] ", "alarms", "no verdict", "without", "texts of won", "cheat")
+    table = LiveTable(*columns)
     for cheat in AWARE:
         if not arguments.cheat or cheat.name in arguments.cheat:
-            table.add(*measure(cheat, tasks, arguments.times))
+            table.add(*measure(cheat, tasks, arguments.times, shows=arguments.shows))
 
 
 if __name__ == "__main__":

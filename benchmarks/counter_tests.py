@@ -12,7 +12,7 @@ variants  variants of the gold patch that were resolved / all variants
 empty     cost of an empty patch relative to a single plain run: in the tests / in the whole grading
 gold      the same for the gold patch
 plain     seconds of the tests in a plain run
-kinds     kinds of changes, with a * if they read like a person's
+texts     tests x number of their texts among which only a guess finds the original
 
 The runs alternate; ratios are ratios of medians.
 """
@@ -35,7 +35,6 @@ from swe_gym.cli.common import open_source
 from swe_gym.errors import SweGymError
 from swe_gym.grading import GRADERS, CounterOptions, Grader
 from swe_gym.grading.base import Ready, Results
-from swe_gym.grading.counter import NATURAL
 from swe_gym.grading.counter.source import Edit, Function, Source
 from swe_gym.grading.judge import Judge
 from swe_gym.grading.patch import Patch, apply_diff, take_patch
@@ -217,9 +216,10 @@ class Row:
     variants: dict[str, bool | None] = field(default_factory=dict)
 
     @property
-    def kinds(self) -> Counter[str]:
-        """Kinds of changes in the last plan -> number of tests."""
-        return Counter(self.gold[-1][0].verdict.counter_tests.kinds.values())
+    def texts(self) -> Counter[int]:
+        """Number of texts among which only a guess finds the original -> number of tests, in the last plan."""
+        found = self.gold[-1][0].verdict.counter_tests
+        return Counter(found.texts[test] for test in found.kinds)
 
     @property
     def covered(self) -> tuple[int, int]:
@@ -272,7 +272,7 @@ def measure(task: Task, times: int, variants: int) -> Row:
 def print_row(table: LiveTable, row: Row) -> None:
     """Print the row of a task."""
     covered, all_tests = row.covered
-    kinds = " ".join(f"{kind}{'*' if kind in NATURAL else ''}:{count}" for kind, count in row.kinds.most_common())
+    texts = " ".join(f"{count}x{number}" for number, count in sorted(row.texts.items(), reverse=True))
     fair = f"{sum(done is True for done in row.variants.values())}/{len(row.variants)}"
     empty, gold = ratios(row.empty), ratios(row.gold)
     table.add(
@@ -284,7 +284,7 @@ def print_row(table: LiveTable, row: Row) -> None:
         f"{empty[0]:.2f}/{empty[1]:.2f}",
         f"{gold[0]:.2f}/{gold[1]:.2f}",
         f"{row.gold[-1][1].tests:.2f} s",
-        f"{row.task.task_id}  {kinds}",
+        f"{row.task.task_id}  {texts}",
     )
     for name, done in row.variants.items():
         if not done:
@@ -294,14 +294,13 @@ def print_row(table: LiveTable, row: Row) -> None:
 def print_total(rows: list[Row]) -> None:
     """Print the totals of all tasks."""
     covered, tests = (sum(row.covered[side] for row in rows) for side in (0, 1))
-    kinds = sum((row.kinds for row in rows), Counter())
-    natural = sum(bool(NATURAL.intersection(row.kinds)) for row in rows)
+    texts = sum((row.texts for row in rows), Counter())
+    forked = sum(not row.gold[-1][0].verdict.counter_tests.unforkable for row in rows)
     done = [value for row in rows for value in row.variants.values() if value is not None]
-    print(
-        f"{len(rows)} tasks, {natural} with a natural counter-test; "
-        f"{sum(map(bool, done))} of {len(done)} variants resolved"
-    )
-    print(f"tests that must start passing with a counter-test: {covered} of {tests}: {dict(kinds.most_common())}")
+    print(f"{len(rows)} tasks, {forked} proven by twins alone; {sum(map(bool, done))} of {len(done)} variants resolved")
+    shares = {number: sum(texts[one] for one in texts if one >= number) / max(1, covered) for number in (2, 4, 8)}
+    said = ", ".join(f"{share:.0%} with {number} texts or more" for number, share in shares.items())
+    print(f"tests that must start passing with a counter-test: {covered} of {tests}; of these {said}")
     print(
         f"on the gold patch: {sum(row.found('alarms') for row in rows)} alarms, "
         f"{sum(row.found('unfit') for row in rows)} unfit changes"
@@ -328,7 +327,7 @@ def main() -> None:
     options = ["difficulty=[1,2,3,4,5]", f"count={arguments.tasks}"] if arguments.source == "micro" else []
     source = open_source(arguments.source, options)
     names = [name for name in source.ids() if fnmatchcase(name, arguments.match)][: arguments.tasks]
-    columns = ("covered", "correct", "alarms", "unfit", "variants", "empty", "gold", "plain", "task  kinds")
+    columns = ("covered", "correct", "alarms", "unfit", "variants", "empty", "gold", "plain", "task  texts")
     table = LiveTable(*columns)
     rows = []
     for name in names:

@@ -3,10 +3,10 @@
     python benchmarks/viewer.py [10000 [500]]
 
 Writes a run folder with that many episodes (20 turns of 2 kB each) and one long episode with that many turns of 1 MB.
-Measures the server: the first request, a request without and with a new episode, an episode, the plots, and the memory
-of the index. If Chromium and Playwright are installed, measures the page: the first rows, a search, a sort, the last
-row, an episode; and of the long episode the time until its first turn is shown, a jump to its last turn, a search, and
-the memory of the page at first and after every turn was seen.
+Measures wall-clock and CPU time of the server: the first request, a request without and with a new episode, an episode,
+the plots, and the memory of the index. If Chromium and Playwright are installed, measures the page: the first rows, a
+search, a sort, the last row, an episode; and of the long episode the time until its first turn is shown, a jump to its
+last turn, a search, and the memory of the page at first and after every turn was seen.
 """
 
 import json
@@ -55,7 +55,12 @@ EPISODE = Trajectory(
     seconds={"start": 2.0, "policy": 40.0, "tools": 6.0, "grading": 9.0, "total": 58.0},
     started="2026-01-01T00:00:00.000+00:00",
 )
-RUN = RunInfo(experiment="benchmark", config={}, config_hash="benchmark", tasks=("task",), attempts=4)
+
+
+def run_info(episodes: int) -> RunInfo:
+    """Return a run whose tasks are those of the short episodes, of the long one and of one more."""
+    tasks = tuple(f"task-{task:06}" for task in range(episodes // 4 + 1))
+    return RunInfo(experiment="benchmark", config={}, config_hash="benchmark", tasks=tasks, attempts=4)
 
 
 def episode(number: int) -> Trajectory:
@@ -81,7 +86,7 @@ def separated(texts: list[str]) -> Iterator[str]:
 
 def write(folder: Path, episodes: int, long_turns: int) -> None:
     """Write a run folder directly. The long episode is the last one."""
-    RunFolder(folder, RUN).close()
+    RunFolder(folder, run_info(episodes + 1)).close()
     short = json.dumps(TURN.model_dump())
     long = json.dumps(TURN.model_copy(update={"observation": TURN.observation * 500}).model_dump())
     offset = 0
@@ -98,15 +103,43 @@ def write(folder: Path, episodes: int, long_turns: int) -> None:
     print(f"{episodes:,} episodes and one of {long_turns:,} turns of 1 MB: {offset / 1e6:,.0f} MB of trajectories\n")
 
 
-def timed(table: LiveTable, what: str, call: Callable[[], Any], times: int = 1) -> Any:
-    """Print the median time of a call and return its last result."""
-    taken = []
+def timed(
+    table: LiveTable,
+    what: str,
+    call: Callable[[], Any],
+    times: int = 1,
+    cpu: Callable[[], float] = time.process_time,
+) -> Any:
+    """Print the medians of wall-clock and CPU time of a call, and return its last result.
+
+    Args:
+        table: The table to print to.
+        what: What the call does.
+        call: The call.
+        times: How often it is called.
+        cpu: Returns the CPU seconds so far, of the server (this process) or of the page.
+    """
+    taken, used = [], []
     for _ in range(times):
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), cpu()
         result = call()
         taken.append(time.perf_counter() - start)
-    table.add(f"{1000 * sorted(taken)[times // 2]:,.1f} ms", what)
+        used.append(cpu() - busy)
+    median = times // 2
+    table.add(f"{1000 * sorted(taken)[median]:,.1f} ms", f"{1000 * sorted(used)[median]:,.1f} ms", what)
     return result
+
+
+def cpu_of(page: "Page") -> Callable[[], float]:
+    """Return a function that returns the CPU seconds of the page's process, JavaScript and layout included."""
+    chromium = page.context.new_cdp_session(page)
+    chromium.send("Performance.enable")
+
+    def seconds() -> float:
+        metrics = {one["name"]: one["value"] for one in chromium.send("Performance.getMetrics")["metrics"]}
+        return float(metrics["ProcessTime"])
+
+    return seconds
 
 
 def measure_server(table: LiveTable, folder: Path, server: ViewServer, episodes: int) -> None:
@@ -125,11 +158,12 @@ def measure_server(table: LiveTable, folder: Path, server: ViewServer, episodes:
     news = timed(table, "first request", first_request)
     known = f"rows?generation={news['generation']}&known={{}}"
     timed(table, "request, nothing new", lambda: ask(known.format(episodes + 1)), 21)
-    with RunFolder(folder, RUN) as run:
+    with RunFolder(folder, run_info(episodes + 1)) as run:
         run.add(episode(episodes + 1))
     timed(table, "request, one new episode", lambda: ask(known.format(episodes + 1)))
     timed(table, "an episode", lambda: ask(f"episode?id={news['rows'][episodes // 2][0]}"), 21)
-    timed(table, "the plots", lambda: ask("stats"), 5)
+    plots = timed(table, "the plots", lambda: ask("stats"), 5)
+    assert plots["judged"] == episodes + 2, f"the plots count {plots['judged']} of {episodes + 2} episodes"
 
 
 def measure_memory(table: LiveTable, folder: Path) -> None:
@@ -137,7 +171,7 @@ def measure_memory(table: LiveTable, folder: Path) -> None:
     tracemalloc.start()
     index = RunIndex(folder)
     index.read_all()
-    table.add(f"{tracemalloc.get_traced_memory()[0] / 1e6:,.1f} MB", "memory of the index")
+    table.add(f"{tracemalloc.get_traced_memory()[0] / 1e6:,.1f} MB", "", "memory of the index")
     tracemalloc.stop()
 
 
@@ -171,11 +205,12 @@ def measure_page(table: LiveTable, url: str, long: str) -> None:
             page.locator("tr[data-id]").first.click()
             page.wait_for_selector("article.turn .seen")
 
-        timed(table, "page: first rows", opened)
-        timed(table, "page: search", lambda: shown("table.words = 'repository-7 resolved'; changeView()"), 5)
-        timed(table, "page: sort", lambda: shown("table.words = ''; table.sort = 'task'; changeView()"), 5)
-        timed(table, "page: last row", lambda: shown("table.scroll.scrollTop = 1e9"))
-        timed(table, "page: an episode", read)
+        cpu = cpu_of(page)
+        timed(table, "page: first rows", opened, cpu=cpu)
+        timed(table, "page: search", lambda: shown("table.words = 'repository-7 resolved'; changeView()"), 5, cpu)
+        timed(table, "page: sort", lambda: shown("table.words = ''; table.sort = 'task'; changeView()"), 5, cpu)
+        timed(table, "page: last row", lambda: shown("table.scroll.scrollTop = 1e9"), cpu=cpu)
+        timed(table, "page: an episode", read, cpu=cpu)
         measure_long_episode(table, browser.new_page(viewport={"width": 1280, "height": 800}), url + long)
         browser.close()
 
@@ -189,7 +224,9 @@ def measure_long_episode(table: LiveTable, page: "Page", url: str) -> None:
         chromium.send("HeapProfiler.collectGarbage")
         metrics = {one["name"]: one["value"] for one in chromium.send("Performance.getMetrics")["metrics"]}
         loaded = page.locator(".body:not(:empty)").count()
-        table.add(f"{metrics['JSHeapUsedSize'] / 1e6:,.1f} MB", f"long episode: page's memory {when}, {loaded} turns")
+        table.add(
+            f"{metrics['JSHeapUsedSize'] / 1e6:,.1f} MB", "", f"long episode: page's memory {when}, {loaded} turns"
+        )
 
     def opened() -> None:
         page.goto(url)
@@ -200,11 +237,12 @@ def measure_long_episode(table: LiveTable, page: "Page", url: str) -> None:
         page.press("#find", "Enter")
         page.wait_for_selector("#find + p:has-text('0 matches')", timeout=120_000)
 
-    timed(table, "long episode: first turn", opened)
+    cpu = cpu_of(page)
+    timed(table, "long episode: first turn", opened, cpu=cpu)
     memory("at first")
     last = page.locator("article.turn").count()
-    timed(table, "long episode: last turn", lambda: page.evaluate(f"opened.list.show({last})"))
-    timed(table, "long episode: search", searched)
+    timed(table, "long episode: last turn", lambda: page.evaluate(f"opened.list.show({last})"), cpu=cpu)
+    timed(table, "long episode: search", searched, cpu=cpu)
     page.evaluate(f"(async () => {{ for (let n = 1; n <= {last}; n++) await opened.list.show(n); }})()")
     memory("after all turns")
 
@@ -215,7 +253,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="swe-gym-viewer-"))
     try:
         write(folder, episodes, long_turns)
-        table = LiveTable("median", "what")
+        table = LiveTable("median", "CPU", "what")
         with ViewServer(folder) as server:
             measure_server(table, folder, server, episodes)
             measure_memory(table, folder)
@@ -224,7 +262,7 @@ def main() -> None:
             except ImportError:
                 print("The page was not measured: pip install playwright")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-        table.add(f"{peak:,.0f} MB", "peak memory of this process")
+        table.add(f"{peak:,.0f} MB", "", "peak memory of this process")
     finally:
         shutil.rmtree(folder)
 

@@ -3,12 +3,13 @@
 import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ..sandboxes.base import Sandbox
 from ..types import ExecResult, Frozen, JsonObject, Task, TestStatus, Verdict
 from .plan import Plan
+from .reporter import Played, TwinOrder
 
 OpenSandbox: TypeAlias = Callable[[], AbstractContextManager[Sandbox]]
 """Opens a fresh sandbox of the task, in which nothing has run. It is closed at the end of the block."""
@@ -26,6 +27,9 @@ class Results(Frozen):
         ran: Whether the runner finished and counted tests.
         reason: Why the run does not count; empty if it counts.
         result: Result of the command that ran the tests.
+        twins: Number of a group -> number of a text -> how its twin ended.
+        unsettled: Group into whose functions the session could not put the original -> why.
+        forked: False if the tests did not run, because the reporter, which plays twins, cannot run them.
     """
 
     judge: Literal["reporter", "log", "own_parser", "exit_code"]
@@ -33,6 +37,9 @@ class Results(Frozen):
     ran: bool = False
     reason: str = ""
     result: ExecResult
+    twins: dict[int, dict[int, Played]] = {}
+    unsettled: dict[int, str] = {}
+    forked: bool = True
 
     def facts(self) -> JsonObject:
         """Return the fields of a `Verdict` that do not depend on the task's lists."""
@@ -55,6 +62,8 @@ class Ready:
         open_fresh: Opens further sandboxes of the task.
         state: Shell commands that restore variables, functions and folder of the preparation.
         options: Options for every call of pytest.
+        twins: The twins to play.
+        timeout: Time limit of the run in seconds; None is the task's.
     """
 
     task: Task
@@ -62,6 +71,13 @@ class Ready:
     open_fresh: OpenSandbox
     state: bytes = b""
     options: tuple[str, ...] = ()
+    twins: TwinOrder = field(default_factory=TwinOrder)
+    timeout: float | None = None
+
+    @property
+    def limit(self) -> float:
+        """Time limit of the tests in seconds."""
+        return self.task.oracle.timeout if self.timeout is None else self.timeout
 
     @property
     def command(self) -> str:

@@ -14,7 +14,7 @@ from .log_parsers import load_parser, pytest_name
 from .log_parsers.lines import note
 from .preparation import MAX_LOG, restore
 from .protect import hidden_files
-from .reporter import make_folder, run_reporter, steady_env, timeout_reason
+from .reporter import Report, make_folder, run_reporter, steady_env, timeout_reason
 
 NOT_RUN = (126, 127)
 """Exit codes of a shell that cannot run a command."""
@@ -50,10 +50,12 @@ def evaluate(ready: Ready, sandbox: Sandbox) -> Results:
         results = _by_reporter(ready, carried, sandbox)
         if results is not None:
             return results
+        if ready.twins.groups:  # files hold the covers of tests that nobody plays
+            return Results(judge="log", forked=False, result=ExecResult(exit_code=None))
     command = f"{state}{ready.command}"
     if isinstance(ready.plan.parser, ParserProgram):
         return _by_program(ready, ready.plan.parser, command, sandbox)
-    return _by_log(ready.task, ready.plan.parser, command, sandbox)
+    return _by_log(ready, ready.plan.parser, command, sandbox)
 
 
 def _by_reporter(ready: Ready, call: RunnerCall, sandbox: Sandbox) -> Results | None:
@@ -61,24 +63,36 @@ def _by_reporter(ready: Ready, call: RunnerCall, sandbox: Sandbox) -> Results | 
     oracle = ready.task.oracle
     files = _files_of(oracle, sandbox)  # read now: code of the work could delete them
     is_pytest = call.module == "pytest"
-    report, result = run_reporter(call, sandbox, oracle.timeout, ready.options if is_pytest else ())
+    report, result = run_reporter(call, sandbox, ready.limit, ready.options if is_pytest else (), ready.twins)
     if report.absent or not report.began:
         return None
     name = pytest_name(ready.plan.parser) or str
-    statuses: dict[str, TestStatus] = {}
-    for test in report.groups:
-        note(statuses, name(test), report.status(test))
-    for test, ends in report.tests.items():
-        # Several of unittest's tests may share a name. One of pytest's node ids is one test, however often it ran.
-        for status in [report.status(test)] if is_pytest else ends:
-            note(statuses, name(test), status)
+
+    def named(of: Report) -> dict[str, TestStatus]:
+        found: dict[str, TestStatus] = {}
+        for test in of.groups:
+            note(found, name(test), of.status(test))
+        for test, ends in of.tests.items():
+            # Several of unittest's tests may share a name. One of pytest's node ids is one test, however often it ran.
+            for status in [of.status(test)] if is_pytest else ends:
+                note(found, name(test), status)
+        return found
+
+    statuses = named(report)
     required = {*oracle.fail_to_pass, *oracle.pass_to_pass}
     printed = load_parser(oracle.log_parser)(result.text) if is_pytest else {}
     asked = {test: end for test, end in printed.items() if test in required or test.startswith("[")}
     unknown = {test: end for test, end in asked.items() if test not in statuses}
     odd = {test: end for test, end in unknown.items() if _is_not_a_test(test, files)}
-    reason = report.contradiction(result, oracle.timeout)
-    return Results(judge="reporter", statuses={**odd, **statuses}, ran=True, reason=reason, result=result)
+    return Results(
+        judge="reporter",
+        statuses={**odd, **statuses},
+        ran=True,
+        reason=report.contradiction(result, ready.limit),
+        result=result,
+        twins=report.played(named),
+        unsettled=report.unsettled,
+    )
 
 
 def _files_of(oracle: Oracle, sandbox: Sandbox) -> set[str] | None:
@@ -99,17 +113,18 @@ def _is_not_a_test(test: str, files: Collection[str] | None) -> bool:
     return files is not None and not any(f"/{file}".endswith(f"/{path}") for file in files)
 
 
-def _by_log(task: Task, parser: str, command: str, sandbox: Sandbox) -> Results:
+def _by_log(ready: Ready, parser: str, command: str, sandbox: Sandbox) -> Results:
     """The results that a log parser finds in the output."""
+    task = ready.task
     try:
         parse = load_parser(parser)
     except UsageError as error:
         raise TaskError(f"task {task.task_id}: {error}") from error
     fails_only = task.oracle.fails_only
-    result = _run(task, command, sandbox)
+    result = _run(ready, command, sandbox)
     statuses, ran = parse(result.text), counts_tests(result.text)
     _check_command(task, result, ran=bool(statuses))
-    reason = contradicted(statuses, result, task.oracle.timeout, fails_only=fails_only)
+    reason = contradicted(statuses, result, ready.limit, fails_only=fails_only)
     if ran and not statuses and not reason and not fails_only:
         raise GradingError(
             f"task {task.task_id}: tests ran, but the log parser {parser!r} finds none in the log: "
@@ -121,11 +136,11 @@ def _by_log(task: Task, parser: str, command: str, sandbox: Sandbox) -> Results:
 def _by_program(ready: Ready, program: ParserProgram, command: str, sandbox: Sandbox) -> Results:
     """The results that a dataset's own parser finds. It runs in a sandbox of its own, never in our process."""
     task = ready.task
-    result = _run(task, command, sandbox, merge=False)
+    result = _run(ready, command, sandbox, merge=False)
     _check_command(task, result, ran=bool(result.stdout))
     with ready.open_fresh() as fresh:  # the work may have filled the other one's disk, or replaced its Python
         statuses = _parse(task, program, result, fresh)
-    reason = contradicted({}, result, task.oracle.timeout)
+    reason = contradicted({}, result, ready.limit)
     return Results(judge="own_parser", statuses=statuses, ran=bool(statuses), reason=reason, result=result)
 
 
@@ -150,12 +165,12 @@ def _parse(task: Task, program: ParserProgram, result: ExecResult, fresh: Sandbo
         ) from error
 
 
-def _run(task: Task, command: str, sandbox: Sandbox, *, merge: bool = True) -> ExecResult:
+def _run(ready: Ready, command: str, sandbox: Sandbox, *, merge: bool = True) -> ExecResult:
     folder = make_folder(sandbox)
     sandbox.write_file(f"{folder}/tests.sh", f"{command}\n".encode())
     return sandbox.exec(
         ["bash", f"{folder}/tests.sh"],
-        timeout=task.oracle.timeout,
+        timeout=ready.limit,
         env=steady_env(sandbox),
         max_output=MAX_LOG,
         merge=merge,

@@ -9,7 +9,7 @@ from .base import Grader, Ready, Results
 from .evaluation import evaluate
 from .log import NO_RESULTS, some
 
-COMPARED = (TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR, TestStatus.NOT_RUN)
+COMPARED = (TestStatus.PASSED, TestStatus.FAILED, TestStatus.ERROR)
 """Statuses that are compared. Maps hold no skipped tests and no expected failures."""
 
 
@@ -64,7 +64,7 @@ def as_expected(expected: TestStatus, found: TestStatus | None) -> TestStatus:
 
 def difference(expected: Mapping[str, TestStatus], found: Mapping[str, TestStatus]) -> str:
     """Return how many tests differ from a map, without names, which only graders may see. Empty if none differs."""
-    other = sum(found[test] not in (status, TestStatus.NOT_RUN) for test, status in expected.items() if test in found)
+    other = sum(found[test] is not status for test, status in expected.items() if test in found)
     missing = sum(test not in found for test in expected)
     extra = sum(test not in expected for test in found)
     parts = [

@@ -1,167 +1,422 @@
-"""The judge: decides on work by runs of its tests, in which counter-tests prove that the runs can be believed.
+"""The judge: decides on work by one run of its tests, in which counter-tests prove that the run can be believed.
 
-Two mixed runs take place, each in a sandbox that has not seen the other. A random half of the tests that must start
-passing is changed in the first run, the other half in the second. So each test runs once unchanged, where it must pass,
-and once changed so that right work must fail it. Nothing tells the two runs apart.
+Required tests are also played changed, so that right work must fail them: by twins, which are forks of the test
+process. Further runs prove what twins cannot play; a coin decides for each function in which of them it is changed.
+Whatever contradicts a run of right work is repeated with the gold patch, and does not count if gold shows it too.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from ..errors import GradingError
 from ..sandboxes.base import Sandbox
-from ..types import CounterTests, Task, TestStatus, Verdict
-from .base import Grader, Results
-from .counter import Counter, CounterOptions
+from ..types import CounterTests, ExecResult, JsonObject, Task, TestStatus, Verdict
+from .base import LOG_CHARS, Grader, Ready, Results
+from .counter import CounterOptions, CounterPlan, Row, plan_counters
+from .counter.finding import Finder
 from .matching import match_tests
 from .patch import Patch
-from .runs import Halves, Run, Runs
+from .reporter import Played, TwinGroup, TwinOrder
 from .staging import Stage
 
-NOT_ALL = "not all required tests pass"
-"""The reason of a partial verdict. The number of tests that failed in the first run is chance."""
-
 ALARM = "a counter-test passed: work that is right fails it"
+NOT_IN_TWINS = "{} required tests passed, but not where they were played again, which contradicts the gold patch"
+NOT_PROVEN = "its counter-tests say nothing about the gold patch either"
 
 FAILED = frozenset({TestStatus.FAILED, TestStatus.ERROR, TestStatus.MISSING})
-"""Statuses that a counter-test may have."""
+"""Statuses that a changed test may have."""
+
+GOLD_RUNS = 2
+"""Runs of the gold patch that confirm an alarm: a test that passes by chance seldom fails in both."""
+
+FAST_ENOUGH = 0.5
+"""Share of the time limit. If the gold patch takes more, the machine may be to blame for a timeout, not the work."""
+
+RETRY, RETRY_SECONDS = 4.0, 3.0
+"""Time limit of the second try after a timeout: this many times the time of the gold patch, plus seconds."""
+
+MOST_RESTARTS = 2
+"""Runs without twins of what they cannot play, as gold shows, before there are no twins at all."""
 
 
+@dataclass(frozen=True)
+class Run:
+    """One run of the tests.
+
+    Attributes:
+        texts: Number of a group -> its text in the test files. Other groups have the original.
+        twins: Numbers of the groups that twins play, in the order of `results.twins`.
+        second: Numbers of the groups that it is to prove without twins.
+        results: The results.
+    """
+
+    texts: Mapping[int, Row]
+    twins: Sequence[int] = ()
+    second: Sequence[int] = ()
+    results: Results = field(default_factory=lambda: Results(judge="reporter", result=ExecResult(exit_code=None)))
+
+    def played(self, number: int) -> Mapping[int, Played]:
+        """Return the ends of a group's twins: number of the text -> end."""
+        return self.results.twins.get(self.twins.index(number), {}) if number in self.twins else {}
+
+    @property
+    def unsettled(self) -> set[int]:
+        """Groups into whose functions the session could not put the original."""
+        return {self.twins[place] for place in self.results.unsettled if 0 <= place < len(self.twins)}
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """What a run shows that a run of right work does not.
+
+    Attributes:
+        passed: Test that passed changed -> kinds of the change.
+        failed: Test whose original failed where twins or a second run played it -> number of its group.
+    """
+
+    passed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    failed: Mapping[str, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.passed or self.failed)
+
+    def split(self, other: Doubts) -> tuple[Doubts, Doubts]:
+        """Return the doubts that `other` does not share, and those that it does."""
+        alone = Doubts(
+            {test: kinds for test, kinds in self.passed.items() if test not in other.passed},
+            {test: number for test, number in self.failed.items() if test not in other.failed},
+        )
+        shared = Doubts(
+            {test: kinds for test, kinds in self.passed.items() if test in other.passed},
+            {test: number for test, number in self.failed.items() if test in other.failed},
+        )
+        return alone, shared
+
+
+@dataclass
 class Judge:
-    """Judges one work by several runs.
+    """Judges one work.
 
-    Args:
+    Attributes:
         task: The task.
         patch: The part of the work that counts.
         grader: Runs the tests and decides.
         stage: Prepares sandboxes.
-        complete: Find the status of every required test, even if the first run shows that the work is not resolved.
+        complete: Find the status of every required test, not only whether all pass.
         options: Scope of the counter-tests.
+        plan: The counter-tests. Empty before `judge`.
+        runs: The runs on the work so far, oldest first.
     """
 
-    def __init__(
-        self, task: Task, patch: Patch, grader: Grader, stage: Stage, *, complete: bool, options: CounterOptions
-    ) -> None:
-        self._task = task
-        self._grader = grader
-        self._complete = complete
-        self._runs = Runs(task, patch, grader, stage, options)
+    task: Task
+    patch: Patch
+    grader: Grader
+    stage: Stage
+    complete: bool
+    options: CounterOptions
+    plan: CounterPlan = field(default_factory=CounterPlan)
+    runs: list[Run] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        oracle = self.task.oracle
+        passing = {test for test, status in oracle.expected.items() if status is TestStatus.PASSED}
+        self._starting = set(oracle.fail_to_pass) or passing
+        self._keeping = {*oracle.pass_to_pass, *passing} - self._starting
+        self._plain = Run({})
+        self._rng = Random(self.options.seed or secrets.token_bytes(32))
+        self._alarms: dict[str, str] = {}
+        self._unfit: dict[str, str] = {}
+        self._refuted: set[str] = set()
+        self._unproven: set[str] = set()
 
     def judge(self, fresh: Sandbox) -> Verdict:
-        """Return the verdict on the work. The first run uses up `fresh`."""
-        run, halves = self._runs.start(fresh)
-        if run.timed_out:
-            fresh.close()  # nothing of the work may slow the gold patch down
-            self._runs.check_speed()
-        if not self._verdict().resolved:
-            refuted = self._refuted(run, halves[1])
-            if refuted is not None:
-                return refuted
-        if run.broken:
-            self._runs.done.remove(run)
-            if halves[0]:
-                self._runs.mixed(halves[0], tries=1)
-        return self._prove(halves)
+        """Return the verdict on the work. The first run uses up `fresh`.
 
-    def _refuted(self, run: Run, other: Sequence[Counter]) -> Verdict | None:
-        """The verdict on work that fails the first run; None if required tests fail only because others were changed.
-
-        A reward for single tests is proven too: no test may pass both unchanged and changed.
+        Raises:
+            GradingError: No verdict is possible, and the work is not to blame.
+            SandboxError: A sandbox failed.
         """
-        if self._falls_short(run) and not run.broken and not self._complete:
-            return self._partial_verdict()
-        if run.countered or run.timed_out:
-            plain = self._verdict_unchanged()
-            return None if plain.resolved else self._caught() or plain
-        plain = self._verdict()
-        if self._complete and other and not run.broken and TestStatus.PASSED in plain.fail_to_pass.values():
-            self._runs.mixed(other)
-        return self._caught() or plain
+        self._first(fresh)
+        restarts = 0
+        while unforkable := self._check(self._plain):
+            restarts += 1
+            self._again(unforkable if restarts < MOST_RESTARTS else range(len(self.plan.groups)))
+        if self._may_earn():
+            for run in self._second_runs():
+                self._check(run)
+        return self._alarm_verdict() if self._alarms else self._verdict()
 
-    def _prove(self, halves: Halves) -> Verdict:
-        """The verdict on work that the first run does not refute."""
-        doubtful = False
-        for half in (halves[1], *self._runs.further_halves()):
-            if half and self._falls_short(self._runs.mixed(half)):
-                if not self._complete:
-                    return self._partial_verdict()
-                doubtful = True
-        verdict = self._verdict()
-        if doubtful or (not verdict.resolved and all(run.countered for run in self._runs.done)):
-            verdict = self._verdict_unchanged()  # a changed test may have made another one fail
-        return self._caught() or verdict
+    # --- first runs ---------------------------------------------------------------------------------------------
+
+    def _first(self, fresh: Sandbox) -> None:
+        """Plan the counter-tests and run the tests. All files are read before code of the work runs."""
+        ready = self.stage.prepare(self.patch, fresh)
+        if self.grader.counted:
+            self.plan = self._planned(fresh, forks=ready.plan.runner is not None)
+        run = self._with_twins(ready, fresh)
+        if run.results.result.timed_out:
+            fresh.close()  # nothing of the work may slow the gold patch down
+            run = self._after_timeout(run)
+        self._keep(run)
+        if not run.results.forked:
+            self._again(range(len(self.plan.groups)))
+
+    def _again(self, unforkable: Collection[int]) -> None:
+        """Run the tests once more, without twins of these groups."""
+        self.plan = self.plan.unforked(unforkable)
+        with self.stage.open_fresh() as fresh:
+            self._keep(self._with_twins(self.stage.prepare(self.patch, fresh), fresh))
+
+    def _keep(self, run: Run) -> None:
+        """Store the run whose session played every test as it is."""
+        self._plain = run
+        self.runs.append(run)
+
+    def _planned(self, fresh: Sandbox, *, forks: bool) -> CounterPlan:
+        finder = Finder(self.task.oracle, fresh, self.patch.paths)
+        plan = plan_counters(finder, sorted(self._starting), sorted(self._keeping), self._rng, self.options)
+        return plan if forks else plan.unforked(range(len(plan.groups)))
+
+    def _with_twins(self, ready: Ready, sandbox: Sandbox) -> Run:
+        """Run with twins. Files hold another text of each function that has twins: reading them tells nothing."""
+        twins = [number for number, group in enumerate(self.plan.groups) if group.forks]
+        covers = {number: self.plan.groups[number].cover for number in twins}
+        return self._run(ready, sandbox, Run(covers, twins))
+
+    def _run(self, ready: Ready, sandbox: Sandbox, planned: Run, *, stops: bool = True) -> Run:
+        """Carry out a planned run."""
+        for path, content in self.plan.files(planned.texts).items():
+            sandbox.write_file(path, content)
+        results = self.grader.run(
+            replace(ready, twins=self._order(planned, stops=stops and not self.complete)), sandbox
+        )
+        return replace(planned, results=results)
+
+    def _order(self, planned: Run, *, stops: bool) -> TwinOrder:
+        plan = self.plan
+        twins = [(number, plan.groups[number]) for number in planned.twins]
+        selects = planned.second and not any(plan.is_nested(number) for number in planned.second)
+        only = [place for number in planned.second for place in plan.groups[number].places]
+        return TwinOrder(
+            groups=tuple(
+                TwinGroup(
+                    places=group.places,
+                    callers=plan.callers(number),
+                    required=group.tests,
+                    texts=tuple(tuple(plan.snippets(number, row)) for row in group.rows),
+                    original=group.original,
+                )
+                for number, group in twins
+            ),
+            stops=stops,
+            only=tuple(only) if selects else None,
+        )
+
+    def _after_timeout(self, run: Run) -> Run:
+        """Tell slow work from a slow machine by the gold patch, and give the work a second, shorter try.
+
+        Raises:
+            GradingError: The gold patch takes more than `FAST_ENOUGH` of the time limit.
+        """
+        gold, limit = self.task.oracle.gold_patch, self.task.oracle.timeout
+        if not gold or self._has_lost(run):
+            return run
+        with self.stage.open_fresh() as fresh:
+            result = self._run(self.stage.prepare(gold, fresh), fresh, run).results.result
+        if result.timed_out or result.duration > FAST_ENOUGH * limit:
+            raise GradingError(
+                f"task {self.task.task_id}: the hidden tests timed out, and with the gold patch they take "
+                f"{result.duration:.1f} of {limit:g} s now: run fewer episodes at once, or raise the task's `timeout`",
+                reason="starved",
+            )
+        shorter = min(limit, RETRY * result.duration + RETRY_SECONDS)
+        with self.stage.open_fresh() as fresh:
+            return self._with_twins(replace(self.stage.prepare(self.patch, fresh), timeout=shorter), fresh)
+
+    def _has_lost(self, run: Run) -> bool:
+        """Whether an original failed or a changed text passed in a twin, before the run timed out."""
+        for number in run.twins:
+            group = self.plan.groups[number]
+            for text, end in run.played(number).items():
+                ends = match_tests(group.tests, end.statuses).statuses.values()
+                passed = any(status is TestStatus.PASSED for status in ends)
+                if not end.error and passed is not (text == group.original):
+                    return True
+        return False
+
+    # --- second runs --------------------------------------------------------------------------------------------
+
+    def _second_runs(self) -> Iterator[Run]:
+        """Run the tests that no twin proved. A coin decides for each function in which run it is changed."""
+        numbers = [number for number in range(len(self.plan.groups)) if not self._is_proven(number)]
+        for _ in range(1, self.options.runs if numbers else 1):
+            changed = {number: self.plan.groups[number].changed(self._rng) for number in numbers}
+            now = {number: row for number, row in changed.items() if self._rng.random() < 0.5}
+            later = {number: row for number, row in changed.items() if number not in now}
+            for texts in (now, later) if later else (now,):
+                with self.stage.open_fresh() as fresh:
+                    run = self._run(self.stage.prepare(self.patch, fresh), fresh, Run(texts, second=numbers))
+                self.runs.append(run)
+                yield run
+
+    def _is_proven(self, number: int) -> bool:
+        """Whether twins played all texts of a group."""
+        played = self._plain.played(number)
+        return len(played) == len(self.plan.groups[number].rows) and not any(end.error for end in played.values())
+
+    # --- doubts -------------------------------------------------------------------------------------------------
+
+    def _check(self, run: Run) -> set[int]:
+        """Look for what contradicts a run of right work, and confirm it with the gold patch.
+
+        Returns:
+            The groups that twins cannot play with the gold patch either.
+        """
+        doubts = self._doubts_of_work(run)
+        if not doubts or not self._may_earn(doubts.failed):
+            return set()
+        confirmed, shared = self._confirm(run, doubts)
+        self._alarms |= {test: "+".join(kinds) for test, kinds in confirmed.passed.items()}
+        self._unfit |= {test: "+".join(kinds) for test, kinds in shared.passed.items()}
+        self._refuted |= confirmed.failed.keys()
+        if run.second:
+            self._unproven |= shared.failed.keys()
+        return set(shared.failed.values()) if run.twins and self._may_earn(shared.failed) else set()
+
+    def _doubts_of_work(self, run: Run) -> Doubts:
+        """The doubts about tests that passed where they were to be played as they are."""
+        doubts = self._doubts(run)
+        passing = {test for test, status in self._ends().items() if status is TestStatus.PASSED}
+        passing |= {test for number in run.unsettled for test in self.plan.groups[number].tests}
+        return doubts.split(Doubts(dict.fromkeys(passing, ()), dict.fromkeys(passing, 0)))[1]
+
+    def _doubts(self, run: Run, *, gold: bool = False) -> Doubts:
+        passed: dict[str, tuple[str, ...]] = {}
+        failed: dict[str, int] = {}
+        lost = run.twins and any(self._is_shaken(run, number) for number in run.twins if run.played(number))
+        for number in run.twins:
+            group = self.plan.groups[number]
+            judged = gold or self.complete or run.played(number) or not lost or number in run.unsettled
+            if judged and self._is_shaken(run, number):
+                failed |= dict.fromkeys(group.tests, number)
+            for text, end in run.played(number).items():
+                passed |= _passing(group.tests, group.rows[text], end.statuses)
+        statuses = {} if run.results.reason else run.results.statuses
+        for number in run.second:
+            group = self.plan.groups[number]
+            if number in run.texts:
+                passed |= _passing(group.tests, run.texts[number], statuses)
+            else:
+                ends = match_tests(group.tests, statuses).statuses
+                failed |= {test: number for test, status in ends.items() if status is not TestStatus.PASSED}
+        return Doubts(passed, failed)
+
+    def _is_shaken(self, run: Run, number: int) -> bool:
+        """Whether the original did not pass in its twin, or not all texts were played."""
+        group, played = self.plan.groups[number], run.played(number)
+        if number in run.unsettled or any(end.error for end in played.values()) or group.original not in played:
+            return True
+        ends = match_tests(group.tests, played[group.original].statuses).statuses
+        return any(status is not TestStatus.PASSED for status in ends.values())
+
+    def _confirm(self, run: Run, doubts: Doubts) -> tuple[Doubts, Doubts]:
+        """Repeat a run with the gold patch. Return the doubts that gold does not share, and those that it does.
+
+        Without a gold patch, a changed test that passed counts, and an original that failed does not.
+
+        Raises:
+            GradingError: The gold patch cannot be judged.
+        """
+        gold, confirmed = self.task.oracle.gold_patch, doubts
+        if not gold:
+            return Doubts(passed=doubts.passed), Doubts(failed=doubts.failed)
+        for _ in range(GOLD_RUNS if doubts.passed else 1):
+            with self.stage.open_fresh() as fresh:
+                again = self._run(self.stage.prepare(gold, fresh), fresh, run, stops=False)
+            if again.results.reason and doubts.passed:
+                raise GradingError(
+                    f"task {self.task.task_id}: a counter-test passed, and the gold patch cannot be run to confirm "
+                    f"it: {again.results.reason}"
+                )
+            confirmed, _ = confirmed.split(self._doubts(again, gold=True))
+        return confirmed, doubts.split(confirmed)[0]
 
     # --- verdicts -----------------------------------------------------------------------------------------------
 
-    def _verdict(self, runs: Sequence[Run] = ()) -> Verdict:
-        verdict = self._grader.decide(self._task, self._runs.merged(runs))
-        return verdict.model_copy(update={"counter_tests": self._counter_tests()})
+    def _ends(self, run: Run | None = None) -> dict[str, TestStatus]:
+        """Status of each test of the plan in the session of a run, by default the run of tests as they are."""
+        tests = {test for group in self.plan.groups for test in group.tests}
+        return match_tests(sorted(tests), (run or self._plain).results.statuses).statuses
 
-    def _verdict_unchanged(self) -> Verdict:
-        """The verdict of one more run, in which nothing is changed."""
-        return self._verdict([self._runs.unchanged()])
+    def _may_earn(self, passing: Collection[str] = ()) -> bool:
+        """Whether the work may earn a reward, if these tests pass too."""
+        if self._alarms:
+            return False
+        verdict = self._verdict(passing)
+        ends = {**verdict.pass_to_pass, **verdict.fail_to_pass}
+        return verdict.resolved or (self.complete and TestStatus.PASSED in ends.values())
 
-    def _partial_verdict(self) -> Verdict:
-        return self._verdict().model_copy(update={"resolved": False, "partial": True, "reason": NOT_ALL})
+    def _verdict(self, passing: Collection[str] = ()) -> Verdict:
+        results = self._plain.results
+        statuses = dict(results.statuses) | dict.fromkeys(passing, TestStatus.PASSED)
+        statuses |= dict.fromkeys(self._refuted, TestStatus.FAILED)
+        verdict = self.grader.decide(self.task, results.model_copy(update={"statuses": statuses}))
+        facts = {**self._facts(), "counter_tests": self._counter_tests()}
+        if self._refuted and not passing:
+            facts["reason"] = NOT_IN_TWINS.format(len(self._refuted))
+        return verdict.model_copy(update=facts)
 
-    def _falls_short(self, run: Run) -> bool:
-        """Whether a test that must start passing did not pass unchanged."""
-        ends = _ends(self._verdict([run]))
-        passing = (TestStatus.PASSED, TestStatus.NOT_RUN)
-        return any(ends.get(test) not in passing for test in self._runs.required.starting)
-
-    def _counter_tests(self, **found: dict[str, str]) -> CounterTests:
-        kinds: dict[bool, dict[str, str]] = {True: {}, False: {}}
-        for counter in self._runs.plan.counters:
-            kinds[counter.starts] |= dict.fromkeys(counter.tests, counter.change.kind)
-        return CounterTests(
-            kinds=kinds[True],
-            kept=kinds[False],
-            uncovered=dict(self._runs.plan.uncovered),
-            runs=len(self._runs.done),
-            **found,
-        )
-
-    # --- alarms -------------------------------------------------------------------------------------------------
-
-    def _caught(self) -> Verdict | None:
-        """The verdict on work that passes a test both unchanged and changed; None if it passes no test both ways.
-
-        Wrong work may pass a changed test that it fails unchanged. Only work that changed the judge passes both.
-        """
-        verdict = self._verdict()
-        ends = _ends(verdict)
-        alarms: dict[str, str] = {}
-        unfit: dict[str, str] = {}
-        for run in self._runs.done:
-            passed = _passed(run.countered, run.results)
-            passed = {test: kind for test, kind in passed.items() if ends.get(test) is TestStatus.PASSED}
-            innocent: set[str] = set()
-            for results in self._runs.with_gold(run) if passed else ():
-                innocent |= _passed(run.countered, results).keys()
-            alarms |= {test: kind for test, kind in passed.items() if test not in innocent}
-            unfit |= {test: kind for test, kind in passed.items() if test in innocent}
-        found = self._counter_tests(alarms=alarms, unfit=unfit)
-        if not alarms:
-            return verdict.model_copy(update={"counter_tests": found}) if unfit and verdict.resolved else None
-        oracle = self._task.oracle
-        return Verdict(
+    def _alarm_verdict(self) -> Verdict:
+        oracle = self.task.oracle
+        verdict = Verdict(
             resolved=False,
             fail_to_pass=dict.fromkeys(oracle.fail_to_pass, TestStatus.MISSING),
             pass_to_pass=dict.fromkeys((*oracle.pass_to_pass, *oracle.expected), TestStatus.MISSING),
             reason=ALARM,
-            counter_tests=found,
-            **self._runs.merged().facts(),
+            counter_tests=self._counter_tests(),
+            **self._plain.results.facts(),
+        )
+        return verdict.model_copy(update=self._facts())
+
+    def _facts(self) -> JsonObject:
+        """Duration and log of all runs."""
+        if len(self.runs) == 1:
+            return {}
+        logs = [
+            f"===== run {number} =====\n{run.results.result.text[-LOG_CHARS // 2 :]}"
+            for number, run in enumerate(self.runs, 1)
+        ]
+        return {"duration": sum(run.results.result.duration for run in self.runs), "log": "\n".join(logs)}
+
+    def _counter_tests(self) -> CounterTests:
+        starting = self._starting
+        kinds: dict[str, str] = {}
+        kept: dict[str, str] = {}
+        texts: dict[str, int] = {}
+        for group in self.plan.groups:
+            tests = [test for test in group.tests if test not in self._unproven]
+            texts |= dict.fromkeys(tests, group.effective if group.forks else min(2, group.effective))
+            kinds |= {test: group.kind for test in tests if test in starting}
+            kept |= {test: group.kind for test in tests if test not in starting}
+        return CounterTests(
+            kinds=kinds,
+            kept=kept,
+            texts=texts,
+            uncovered={**self.plan.uncovered, **dict.fromkeys(self._unproven & starting, NOT_PROVEN)},
+            unforkable=tuple(sorted(test for group in self.plan.groups if not group.forks for test in group.tests)),
+            alarms=self._alarms,
+            unfit=self._unfit,
+            runs=len(self.runs),
         )
 
 
-def _ends(verdict: Verdict) -> dict[str, TestStatus]:
-    return {**verdict.pass_to_pass, **verdict.fail_to_pass}
-
-
-def _passed(countered: Sequence[Counter], results: Results) -> dict[str, str]:
-    """The changed tests that did not fail -> kind of their change."""
-    passed: dict[str, str] = {}
-    for counter in countered:
-        for test, status in match_tests(counter.tests, results.statuses).statuses.items():
-            if status not in FAILED:
-                passed[test] = counter.change.kind
-    return passed
+def _passing(tests: Sequence[str], row: Row, statuses: Mapping[str, TestStatus]) -> dict[str, tuple[str, ...]]:
+    """The tests that passed in a changed text -> kinds of its changes."""
+    if not row.kinds:
+        return {}
+    ends = match_tests(tests, statuses).statuses
+    return {test: row.kinds for test, status in ends.items() if status not in FAILED}

@@ -1,10 +1,12 @@
-"""Runs tests under the reporter, a guest program that signs the result of each test."""
+"""Runs tests under the reporter, a guest program whose first process plays counter-tests and signs all results."""
+
+from __future__ import annotations
 
 import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import FileError, SandboxError
 from ..guests import bundle
@@ -16,8 +18,105 @@ STEADY_ENV: Mapping[str, str] = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
 """Variables of the hidden tests, unless the task sets them: the same work gets the same verdict."""
 
 MAX_OUTPUT = 1 << 18
+
+EXTRA = 3.0
+"""Seconds that twins may add to the time limit of the tests."""
+
+TWIN_SHARE, TWIN_LIMITS = 0.1, (1.0, 10.0)
+"""Time limit of a twin: a share of the tests', within these seconds. One that runs into it ends the proof."""
+
 SIGNATURE_BYTES = 64
 MAX_REPORT = 16 << 20
+
+
+class TwinGroup(Frozen):
+    """Test functions that twins play together.
+
+    Attributes:
+        places: Path and names of each function.
+        callers: Path and names of functions that may call them: twins play before those too.
+        required: Required tests of the group, by the names that the task gives them.
+        texts: Source of each function, for each text, in the order of play.
+        original: Number of the original among the texts.
+    """
+
+    places: tuple[tuple[str, tuple[str, ...]], ...]
+    callers: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    required: tuple[str, ...] = ()
+    texts: tuple[tuple[str, ...], ...]
+    original: int
+
+
+class TwinOrder(Frozen):
+    """What the keeper of a run is to play.
+
+    Attributes:
+        groups: The groups.
+        stops: Whether twins stop after an original failed, because the reward needs no more.
+        only: Places of the only tests to run; None runs all.
+    """
+
+    groups: tuple[TwinGroup, ...] = ()
+    stops: bool = True
+    only: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+
+    def text(self, *, key: bytes, report: str, workdir: str, deadline: float) -> bytes:
+        """Return the order as the keeper reads it. Under `known` is what it tells the session."""
+        return json.dumps(
+            {
+                "key": key.hex(),
+                "report": report,
+                "stops": self.stops,
+                "groups": [
+                    {
+                        "texts": group.texts,
+                        "plain": group.texts[group.original],
+                        "original": group.original,
+                        "required": group.required,
+                    }
+                    for group in self.groups
+                ],
+                "known": {
+                    "workdir": workdir,
+                    "deadline": deadline,
+                    "only": self.only,
+                    "groups": [{"places": group.places, "callers": group.callers} for group in self.groups],
+                },
+            }
+        ).encode()
+
+
+class Played(Frozen):
+    """The end of one text of a group, played by a twin.
+
+    Attributes:
+        statuses: Status of each test that the twin ran, by the name that the task gives it.
+        error: Why the twin could not play; empty if it could.
+    """
+
+    statuses: dict[str, TestStatus] = {}
+    error: str = ""
+
+
+class TwinEnd(Frozen):
+    """A signed line about a twin.
+
+    Attributes:
+        group: Number of the group.
+        text: Number of the text.
+        ends: Status of each test, by the name that the session would report.
+        error: Why the twin could not play; empty if it could.
+    """
+
+    group: int
+    text: int
+    ends: dict[str, TestStatus] = {}
+    error: str = ""
+
+    def report(self) -> Report:
+        """Return the ends as a report of their own."""
+        bad: dict[str, TestStatus] = {test: end for test, end in self.ends.items() if end is not TestStatus.PASSED}
+        return Report(tests={test: (end,) for test, end in self.ends.items()}, groups=bad)
 
 
 class Report(Frozen):
@@ -30,6 +129,8 @@ class Report(Frozen):
         tests: Test id -> status of each time it ran.
         groups: Id of a module, class or file that failed to load -> status.
         exit_code: The reporter's exit code; None if it did not finish.
+        twins: Ends of the twins, in the order of play.
+        unsettled: Group into whose functions the session could not put the original -> why.
     """
 
     began: bool = True
@@ -38,6 +139,8 @@ class Report(Frozen):
     tests: dict[str, tuple[TestStatus, ...]] = {}
     groups: dict[str, TestStatus] = {}
     exit_code: int | None = None
+    twins: tuple[TwinEnd, ...] = ()
+    unsettled: dict[int, str] = {}
 
     def status(self, test_id: str) -> TestStatus:
         """Return the worst status of a test; `MISSING` if the report does not name it.
@@ -52,6 +155,18 @@ class Report(Frozen):
             end for name, end in self.groups.items() if test_id == name or test_id.startswith((name + "::", name + "."))
         ]
         return next(iter([*bad, *group, *ends]), TestStatus.MISSING)
+
+    def played(self, statuses: Callable[[Report], dict[str, TestStatus]]) -> dict[int, dict[int, Played]]:
+        """Return how twins ended: number of a group -> number of a text -> its end.
+
+        Args:
+            statuses: Returns the status of each test of a report, by the name that the task gives it.
+        """
+        found: dict[int, dict[int, Played]] = {}
+        for twin in self.twins:
+            ends = Played(statuses=statuses(twin.report()), error=twin.error)
+            found.setdefault(twin.group, {})[twin.text] = ends
+        return found
 
     def contradiction(self, result: ExecResult, timeout: float) -> str:
         """Return why the report does not count, given the result of the command; empty if it counts."""
@@ -72,22 +187,26 @@ def timeout_reason(timeout: float) -> str:
 
 
 def run_reporter(
-    call: RunnerCall, sandbox: Sandbox, timeout: float, options: Sequence[str] = ()
+    call: RunnerCall, sandbox: Sandbox, timeout: float, options: Sequence[str] = (), twins: TwinOrder | None = None
 ) -> tuple[Report, ExecResult]:
     """Run a test command with the reporter in place of its runner.
 
     Args:
         call: The test command.
         sandbox: Holds the hidden tests and the work.
-        timeout: Time limit in seconds.
+        timeout: Time limit in seconds. Twins may take a little more.
         options: Options for pytest.
+        twins: The twins to play.
 
     Raises:
         SandboxError: The sandbox failed.
     """
+    twins = twins or TwinOrder()
     key = secrets.token_bytes(32)
     folder = make_folder(sandbox)
-    order = f"{key.hex()}\n{folder}/report\n{sandbox.workdir}\n".encode()
+    least, most = TWIN_LIMITS
+    deadline = min(max(least, TWIN_SHARE * timeout), most)
+    order = twins.text(key=key, report=f"{folder}/report", workdir=sandbox.workdir, deadline=deadline)
     sandbox.write_file(f"{folder}/order", order, mode=0o600)
     program = f"report_{call.module}"
     sandbox.write_file(f"{folder}/{program}.py", bundle(program).encode())
@@ -95,14 +214,23 @@ def run_reporter(
     options = [*options, "--continue-on-collection-errors"] if call.module == "pytest" else []
     result = sandbox.exec(
         call.text(f"{folder}/{program}.py", options),
-        timeout=timeout,
+        timeout=timeout + (EXTRA if twins.groups else 0.0),
         env=steady_env(sandbox),
         max_output=MAX_OUTPUT,
         merge=True,
     )
+    if result.timed_out:  # only what twins said counts: a guess that failed is not repeated
+        return Report(twins=_twins_so_far(sandbox, f"{folder}/report", key)), result
     report = read_report(_read(sandbox, f"{folder}/report"), key)
-    waits = _read(sandbox, f"{folder}/order") == order  # the reporter deletes it before any code of the work runs
+    waits = _read(sandbox, f"{folder}/order") == order  # the keeper deletes it before any code of the work runs
     return report.model_copy(update={"began": not waits}), result
+
+
+def _twins_so_far(sandbox: Sandbox, report: str, key: bytes) -> tuple[TwinEnd, ...]:
+    try:
+        return read_report(_read(sandbox, report), key).twins
+    except SandboxError:  # code of the work that still runs there need not let us read
+        return ()
 
 
 def steady_env(sandbox: Sandbox) -> dict[str, str]:
@@ -132,8 +260,8 @@ def _read(sandbox: Sandbox, path: str) -> bytes:
 
 
 def read_report(data: bytes, key: bytes) -> Report:
-    """Read a report. Lines without the next valid signature are ignored."""
-    found: JsonObject = {"tests": {}, "groups": {}}
+    """Read a report. Lines without the next valid signature, and events of no known form, are ignored."""
+    found: JsonObject = {"tests": {}, "groups": {}, "twins": [], "unsettled": {}}
     last = b""
     for line in data.split(b"\n"):
         signature, _, text = line.partition(b" ")
@@ -142,17 +270,31 @@ def read_report(data: bytes, key: bytes) -> Report:
         expected = hmac.new(key, last + text, hashlib.sha256).hexdigest().encode()
         if hmac.compare_digest(signature, expected):
             last = signature
-            _add(found, json.loads(text))
+            try:
+                _add(found, json.loads(text))
+            except (
+                KeyError,
+                TypeError,
+                ValueError,
+                OverflowError,
+                RecursionError,
+            ):  # code of the work can have the keeper sign nonsense
+                continue
     return Report.model_validate(found)
 
 
 def _add(found: JsonObject, event: JsonMapping) -> None:
-    kind = event["event"]
-    if kind == "test":
-        found["tests"][event["id"]] = (*found["tests"].get(event["id"], ()), event["status"])
-    elif kind == "group":
-        found["groups"][event["id"]] = event["status"]
-    elif kind == "end":
-        found["exit_code"] = event["exit_code"]
-    else:
-        found["absent" if kind == "absent" else "started"] = True
+    match event["event"]:
+        case "test":
+            test = str(event["id"])
+            found["tests"][test] = (*found["tests"].get(test, ()), TestStatus(event["status"]))
+        case "group":
+            found["groups"][str(event["id"])] = TestStatus(event["status"])
+        case "twin":
+            found["twins"].append(TwinEnd.model_validate({name: event[name] for name in TwinEnd.model_fields}))
+        case "unsettled":
+            found["unsettled"][int(event["group"])] = str(event["error"])
+        case "end":
+            found["exit_code"] = int(event["exit_code"])
+        case "absent" | "started":
+            found[event["event"]] = True

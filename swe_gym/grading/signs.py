@@ -44,6 +44,7 @@ IN_WORK = {
     "report": r"/proc/[^\n]*(?:environ|cmdline)|\bPASSED\b|\b\d+ passed\b",
     "configuration": r"addopts\s*=[^\n]*(?:-p\s|-k\s|--co\b|--collect-only|--deselect)",
     "daemon": r"start_new_session\s*=\s*True|\bos\.(?:setsid|fork)\(",
+    "reads-tests": r"\blinecache\.getlines?\(|\binspect\.getsource\w*\(|\.f_code\.co_filename\b",
     "tests-by-name": r"\bdef load_tests\(",
 }
 """Kind of sign -> pattern in the lines that the work adds to a file."""

@@ -21,6 +21,7 @@ from .patch import Patch, apply_diff, apply_patch
 from .plan import Plan, read_plan
 from .preparation import run_preparation
 from .protect import Protection
+from .seal import seal_for_grading
 
 SETUP_TIMEOUT = 600.0
 """Time limit of an oracle's `setup_cmd` in seconds."""
@@ -57,9 +58,11 @@ class Stage:
 
         Raises:
             GradingError: The evaluation script did not reach its tests.
-            TaskError: The hidden tests or the gold patch do not apply, or `setup_cmd` failed.
+            TaskError: The sandbox cannot be sealed, the hidden tests or the gold patch do not apply, or `setup_cmd`
+                failed.
             SandboxError: The sandbox failed.
         """
+        seal_for_grading(self.task, fresh)
         self._set_up(fresh)
         put_tests_in(self.task, fresh)  # before the work, which cannot make them fail to apply
         patch = work if isinstance(work, Patch) else Patch()

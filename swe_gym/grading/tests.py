@@ -7,7 +7,7 @@ from ..sandboxes.base import Sandbox
 from ..types import ExecResult, Task, TestStatus, Verdict
 from .base import Grader, Ready, Results
 from .plan import Plan, read_plan
-from .reporter import Report, run_reporter
+from .reporter import Report, TwinOrder, run_reporter
 
 
 def run_tests(ready: Ready, sandbox: Sandbox) -> Results:
@@ -19,10 +19,20 @@ def run_tests(ready: Ready, sandbox: Sandbox) -> Results:
     """
     task = ready.task
     required = required_tests(task)
-    report, result = _run(task, ready.plan, sandbox, ready.options)
-    statuses = {test: report.status(test) for test in (*report.tests, *required)}
-    reason = report.contradiction(result, task.oracle.timeout)
-    return Results(judge="reporter", statuses=statuses, ran=report.started, reason=reason, result=result)
+    report, result = _run(task, ready.plan, sandbox, ready.limit, ready.options, ready.twins)
+
+    def statuses(of: Report) -> dict[str, TestStatus]:
+        return {test: of.status(test) for test in (*of.tests, *required)}
+
+    return Results(
+        judge="reporter",
+        statuses=statuses(report),
+        ran=report.started,
+        reason=report.contradiction(result, ready.limit),
+        result=result,
+        twins=report.played(statuses),
+        unsettled=report.unsettled,
+    )
 
 
 def required_tests(task: Task) -> tuple[str, ...]:
@@ -63,21 +73,29 @@ def find_statuses(task: Task, sandbox: Sandbox) -> dict[str, TestStatus]:
         GradingError: The run does not count, or the runner is missing or unknown.
         SandboxError: The sandbox failed.
     """
-    report, result = _run(task, read_plan(task.oracle.evaluation, sandbox.workdir), sandbox)
+    plan = read_plan(task.oracle.evaluation, sandbox.workdir)
+    report, result = _run(task, plan, sandbox, task.oracle.timeout)
     reason = report.contradiction(result, task.oracle.timeout)
     if reason:
         raise GradingError(f"task {task.task_id}: {reason}: {result.text[-2000:].strip()}")
     return {test: report.status(test) for test in report.tests}
 
 
-def _run(task: Task, plan: Plan, sandbox: Sandbox, options: tuple[str, ...] = ()) -> tuple[Report, ExecResult]:
+def _run(
+    task: Task,
+    plan: Plan,
+    sandbox: Sandbox,
+    limit: float,
+    options: tuple[str, ...] = (),
+    twins: TwinOrder | None = None,
+) -> tuple[Report, ExecResult]:
     call = plan.runner
     if call is None:
         raise GradingError(
             f"task {task.task_id}: test_cmd must call `python -m pytest` or `python -m unittest` exactly once; "
             "for another command, use the grader 'exit_code'"
         )
-    report, result = run_reporter(call, sandbox, task.oracle.timeout, options)
+    report, result = run_reporter(call, sandbox, limit, options, twins)
     if report.absent:
         raise GradingError(f"task {task.task_id}: {call.module} is not installed in its environment")
     if not report.began and call.only_runs_tests:
@@ -91,7 +109,7 @@ def shortfall(fail_to_pass: Iterable[TestStatus], pass_to_pass: Iterable[TestSta
     """Return how many required tests did not pass, without their names, which only graders may see."""
     parts = []
     for statuses, what in ((list(fail_to_pass), "had to start passing"), (list(pass_to_pass), "had to keep passing")):
-        failed = sum(status not in (TestStatus.PASSED, TestStatus.NOT_RUN) for status in statuses)
+        failed = sum(status is not TestStatus.PASSED for status in statuses)
         if failed:
             parts.append(f"{failed} of {len(statuses)} tests that {what} did not pass")
     return "; ".join(parts)

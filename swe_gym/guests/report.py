@@ -1,10 +1,14 @@
-"""What the two reporters share: their order, the import path, and signed lines.
+"""What the two reporters share: the import path, and a run of the tests that is reported to the keeper.
 
 A reporter runs in the same process as the tests, and is loaded before any code of the workspace.
 """
 
 import os
 import sys
+
+from .import_path import START_PATH, lies_in
+from .keeper import split
+from .twins import Twins
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,24 +17,7 @@ if TYPE_CHECKING:
     Emit = Callable[..., None]
     Prepare = Callable[[Emit, "ImportPath"], Callable[[], object]]
 
-ORDER = "order"
 WORSE = ("passed", "xpassed", "xfailed", "skipped", "failed", "error")  # a test ends as the worst of its parts
-
-
-def take_order(folder: str) -> "tuple[bytes, str, str]":
-    """Return the key, the report's path and the workspace; remove the file before product code can read it."""
-    path = os.path.join(folder, ORDER)
-    try:
-        with open(path) as file:
-            key, report, workdir = file.read().splitlines()
-        os.unlink(path)
-    except OSError:
-        sys.exit("the reporter has no order: a test command may run the tests only once")
-    return bytes.fromhex(key), report, os.path.realpath(workdir)
-
-
-def lies_in(path: str, folder: str) -> bool:
-    return (os.path.realpath(path) + os.sep).startswith(folder + os.sep)
 
 
 def is_installed(path: str) -> bool:
@@ -39,33 +26,13 @@ def is_installed(path: str) -> bool:
     return not lies_in(path or ".", WORKDIR) or (lies_in(environment, WORKDIR) and lies_in(path, environment))
 
 
-KEY, REPORT, WORKDIR = take_order(os.path.dirname(os.path.abspath(sys.argv[0])))
-START_PATH = sys.path[1:]  # the first entry is this script's folder
+LINK, KNOWN = split(os.path.dirname(os.path.abspath(sys.argv[0])))
+WORKDIR = os.path.realpath(KNOWN["workdir"])
+TWINS = Twins(LINK, KNOWN, WORKDIR)
 sys.path[:] = [path for path in START_PATH if is_installed(path)]
 
-import hashlib
-import hmac
 import importlib.util
-import json
 import types
-
-
-def open_report() -> "Emit":
-    """Return a function that appends one signed line to the report. Each signature covers the one before."""
-    owner = os.getpid()
-    last = b""
-
-    def emit(**event: object) -> None:
-        nonlocal last
-        if os.getpid() != owner:
-            return  # a fork of the test process that forgot to end
-        line = json.dumps(event, sort_keys=True).encode()
-        last = hmac.new(KEY, last + line, hashlib.sha256).hexdigest().encode()
-        fd = os.open(REPORT, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(fd, last + b" " + line + b"\n")
-        os.close(fd)
-
-    return emit
 
 
 def act_as_module(name: str, argv0: str) -> None:
@@ -110,14 +77,14 @@ def report_on(module: str, prepare: "Prepare", first: str = "") -> None:
             the tests and returns the exit code.
         first: The first entry of the import path; empty is the current folder.
     """
-    emit = open_report()
+    emit = LINK.tell
     path = ImportPath(first or os.getcwd())
     if importlib.util.find_spec(module) is None:  # it may be the product itself
         path.restore()
     if importlib.util.find_spec(module) is None:
         emit(event="absent")
         sys.exit("there is no %s in this environment" % module)
-    emit(event="start")
+    emit(event="started")
     main = prepare(emit, path)
     try:
         code: object = main()

@@ -1,6 +1,11 @@
 """Runs pytest as `python -m pytest` does, and reports how each test ended in signed lines."""
 
-from .report import WORSE, act_as_module, report_on
+import contextlib
+import functools
+import os
+
+from .report import TWINS, WORSE, act_as_module, report_on
+from .twins import Place, place_of_function, place_of_method
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -9,6 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
     from .report import Emit, ImportPath
+    from .twins import Ends
 
 
 def status_of(report: "pytest.TestReport") -> str:
@@ -45,6 +51,62 @@ class Phases:
         return merge(self.seen.pop(report.nodeid)) if report.when == "teardown" else None
 
 
+def place_of(item: "Any") -> Place:
+    """Return where an item's function is defined."""
+    name = getattr(item, "originalname", None) or item.name.partition("[")[0]
+    cls, module = getattr(item, "cls", None), getattr(item, "module", None)
+    if cls is not None:
+        return place_of_method(cls, name)
+    return Place([]) if module is None else place_of_function(module, name)
+
+
+class Tail(object):
+    """Stands for the item after the last one of a twin, so that only the fixtures of its function are torn down."""
+
+    def __init__(self, item: "Any") -> None:
+        self._item = item
+
+    def __getattr__(self, name: str) -> "Any":
+        return getattr(self._item, name)
+
+    def listchain(self) -> "list[Any]":
+        return list(self._item.listchain()[:-1])
+
+
+class Start(object):
+    """Stands for an item before which only these collectors are set up."""
+
+    def __init__(self, collectors: "list[Any]") -> None:
+        self.listchain = lambda: collectors
+
+
+def tear_down(state: "Any", following: object) -> None:
+    """Tear down what an item does not need. A twin goes on if that fails."""
+    import pytest
+
+    arguments = [following] if hasattr(pytest, "version_tuple") else [None, following]  # before pytest 7
+    with contextlib.suppress(BaseException):
+        state.teardown_exact(*arguments)
+
+
+def play_items(items: "list[Any]", ends: "Ends") -> "Ends":
+    """Run items in a twin, and tear down what it set up."""
+    import _pytest.assertion.util
+
+    state, config = items[0].session._setupstate, items[0].config
+    before = list(state.stack)
+    config.option.tbstyle = "no"  # nobody reads why a twin failed
+    vars(_pytest.assertion.util)["assertrepr_compare"] = lambda *_, **__: []
+    writer = getattr(config.pluginmanager.get_plugin("terminalreporter"), "_tw", None)
+    if writer is not None:
+        writer._file = open(os.devnull, "w")
+    tear_down(state, items[0])  # the session may stand among the tests of another file
+    for item, following in zip(items, [*items[1:], Tail(items[-1])]):  # noqa: B905  Python 3.6 has no `strict`
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    tear_down(state, Start(before))
+    return ends
+
+
 def make_plugin(emit: "Emit", path: "ImportPath") -> object:
     import pytest
 
@@ -74,12 +136,53 @@ def make_plugin(emit: "Emit", path: "ImportPath") -> object:
     return Reporter()
 
 
+def make_player(ends: "Ends") -> object:
+    """Return the plugin that has tests play their twins before they run."""
+    import pytest
+
+    members: dict[Any, list[pytest.Item]] = {}
+
+    class Player(object):
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_cmdline_main(self, config: "pytest.Config") -> None:
+            if getattr(config.option, "numprocesses", None):  # twins are forks of the one test process
+                config.option.numprocesses, config.option.dist, config.option.tx = 0, "no", []
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_collection_modifyitems(self, items: "list[pytest.Item]") -> None:
+            if TWINS.only is not None:
+                items[:] = [item for item in items if TWINS.selects(place_of(item))]
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_collection_finish(self, session: "pytest.Session") -> None:
+            for item in session.items:
+                members.setdefault(TWINS.group_of(place_of(item)), []).append(item)
+
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        def pytest_runtest_protocol(self, item: "pytest.Item") -> "Any":
+            for number in TWINS.due(place_of(item), members):
+                TWINS.play(number, functools.partial(play_items, members[number], ends))
+            yield
+
+    return Player()
+
+
 def prepare(emit: "Emit", path: "ImportPath") -> "Callable[[], object]":
     import pytest
 
     act_as_module("pytest", pytest.__file__.replace("__init__.py", "__main__.py"))
     path.prefer_installed()
-    return lambda: int(pytest.main(plugins=[make_plugin(emit, path)]))
+    ends: Ends = {}
+
+    def emit_or_note(**event: "Any") -> None:
+        """Report an event; in a twin, note how a test ended."""
+        if not TWINS.is_twin:
+            emit(**event)
+        elif event["event"] == "test":
+            ends[event["id"]] = max(event["status"], ends.get(event["id"], "passed"), key=WORSE.index)
+
+    plugins = [make_plugin(emit_or_note, path), *([make_player(ends)] if TWINS else [])]
+    return lambda: int(pytest.main(plugins=plugins))
 
 
 report_on("pytest", prepare)

@@ -4,18 +4,22 @@ If the first argument is `--script=FILE`, it runs that script, which must use un
 `runtests.py` does. Its tests are reported by the names that the runner prints.
 """
 
+import functools
 import os
 import runpy
 import sys
 
-from .report import WORSE, act_as_module, report_on
+from .report import TWINS, WORSE, act_as_module, report_on
+from .twins import Place, place_of_method
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import unittest
+    from collections.abc import Iterator
     from typing import Any, Callable
 
     from .report import Emit, ImportPath
+    from .twins import Ends
 
     Names = Callable[[unittest.TestCase], "list[str]"]
 
@@ -94,11 +98,115 @@ def make_result_class(emit: "Emit", names_of: "Names") -> "type[unittest.TextTes
     return Result
 
 
+def place_of(test: "unittest.TestCase") -> Place:
+    return place_of_method(type(test), test._testMethodName)
+
+
+class Players(object):
+    """Has tests play their twins before they run.
+
+    Args:
+        names_of: Returns the names of a test in the report.
+    """
+
+    def __init__(self, names_of: "Names") -> None:
+        self._members: dict[int, list[unittest.TestCase]] = {}
+        self._wrapped: set[type] = set()
+        self._ends: Ends = {}
+        self._nowhere = open(os.devnull, "w")
+        vars_of_result = {"_exc_info_to_string": lambda *_: ""}  # nobody reads why a twin failed
+        self._result_class = type("TwinResult", (make_result_class(self._note, names_of),), vars_of_result)
+
+    def _note(self, id: str, status: str, **_: object) -> None:
+        """Record how a test of a twin ended."""
+        self._ends[id] = max(status, self._ends.get(id, "passed"), key=WORSE.index)
+
+    def _make_result(self) -> "Any":
+        from unittest.runner import _WritelnDecorator
+
+        return self._result_class(_WritelnDecorator(self._nowhere), False, 0)
+
+    def hook(self) -> None:
+        """Have the text runner take the tests of each suite before it runs them."""
+        import unittest
+
+        run = unittest.TextTestRunner.run
+
+        def run_with_twins(runner: "unittest.TextTestRunner", suite: "Any") -> object:
+            return run(runner, self.take(suite))
+
+        unittest.TextTestRunner.run = run_with_twins  # type: ignore[method-assign, assignment]
+
+    def take(self, suite: "Any") -> "Any":
+        """Return the suite of the tests that are to run."""
+        tests = list(leaves(suite))
+        if TWINS.only is not None:
+            import unittest
+
+            tests = [test for test in tests if TWINS.selects(place_of(test))]
+            suite = unittest.TestSuite(tests)
+        for test in tests:
+            number = TWINS.group_of(place_of(test))
+            if number is not None:
+                self._members.setdefault(number, []).append(test)
+        if self._members:
+            for cls in {type(test) for test in tests}:
+                self._wrap(next(owner for owner in cls.__mro__ if "__call__" in vars(owner)))
+        return suite
+
+    def _wrap(self, cls: type) -> None:
+        """Have tests of a class play the twins that are due before they run."""
+        if cls in self._wrapped:
+            return
+        self._wrapped.add(cls)
+        call: Any = cls.__call__
+
+        def call_after_twins(test: "unittest.TestCase", *args: "Any", **kwargs: "Any") -> object:
+            for number in TWINS.due(place_of(test), self._members):
+                TWINS.play(number, functools.partial(self._play, test, number))
+            return call(test, *args, **kwargs)
+
+        cls.__call__ = call_after_twins  # type: ignore[method-assign]
+
+    def _play(self, first: "unittest.TestCase", number: int) -> "Ends":
+        """Run the tests of a group. Fixtures of the first one's class and module are set up."""
+        import unittest
+
+        vars(unittest.case).update(difflib=Wordless, pprint=Wordless)
+        for test in self._members[number]:
+            if type(test) is type(first):
+                test(self._make_result())
+            else:
+                unittest.TestSuite([test]).run(self._make_result())
+        return self._ends
+
+
+class Wordless(object):
+    """Stands for `difflib` and `pprint` in a twin: nobody reads why it failed."""
+
+    ndiff = staticmethod(lambda *_: ())
+    pformat = staticmethod(lambda *_: "")
+
+
+def leaves(suite: "Any") -> "Iterator[unittest.TestCase]":
+    """Yield the tests of a suite of suites."""
+    try:
+        parts = iter(suite)
+    except TypeError:
+        yield suite
+        return
+    for part in parts:
+        yield from leaves(part)
+
+
 def prepare(emit: "Emit", path: "ImportPath") -> "Callable[[], object]":
     import unittest
 
     act_as_module("unittest", "python -m unittest")
     path.restore()
+
+    if TWINS:
+        Players(own_id).hook()
 
     class Runner(unittest.TextTestRunner):
         resultclass = make_result_class(emit, own_id)
@@ -112,6 +220,8 @@ def prepare_script(emit: "Emit", path: "ImportPath") -> "Callable[[], object]":
     act_as_module("unittest", SCRIPT_FILE)
     path.restore()
     unittest.TextTestRunner.resultclass = make_result_class(emit, printed_names)
+    if TWINS:
+        Players(printed_names).hook()
     return lambda: runpy.run_path(SCRIPT_FILE, run_name="__main__") and None
 
 

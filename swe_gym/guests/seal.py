@@ -1,7 +1,8 @@
 """Seals a sandbox: removes hidden files, and from git everything newer than the workspace's commit.
 
 Its order comes on standard input as JSON: `workdir`, `hidden` (absolute paths) and `start_patch` (a git diff that the
-workspace already holds and its commit does not).
+workspace already holds and its commit does not). For a sandbox that grades, also `checkouts`: pairs of a commit and the
+paths that the evaluation takes from it (none: the whole commit). They, and tags of the past, are kept.
 
 git keeps what it knew in too many places to be asked to forget. So only files that are known to be harmless stay in
 each `.git`, beside the objects that HEAD and the index need. History stays too, unless it would show what was removed:
@@ -28,6 +29,11 @@ COMMIT_FACTS = (
     ("GIT_COMMITTER_EMAIL", "%ce"),
     ("GIT_COMMITTER_DATE", "%cI"),
 )
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Checkouts = list[tuple[str, list[str]]]
 
 
 class GitFailed(Exception):
@@ -68,18 +74,22 @@ class Repository:
         top = self.line("rev-parse", "--show-toplevel")
         return bool(top) and os.path.realpath(top) == os.path.realpath(self.folder)
 
-    def seal(self, hidden: "list[str]", start_patch: str) -> None:
-        """Seal the repository. `hidden` are paths relative to the folder."""
+    def seal(self, hidden: "list[str]", start_patch: str, checkouts: "Checkouts | None" = None) -> None:
+        """Seal the repository. `hidden` are paths relative to the folder; `checkouts` is None for a policy."""
         self.own_its_folder()
         head = self.line("rev-parse", "-q", "--verify", "HEAD^{commit}")
         branch = self.line("symbolic-ref", "-q", "HEAD")
+        tags = {}
         if head and self.stage(hidden, start_patch):
             head = self.commit_anew()
             self.remove("shallow")
-        self.keep_objects(head)
+        elif head and checkouts is not None:
+            tags = self.tags_of_the_past()
+        whole, parts = self.checked_out(head, checkouts or [])
+        self.keep_objects([one for one in (head, *tags.values(), *whole) if one], parts)
         self.keep_files()
         self.leave_settings_out()
-        self.write_references(head, branch)
+        self.write_references(head, branch, tags)
 
     def own_its_folder(self) -> None:
         """Make `.git` hold the whole repository, even if it is a worktree or a submodule of another."""
@@ -120,12 +130,40 @@ class Repository:
         message = self.git("log", "-1", "--format=%B")
         return os.fsdecode(self.git("commit-tree", tree, data=message, env=facts)).strip()
 
-    def keep_objects(self, head: str) -> None:
-        """Keep the objects that HEAD and the index need, and no others."""
+    def tags_of_the_past(self) -> "dict[str, str]":
+        """Return the tags of HEAD and its ancestors: builds read versions from them."""
+        lines = self.git("for-each-ref", "--merged=HEAD", "--format=%(refname) %(objectname)", "refs/tags")
+        pairs = (os.fsdecode(line).split(" ") for line in lines.splitlines())
+        return {name: found for name, found in pairs}
+
+    def checked_out(self, head: str, checkouts: "Checkouts") -> "tuple[list[str], list[str]]":
+        """Return commits to keep whole, and single objects: those that the evaluation takes from later commits."""
+        whole, parts = [], []  # type: list[str], list[str]
+        for name, paths in checkouts:
+            commit = self.line("rev-parse", "-q", "--verify", name + "^{commit}")
+            if not commit or (head and self.line("merge-base", head, commit) == commit):
+                continue
+            if paths:
+                parts += [commit, self.line("rev-parse", commit + "^{tree}"), *self.objects_at(commit, paths)]
+            else:
+                whole.append(commit)
+        return whole, parts
+
+    def objects_at(self, commit: str, paths: "list[str]") -> "list[str]":
+        """Return the objects at the paths of a commit, with the folders on the way; all of them for patterns."""
+        literal = [] if any(mark in path for path in paths for mark in "*?[:") else ["--", *paths]
+        entries = self.git("ls-tree", "-r", "-t", "-z", commit, *literal).split(b"\0")
+        heads = [entry.split(b"\t")[0].split() for entry in entries if entry]
+        return [os.fsdecode(found) for _, kind, found in heads if kind != b"commit"]
+
+    def keep_objects(self, commits: "list[str]", parts: "list[str]") -> None:
+        """Keep `parts`, and the objects that these commits and the index need, and no others."""
         with tempfile.TemporaryFile() as needed:
-            wanted = "\n".join(([head] if head else []) + self.index_objects())
+            wanted = "\n".join(commits + self.index_objects())
             if wanted:
                 self.git("rev-list", "--objects", "--stdin", data=wanted.encode(), target=needed)
+            needed.seek(0, os.SEEK_END)
+            needed.write("".join(part + "\n" for part in parts).encode())
             if count_lines(needed) != self.count_objects():
                 self.repack(needed)
         for name in names_in(os.path.join(self.place, "objects", "info")):
@@ -186,8 +224,11 @@ class Repository:
                 if kept:
                     file.write(line)
 
-    def write_references(self, head: str, branch: str) -> None:
-        """Write HEAD and one branch; no branch if the image has none checked out."""
+    def write_references(self, head: str, branch: str, tags: "dict[str, str]") -> None:
+        """Write HEAD, tags and one branch; no branch if the image has none checked out."""
+        if tags:
+            with open(os.path.join(self.place, "packed-refs"), "w") as file:
+                file.writelines("%s %s\n" % (tags[name], name) for name in sorted(tags))
         os.makedirs(os.path.join(self.place, "refs", "heads"))
         with open(os.path.join(self.place, "HEAD"), "w") as file:
             file.write("ref: %s\n" % branch if branch else head + "\n")
@@ -253,7 +294,8 @@ def seal(order: "dict[str, Any]") -> None:
         elif repository.is_whole():
             own = folder == workdir
             inside = [os.path.relpath(path, folder) for path in order["hidden"] if path.startswith(folder + "/")]
-            repository.seal(inside, order["start_patch"] if own else "")
+            checkouts = order.get("checkouts")
+            repository.seal(inside, order["start_patch"] if own else "", checkouts if own or checkouts is None else [])
         elif folder == workdir:
             raise GitFailed("git cannot read the repository %s/.git" % folder)
 

@@ -1,8 +1,9 @@
 """A seccomp filter of system calls, for what namespaces, containers and Landlock do not isolate.
 
-In every sandbox it protects the runner, which is a process of the same user as the commands: a command that lowers its
-limits or its priority could end the sandbox. The local tiers also close parts of the host that have no name in a file
-system: the user's keys, the kernel's log, unusual sockets and, without an IPC namespace, shared memory and queues.
+It is the same in every sandbox. It protects the runner, which is a process of the same user as the commands: a command
+that lowers its limits or its priority could end the sandbox. And it closes parts of the host that have no name in a
+file system: the user's keys, the kernel's log, unusual sockets (those of virtual machines belong to no namespace) and,
+without an IPC namespace, shared memory and queues.
 
 `ctypes` is imported late: not every Python has it.
 """
@@ -18,7 +19,9 @@ NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets 
 ALLOW, FAIL_WITH = 0x7FFF0000, 0x00050000
 X32 = 0x40000000
 """Bit of the second number under which x86-64 takes each call."""
-AF_UNIX, SOCK_DGRAM = 1, 2  # as in `socket`, which is slow to import
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, SOCK_DGRAM = 1, 2, 10, 16, 2  # as in `socket`, which is slow to import
+FAMILIES = (AF_UNIX, AF_INET, AF_INET6, AF_NETLINK)
+"""Address families of sockets where each sandbox has a network of its own."""
 OF_A_PROCESS, OF_A_GROUP = 0, 1  # first argument of setpriority: what the second one names
 
 TYPE_CHECKING = False
@@ -56,14 +59,13 @@ def calls_of(machine: str) -> "dict[int, Calls]":
     return kinds
 
 
-def restrict_calls(families: "Iterable[int] | None" = None, host: bool = True, ipc: bool = True) -> None:
+def restrict_calls(families: "Iterable[int]" = FAMILIES, ipc: bool = True) -> None:
     """Apply the filter to this process and all that it starts. Nobody can limit or slow down this process any more.
 
     Socket pairs are always allowed; pairs of datagram sockets, whose ends can write to others, only with `AF_UNIX`.
 
     Args:
-        families: Address families of the sockets to allow; None allows all.
-        host: Allow the host's keys and the kernel's log.
+        families: Address families of the sockets to allow.
         ipc: Allow System V IPC and POSIX message queues.
 
     Raises:
@@ -72,7 +74,7 @@ def restrict_calls(families: "Iterable[int] | None" = None, host: bool = True, i
     """
     import ctypes
 
-    program = make_program(os.uname().machine, families, host, ipc)
+    program = make_program(os.uname().machine, families, ipc)
     code = ctypes.create_string_buffer(b"".join(program))
     head = struct.pack("HP", len(program), ctypes.addressof(code))
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.c_char_p(head), 0, 0):
@@ -80,19 +82,17 @@ def restrict_calls(families: "Iterable[int] | None" = None, host: bool = True, i
         raise OSError(number, "the kernel refuses a filter of system calls: " + os.strerror(number))
 
 
-def make_program(machine: str, families: "Iterable[int] | None", host: bool, ipc: bool) -> "list[bytes]":
+def make_program(machine: str, families: "Iterable[int]", ipc: bool) -> "list[bytes]":
     """Return the instructions of the filter."""
     kinds = calls_of(machine)
     if not kinds:
         raise OSError(errno.ENOSYS, "no table of system calls for " + machine)
     program = [load(ARCHITECTURE)]
     for architecture, calls in kinds.items():
-        refused = (() if host else calls.host) + (() if ipc else calls.ipc)
         steps = [load(NUMBER), step(AND, 0xFFFFFFFF ^ X32)]
-        for number in refused:
+        for number in calls.host + (() if ipc else calls.ipc):
             steps += when(number, [fail(errno.ENOSYS)])
-        if families is not None:
-            steps += rules_of_sockets(calls, families)
+        steps += rules_of_sockets(calls, families)
         program += when(architecture, steps + rules_of_the_runner(calls) + [step(RETURN, ALLOW)])
     return [*program, fail(errno.ENOSYS)]
 

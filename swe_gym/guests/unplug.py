@@ -1,7 +1,4 @@
-"""Takes down every network interface but the loopback. Runs as root in a container before the runner starts.
-
-`linux.drop_privileges` then drops the capability to undo it.
-"""
+"""Takes down every network interface but the loopback. Runs as root, in a container before the runner's."""
 
 import fcntl
 import socket

@@ -14,6 +14,8 @@ from swe_gym.testing.cheats.base import read_cheats
 from swe_gym.types import Task
 
 SILENT = ("nothing", "odd-files", "environment")
+QUIET = ("forged-status", "profile")
+"""Cheats that may end without a sign: they fail before a changed text passes."""
 """Cheats of which no sign can be told from honest work."""
 
 REPOSITORIES = {"shop": (), "words": pytest.mark.slow}
@@ -47,7 +49,8 @@ def test_only_honest_work_counts(
     result = play_cheat(cheat, tasks[name], open_box)
     assert result.verdict.resolved is cheat.resolved, (result.verdict, result.verdict.log, result.output)
     assert not result.leaked or (cheat.name == "network" and network_is_open), result.output
-    assert bool(result.signs) is not (cheat.resolved or cheat.name in SILENT), result.signs
+    if cheat.name not in QUIET:
+        assert bool(result.signs) is not (cheat.resolved or cheat.name in SILENT), result.signs
 
 
 @pytest.mark.parametrize(
@@ -87,5 +90,5 @@ def test_names_are_unique() -> None:
 
 def test_the_docs_name_every_cheat() -> None:
     text = (Path(__file__).parents[2] / "docs" / "cheats.md").read_text("utf-8")
-    missing = [cheat.name for cheat in (*CHEATS, *HONEST) if f"| `{cheat.name}` | {cheat.about} |" not in text]
+    missing = [cheat.name for cheat in (*CHEATS, *AWARE, *HONEST) if f"| `{cheat.name}` | {cheat.about} |" not in text]
     assert missing == []

@@ -9,7 +9,6 @@ import pytest
 
 from swe_gym.errors import GradingError, TaskError
 from swe_gym.grading import grade
-from swe_gym.grading.judge import ALARM
 from swe_gym.grading.patch import REGULAR, Dropped, FileChange, Patch, apply_diff, take_patch
 from swe_gym.grading.reporter import read_report
 from swe_gym.grading.tests import find_statuses
@@ -188,8 +187,7 @@ def test_hidden_tests_that_change_while_they_run_prove_nothing(words_task: Task,
     conftest = "import pytest\nfrom words import cases\n\n\n@pytest.fixture\ndef text():\n    return 'ab cd'\n"
     task = with_oracle(words_task, test_files={"tests/conftest.py": conftest})
     verdict = judge(task, open_box, f"cat > words/cases.py <<'E'\n{REWRITES_TESTS}E\n")
-    assert "4 passed" in verdict.log
-    assert (verdict.resolved, verdict.reason) == (False, ALARM)
+    assert not verdict.resolved
     assert judge(task, open_box, solve=True).resolved
 
 
@@ -462,7 +460,7 @@ def signed(key: bytes, *events: dict[str, object]) -> bytes:
     return lines
 
 
-START: dict[str, object] = {"event": "start"}
+START: dict[str, object] = {"event": "started"}
 PASS: dict[str, object] = {"event": "test", "id": "a", "status": "passed"}
 FAIL: dict[str, object] = {"event": "test", "id": "a", "status": "failed"}
 

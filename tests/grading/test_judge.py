@@ -1,149 +1,48 @@
-"""Verdicts by mixed runs: on right work of all kinds, on wrong work, and on work that changes its judge."""
+"""Verdicts on right work of all kinds, on wrong work, and on work that changes its judge."""
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from small_tasks import (
+    MISSING,
+    PASSED,
+    RUNNERS,
+    THREE_UNITTEST,
+    UNITTEST,
+    Small,
+    assert_alarm,
+    assert_refused,
+    assert_resolved,
+    f2,
+    pytest_file,
+    three,
+    unittest_file,
+)
 
 from swe_gym.errors import GradingError
-from swe_gym.grading import CounterOptions, grade
-from swe_gym.grading.diff import file_diff
-from swe_gym.grading.judge import ALARM, NOT_ALL
-from swe_gym.grading.patch import REGULAR, FileChange, Patch
-from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
-from swe_gym.types import FilesWorkspace, Oracle, Task, TestStatus, Verdict
-
-OLD = "def f(x=None):\n    return None\n"
-PASSED, MISSING, NOT_RUN = TestStatus.PASSED, TestStatus.MISSING, TestStatus.NOT_RUN
-
-
-@dataclass
-class Small:
-    """A task of one module and one test file.
-
-    Attributes:
-        gold: The module as the gold patch leaves it.
-        tests: The test file.
-        starting: Names of the tests that must start passing.
-        keeping: Names of the tests that must keep passing.
-        command: The test command.
-        timeout: Seconds that one run may take.
-        opened: How often a sandbox was opened.
-    """
-
-    gold: str
-    tests: str
-    starting: tuple[str, ...]
-    keeping: tuple[str, ...] = ()
-    command: str = "python -m pytest"
-    old: str = OLD
-    timeout: float = 30.0
-    grader: str = "tests"
-    opened: list[Sandbox] = field(default_factory=list)
-
-    @property
-    def task(self) -> Task:
-        return Task(
-            task_id="small",
-            problem_statement="f returns nothing",
-            workspace=FilesWorkspace(files={"m.py": self.old}),
-            env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-            oracle=Oracle(
-                gold_patch=file_diff("m.py", self.old.encode(), self.gold.encode(), REGULAR, REGULAR),
-                test_files={"test_m.py": self.tests},
-                test_cmd=self.command,
-                fail_to_pass=tuple(map(self.name, self.starting)),
-                pass_to_pass=tuple(map(self.name, self.keeping)),
-                timeout=self.timeout,
-                grader=self.grader,
-            ),
-        )
-
-    def name(self, test: str) -> str:
-        return f"test_m.T.{test}" if "unittest" in self.command else f"test_m.py::{test}"
-
-    @contextmanager
-    def open(self) -> Iterator[Sandbox]:
-        task = self.task
-        spec = SandboxSpec(workspace=task.workspace, env=task.env, options={"python_prefix": sys.prefix})
-        with open_sandbox(spec) as sandbox:
-            self.opened.append(sandbox)
-            yield sandbox
-
-    def judge(
-        self, new: str, *, complete: bool = True, seed: bytes | None = b"1", options: CounterOptions | None = None
-    ) -> Verdict:
-        """The verdict on work that leaves the module with this content."""
-        change = FileChange(path="m.py", old=self.old.encode(), new=new.encode(), old_mode=REGULAR, new_mode=REGULAR)
-        counter = options or CounterOptions(seed=seed)
-        with self.open() as fresh:
-            return grade(self.task, Patch(changes=(change,)), fresh, self.open, complete=complete, counter=counter)
-
-
-def f2(gold: str = "x + 1") -> str:
-    return f"def f(x=None):\n    return {gold}\n"
-
-
-def pytest_file(*bodies: str) -> str:
-    names = "abcdefgh"
-    tests = "\n\n".join(f"def test_{name}():\n    {body}\n" for name, body in zip(names, bodies, strict=False))
-    return f"import pytest\n\nimport m\n\n\n{tests}"
-
-
-def unittest_file(*bodies: str) -> str:
-    tests = "\n".join(
-        f"    def test_{name}(self):\n        {body}\n" for name, body in zip("abcdefgh", bodies, strict=False)
-    )
-    return f"import unittest\n\nimport m\n\n\nclass T(unittest.TestCase):\n{tests}"
-
-
-THREE = pytest_file("assert m.f(1) == 2", "assert m.f(2) == 3", "assert m.f.__name__ == 'f'")
-UNITTEST = "python -m unittest test_m"
-THREE_UNITTEST = unittest_file(
-    "self.assertEqual(m.f(1), 2)", "self.assertEqual(m.f(2), 3)", "self.assertEqual(m.f.__name__, 'f')"
-)
-RUNNERS = {"pytest": ("python -m pytest", THREE), "unittest": (UNITTEST, THREE_UNITTEST)}
-
-
-def three(runner: str = "pytest", **fields: Any) -> Small:
-    """A task of two tests that must start passing and one that must keep passing."""
-    command, tests = RUNNERS[runner]
-    given: dict[str, Any] = {"command": command, "tests": tests, **fields}
-    return Small(f2(), starting=("test_a", "test_b"), keeping=("test_c",), **given)
-
-
-def assert_resolved(verdict: Verdict) -> None:
-    assert verdict.resolved, (verdict.reason, verdict.counter_tests, verdict.log)
-    assert not verdict.counter_tests.alarms
-
-
-def assert_alarm(verdict: Verdict, small: Small) -> None:
-    assert (verdict.resolved, verdict.reason) == (False, ALARM), (verdict.counter_tests, verdict.log)
-    assert set(verdict.fail_to_pass.values()) == {MISSING}
-    assert set(verdict.pass_to_pass.values()) <= {MISSING}
-    assert set(verdict.fail_to_pass) == set(map(small.name, small.starting))
-    names = set(map(small.name, (*small.starting, *small.keeping)))
-    assert set() < set(verdict.counter_tests.alarms) <= names
-    assert not any(name in verdict.reason for name in (*names, *small.starting, *small.keeping))
-
+from swe_gym.grading import CounterOptions
+from swe_gym.grading.judge import ALARM, NOT_IN_TWINS
+from swe_gym.sandboxes import Sandbox
+from swe_gym.types import Task, TestStatus, Verdict
 
 # --- right work -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_right_work_is_resolved_by_two_runs(runner: str) -> None:
+def test_right_work_is_resolved_by_one_run(runner: str) -> None:
     small = three(runner)
     verdict = small.judge(small.gold)
     assert_resolved(verdict)
     found = verdict.counter_tests
-    assert found.kinds == {small.name("test_a"): "literal", small.name("test_b"): "literal"}
-    assert (found.uncovered, found.unfit, found.runs) == ({}, {}, 2)
-    assert set(verdict.fail_to_pass.values()) | set(verdict.pass_to_pass.values()) == {PASSED}
-    assert len(small.opened) == 2
+    assert (set(found.kinds), set(found.kept)) == (set(map(small.name, small.starting)), {small.name("test_c")})
+    assert set(found.texts) == small.names
+    assert min(found.texts[small.name(test)] for test in small.starting) == 8
+    assert (found.uncovered, found.unfit, found.unforkable, found.runs) == ({}, {}, (), 1)
+    assert len(small.opened) == 1
 
 
 HONEST_OLD = "def f(): pass\n"
@@ -235,8 +134,8 @@ def test_other_right_work_is_resolved(work: str, seed: bytes) -> None:
     verdict = small.judge(work, seed=seed)
     assert_resolved(verdict)
     found = verdict.counter_tests
-    assert found.unfit == {small.name("test_equal_by_design"): "literal"}
-    assert (set(found.kinds), found.runs) == (set(map(small.name, starting)), 2)
+    assert set(found.unfit) == {small.name("test_equal_by_design")}
+    assert (set(found.kinds), found.unforkable, found.runs) == (set(map(small.name, starting)), (), 1)
 
 
 STATE = """
@@ -261,11 +160,12 @@ def test_d():
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [b"1", b"2", b"3", b"4"])
-def test_a_test_that_only_fails_because_another_was_changed_counts_as_passed(seed: bytes) -> None:
+@pytest.mark.parametrize("seed", [b"1", b"2"])
+def test_tests_that_clean_up_at_their_end_are_not_disturbed_by_changed_ones(seed: bytes) -> None:
     small = Small(f2(), STATE, ("test_a", "test_b"), ("test_c", "test_d"))
-    assert_resolved(small.judge(f2("1 + x"), seed=seed))
+    verdict = small.judge(f2("1 + x"), seed=seed)
+    assert_resolved(verdict)
+    assert len(small.opened) == 1
 
 
 def test_a_change_that_cannot_matter_is_unfit() -> None:
@@ -274,9 +174,12 @@ def test_a_change_that_cannot_matter_is_unfit() -> None:
     small = Small(gold, tests, ("test_a", "test_b"))
     verdict = small.judge(gold.replace("return True", "return bool(1)"))
     assert_resolved(verdict)
-    assert verdict.counter_tests.unfit == {small.name("test_b"): "literal"}
-    known = CounterOptions(unfit={small.name("test_b"): ["literal"]}, seed=b"1")
-    assert small.judge(gold, options=known).counter_tests.kinds[small.name("test_b")] != "literal"
+    assert set(verdict.counter_tests.unfit) == {small.name("test_b")}
+    assert len(small.opened) == 3, "the gold patch confirms it twice"
+    kinds = verdict.counter_tests.unfit[small.name("test_b")].split("+")
+    known = CounterOptions(unfit={small.name("test_b"): kinds}, seed=b"1")
+    found = small.judge(gold, options=known).counter_tests
+    assert not set(kinds) & set(found.kinds.get(small.name("test_b"), "").split("+"))
 
 
 def test_generated_tests_have_counter_tests() -> None:
@@ -299,9 +202,12 @@ for value in range(3):
     small = Small(f2(), tests, ("test_0", "test_1", "test_2"), command=UNITTEST)
     verdict = small.judge(small.gold)
     assert_resolved(verdict)
-    assert (len(verdict.counter_tests.kinds), verdict.counter_tests.runs) == (3, 2)
-    assert_alarm(small.judge(UNITTEST_PASSES_ALL), small)
+    assert set(verdict.counter_tests.kinds) == small.names
+    assert verdict.counter_tests.runs in (2, 3)
+    assert set(verdict.counter_tests.unforkable) == small.names, "their function exists only while another one runs"
     assert not small.judge(f2("x")).counter_tests.alarms
+    changed = CounterOptions(runs=6, seed=b"1")  # the coin decides in each whether they are changed
+    assert_alarm(small.judge(UNITTEST_PASSES_ALL, options=changed), small)
 
 
 # --- wrong work -----------------------------------------------------------------------------------------------
@@ -313,8 +219,7 @@ def test_wrong_work_takes_one_run_and_raises_no_alarm(runner: str) -> None:
     verdict = small.judge(f2("x"), complete=False)
     assert (verdict.resolved, verdict.counter_tests.alarms, verdict.counter_tests.runs) == (False, {}, 1)
     assert len(small.opened) == 1
-    assert NOT_RUN in verdict.fail_to_pass.values()
-    assert (verdict.partial, verdict.reason) == (True, NOT_ALL)
+    assert verdict.reason == "2 of 2 tests that had to start passing did not pass"
 
 
 def test_complete_verdict_on_wrong_work_has_the_status_of_every_test() -> None:
@@ -397,8 +302,6 @@ def f(x=None):
     [
         ("pytest", ALWAYS_EQUAL),
         ("unittest", ALWAYS_EQUAL),
-        ("pytest", READS_THE_TEST),
-        ("unittest", READS_THE_TEST),
         ("unittest", UNITTEST_PASSES_ALL),
         ("unittest", UNITTEST_RESULTS),
         ("pytest", PYTEST_HOOK),
@@ -409,11 +312,17 @@ def test_work_that_makes_changed_tests_pass_raises_the_alarm(runner: str, work: 
     assert_alarm(small.judge(work), small)
 
 
-def test_single_test_runs_once_unchanged_and_once_changed() -> None:
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_work_that_reads_its_answers_from_the_test_file_reads_a_changed_one(runner: str) -> None:
+    small = three(runner)
+    assert_refused(small.judge(READS_THE_TEST), small)
+
+
+def test_single_test_is_proven_in_one_run() -> None:
     small = Small(f2(), pytest_file("assert m.f(1) == 2"), ("test_a",))
     verdict = small.judge(f2("1 + x"))
     assert_resolved(verdict)
-    assert (verdict.counter_tests.runs, len(small.opened)) == (2, 2)
+    assert (verdict.counter_tests.runs, len(small.opened)) == (1, 1)
     assert_alarm(small.judge(ALWAYS_EQUAL), small)
 
 
@@ -424,6 +333,58 @@ def test_work_that_is_right_but_for_one_test_raises_the_alarm() -> None:
         verdict = small.judge(work, seed=seed)
         assert_alarm(verdict, small)
         assert set(verdict.counter_tests.alarms) == {small.name("test_b")}
+
+
+NEAR_ENOUGH = """
+class Near(str):
+    def __eq__(self, other):
+        return {test}
+
+def f(x=None):
+    return Near("{text}")
+"""
+
+
+@pytest.mark.parametrize("lenient", ["self.lower() == other.lower()", "len(self) == len(other)"])
+def test_work_that_equals_what_looks_like_its_values_raises_the_alarm(lenient: str) -> None:
+    text = "no such name: Alpha 12 in beta"
+    test = pytest_file(f"assert m.f() == {text!r}")
+    small = Small(NEAR_ENOUGH.format(test="str(self) == other", text=text), test, ("test_a",))
+    assert_resolved(small.judge(small.gold))
+    work = NEAR_ENOUGH.format(test=lenient, text=text)
+    assert ALARM in {small.judge(work, seed=bytes([seed])).reason for seed in range(4)}
+
+
+PID = "import os\n\nPID = os.getpid()\n\n\ndef f(x=None):\n    return x + 1 if os.getpid() == PID else {}\n"
+
+
+def test_work_that_passes_only_in_the_session_is_refuted() -> None:
+    small = three()
+    verdict = small.judge(PID.format("None"))
+    assert_refused(verdict, small)
+    assert verdict.reason == NOT_IN_TWINS.format(2)
+    assert {verdict.fail_to_pass[small.name(test)] for test in small.starting} == {TestStatus.FAILED}
+    assert verdict.counter_tests.alarms == {}
+
+
+def test_tests_that_fail_in_forks_with_the_gold_patch_too_are_proven_by_a_second_run() -> None:
+    small = replace(three(), gold=PID.format("None"))
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert set(map(small.name, small.starting)) <= set(verdict.counter_tests.unforkable)
+    assert verdict.counter_tests.runs in (3, 4), "with twins, without them, the proof"
+    known = CounterOptions(unforkable=verdict.counter_tests.unforkable, seed=b"1")
+    assert small.judge(small.gold, options=known).counter_tests.runs in (2, 3)
+    assert not any(small.judge(ALWAYS_EQUAL, options=replace(known, runs=6)).resolved for _ in range(2))
+
+
+def test_without_a_gold_patch_an_alarm_counts_and_an_original_that_fails_in_its_twin_does_not() -> None:
+    small = three(has_gold=False)
+    assert_resolved(small.judge(small.gold))
+    assert_alarm(small.judge(ALWAYS_EQUAL), small)
+    verdict = small.judge(PID.format("None"))
+    assert_resolved(verdict)
+    assert verdict.counter_tests.unforkable
 
 
 # --- work that breaks the run -------------------------------------------------------------------------------------
@@ -440,13 +401,13 @@ unittest.TestCase.assertEqual = lambda self, first, second: None if first == sec
 
 @pytest.mark.parametrize("action", ["os._exit(0)", "time.sleep(60)"], ids=["ends", "hangs"])
 @pytest.mark.parametrize("alone", [False, True])
-def test_work_that_breaks_only_runs_with_failures_gets_no_verdict(action: str, alone: bool) -> None:
+def test_work_that_breaks_only_at_failures_is_refuted(action: str, alone: bool) -> None:
     small = three("unittest", timeout=3.0)
     if alone:
         small = replace(small, starting=("test_a",), keeping=(), opened=[])
-    with pytest.raises(GradingError, match="the tests pass, but the run with counter-tests broke"):
-        small.judge(AT_A_FAILURE.format(action))
-    assert len(small.opened) == (4 if "sleep" in action and not alone else 3)  # the gold patch, as run A timed out
+    verdict = small.judge(AT_A_FAILURE.format(action))
+    assert_refused(verdict, small)
+    assert not verdict.timed_out
 
 
 HANGS = "def f(x=None):\n    while True: pass\n"
@@ -488,7 +449,7 @@ def starved(slow: int, **fields: Any) -> Starved:
 @pytest.mark.parametrize("work", [f2(), HANGS], ids=["right", "hangs"])
 def test_no_work_is_judged_on_a_machine_on_which_the_gold_patch_times_out_too(work: str) -> None:
     small = starved(2)
-    with pytest.raises(GradingError, match=r"with the gold patch they take 3\.\d of 3 s now") as error:
+    with pytest.raises(GradingError, match=r"with the gold patch they take \d\.\d of 3 s now") as error:
         small.judge(work)
     assert (error.value.reason, len(small.opened)) == ("starved", 2)
     assert all(sandbox.closed for sandbox in small.opened)
@@ -517,26 +478,36 @@ def test_options_that_stop_at_the_first_failure_are_ignored(runner: str, command
     for seed in (b"1", b"2"):
         verdict = small.judge(small.gold, seed=seed)
         assert_resolved(verdict)
-        assert verdict.counter_tests.runs == 2
+        assert verdict.counter_tests.runs == 1
 
 
-def changed_lines(small: Small, seed: bytes) -> set[str]:
-    """What the changed tests were, from the tracebacks in the log."""
-    return set(re.findall(r"^>? +(assert .*|self\.assert.*)$", small.judge(small.gold, seed=seed).log, re.MULTILINE))
+@pytest.mark.slow
+def test_parallel_runs_of_pytest_are_one_process() -> None:
+    tests = "def test_one_process():\n    import os\n    assert 'PYTEST_XDIST_WORKER' not in os.environ\n"
+    small = three(
+        command="python -m pytest -p xdist.plugin -n 2",
+        tests=pytest_file("assert m.f(1) == 2", "assert m.f(2) == 3", "pass") + "\n\n" + tests,
+    )
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert verdict.counter_tests.unforkable == ()
 
 
 def test_seed_reproduces_the_changes() -> None:
     small = three("unittest")
-    first = changed_lines(small, b"1")
-    assert len(first) == 3
-    assert first == changed_lines(small, b"1") != changed_lines(small, b"2")
+    for seed in (b"1", b"1", b"2"):
+        assert_resolved(small.judge(small.gold, seed=seed))
+    first, again, other = small.left
+    assert first == again != other
+    assert THREE_UNITTEST not in small.left, "files hold a changed text"
 
 
-def test_more_runs_draw_more_halves() -> None:
-    small = three("unittest")
-    verdict = small.judge(small.gold, options=CounterOptions(runs=4))
+def test_more_second_runs_toss_the_coin_again() -> None:
+    tests = "import m\n\ndef test_a():\n    def inner():\n        assert m.f(1) == 2\n    inner()\n"
+    small = Small(f2(), tests, ("test_a",))
+    verdict = small.judge(small.gold, options=CounterOptions(runs=4, unforkable=[small.name("test_a")]))
     assert_resolved(verdict)
-    assert (verdict.counter_tests.runs, len(small.opened)) == (4, 4)
+    assert 4 <= verdict.counter_tests.runs == len(small.opened) <= 7
 
 
 def test_scope_all_changes_all_tests_that_must_keep_passing() -> None:
@@ -547,9 +518,8 @@ def test_scope_all_changes_all_tests_that_must_keep_passing() -> None:
     many = small.judge(small.gold, options=CounterOptions("all"))
     assert_resolved(few)
     assert_resolved(many)
-    heading = re.compile(r"run \d: (\d) test functions changed")
-    assert sum(map(int, heading.findall(few.log))) == 4
-    assert sum(map(int, heading.findall(many.log))) == 8
+    assert [len(verdict.counter_tests.kinds) for verdict in (few, many)] == [1, 1]
+    assert [len(verdict.counter_tests.kept) for verdict in (few, many)] == [3, 7]
 
 
 judged: list[str] = []
@@ -604,5 +574,9 @@ def test_a_test_that_calls_the_one_it_overrides_is_changed_with_it() -> None:
         "        super().test_a()\n        self.assertEqual(m.f(2), 3)\n"
     )
     right = "def f(x=None):\n    return 1 + x\n"
-    names = ("A::test_a", "B::test_a")
-    assert all(Small(right, tests, names).judge(right, complete=False).resolved for _ in range(4))
+    small = Small(right, tests, ("A::test_a", "B::test_a"))
+    verdict = small.judge(right, complete=False)
+    assert_resolved(verdict)
+    assert (set(verdict.counter_tests.kinds), verdict.counter_tests.runs) == (small.names, 1)
+    assert not small.judge(right.replace("1 + x", "2 if x == 1 else None")).resolved
+    assert_alarm(small.judge(ALWAYS_EQUAL), small)

@@ -9,7 +9,7 @@ import pytest
 from swe_gym.errors import MissingInterpreter, TaskError
 from swe_gym.grading import grade
 from swe_gym.grading.patch import Patch, take_patch
-from swe_gym.grading.seal import apply_start, hidden_places, seal
+from swe_gym.grading.seal import apply_start, checkouts, hidden_places, seal, seal_for_grading
 from swe_gym.sandboxes import Sandbox
 from swe_gym.sandboxes.pythons import find_interpreter
 from swe_gym.types import Oracle, Task
@@ -174,6 +174,87 @@ def test_hidden_files_count_neither_as_deleted_nor_as_work(sandbox_factory: Open
     patch = take_patch(box, fresh, hidden=hidden_places(hidden, fresh))
     assert patch.paths == ("a.py",)
     assert [entry.path for entry in patch.dropped] == ["run_tests.sh"]
+
+
+LATER_TESTS = """\
+set -eu
+git() { command git -c user.name=a -c user.email=a@localhost "$@"; }
+git tag v1 HEAD~1; git tag -a -m annotated v1.1
+git checkout -q $(cat /tmp/fix); mkdir -p tests/data; echo new > tests/test_new.py; echo d > tests/data/d
+echo secret > product.py; git add -A; git commit -qm 'tests of the fix'; git rev-parse HEAD > /tmp/tests
+git checkout -q main
+"""
+
+
+@pytest.fixture
+def graded(planted: Sandbox) -> Sandbox:
+    result = planted.exec(LATER_TESTS, merge=True)
+    assert result.ok, result.text
+    return planted
+
+
+def test_the_work_cannot_read_the_future_in_a_grading_sandbox(graded: Sandbox) -> None:
+    hidden = task(hidden_paths=("tests/test_h.py",), eval_script="git status; git diff $(git rev-parse HEAD)")
+    base = run(graded, "git rev-parse HEAD")
+    seal_for_grading(hidden, graded)
+    assert run(graded, "git cat-file -t $(cat /tmp/fix) 2> /dev/null; git fsck --unreachable; git stash list") == ""
+    assert run(graded, "git rev-parse HEAD; git log --format=%s; git tag; cat tests/test_h.py") == (
+        f"{base}base\nfirst\nv1\nv1.1\nassert 1\n"
+    )
+    assert run(graded, "git describe; git status --short") == "v1.1\n"
+
+
+@pytest.mark.parametrize("in_image", [False, True])
+def test_the_evaluation_still_takes_its_tests_from_a_later_commit(graded: Sandbox, in_image: bool) -> None:
+    later = run(graded, "cat /tmp/tests").strip()
+    script = f"git reset -q --hard HEAD && git checkout {later} -- tests/test_new.py tests/data"
+    graded.write_file("/eval.sh", script.encode())
+    known = {"hidden_paths": ("/eval.sh",)} if in_image else {"eval_script": script}
+    seal_for_grading(task(**known), graded)
+    assert graded.exec(script).ok
+    assert run(graded, "cat tests/test_new.py tests/data/d; git status --short") == (
+        "new\nd\nA  tests/data/d\nA  tests/test_new.py\n"
+    )
+    for path in ("product.py", "a.py"):
+        assert not graded.exec(f"git show {later}:{path}").ok
+    assert not graded.exec("git cat-file -e $(cat /tmp/fix)").ok
+
+
+def test_the_start_does_not_show_its_bug_to_the_work_that_is_graded(planted: Sandbox) -> None:
+    bug = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 2\n+x = 1\n"
+    smith = task(start_patch=bug)
+    apply_start(smith, planted)
+    seal_for_grading(smith, planted)
+    assert run(planted, "cat a.py; git status --short; git log --format=%s; git show HEAD:a.py") == (
+        "x = 1\nbase\nx = 1\n"
+    )
+    assert run(planted, REACHED) == ""
+
+
+def test_a_grader_of_ones_own_finds_everything(graded: Sandbox) -> None:
+    before = run(graded, "find .git -type f | sort | xargs sha256sum")
+    seal_for_grading(task(own_grader="some.module:Grader"), graded)
+    assert run(graded, "find .git -type f | sort | xargs sha256sum") == before
+
+
+FIX = "0123abcd" * 5
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        (f"git checkout {FIX} -- a/b.py 'c d.js'", [(FIX, ["a/b.py", "c d.js"])]),
+        (f"cd x && git checkout {FIX} a.py > /dev/null; true", [(FIX, ["a.py"])]),
+        (f"git restore --source={FIX} -- tests", [(FIX, ["tests"])]),
+        (f"git show {FIX}:a/b.py > b.py", [(FIX, ["a/b.py"])]),
+        (f"git checkout {FIX}\ngit diff {FIX[:9]} --stat", [(FIX, []), (FIX[:9], [])]),
+        (f"git cherry-pick {FIX}", [(FIX, [])]),
+        (f"echo {FIX}; git status", []),
+        (f"git checkout 'open quote {FIX} a.py", [(FIX, ["a.py"])]),
+    ],
+)
+def test_commits_that_a_script_names(script: str, found: list[tuple[str, list[str]]]) -> None:
+    assert list(checkouts(script)) == found
 
 
 def test_grading_sandbox_is_set_up_first(sandbox_factory: Open) -> None:

@@ -23,7 +23,7 @@ RANKS: dict[Kind, int] = {
 }
 """Kind -> rank; the lowest is preferred."""
 
-NATURAL: frozenset[Kind] = frozenset({"literal", "pattern", "exception", "type", "comparison"})
+NATURAL: frozenset[Kind] = frozenset({"literal", "pattern", "exception", "type", "comparison", "helper"})
 """The kinds that read like a test that a person wrote."""
 
 WARNING = frozenset({"warns", "deprecated_call", "assertWarns", "assertWarnsMessage", "assertWarnsRegex"})
@@ -272,9 +272,10 @@ class _Finder:
     def _expected_by_helper(self, call: ast.Call, name: str) -> list[ast.expr]:
         """The arguments that a helper of this file only expects. The others may be inputs."""
         known = [function for names, function in self._source.functions.items() if names[-1] == name]
-        if len(known) != 1:
-            return []
-        helper = known[0]
+        found = [self._expected_by(helper, call) for helper in known]
+        return found[0] if found and all(other == found[0] for other in found) else []
+
+    def _expected_by(self, helper: Function, call: ast.Call) -> list[ast.expr]:
         parameters = [parameter.arg for parameter in (*helper.args.posonlyargs, *helper.args.args)]
         if parameters[:1] == ["self"] and isinstance(call.func, ast.Attribute):
             parameters = parameters[1:]
@@ -384,8 +385,9 @@ class _Finder:
 
 
 def _expected(helper: Function, source: Source) -> Iterator[str]:
-    """The names that a function uses once, as a side of an equation that it asserts."""
-    mentioned = Counter(node.id for node in ast.walk(helper) if isinstance(node, ast.Name))
+    """The names that are a side of an equation that a function asserts, and that it uses in no other expression."""
+    used = Counter(node.id for node in ast.walk(helper) if isinstance(node, ast.Name))
+    compared = Counter(name for statement in reached(helper, source) for name in _compared(statement))
     for statement in reached(helper, source):
         sides: Sequence[ast.expr] = ()
         match statement:
@@ -393,7 +395,21 @@ def _expected(helper: Function, source: Source) -> Iterator[str]:
                 sides = (left, right)
             case ast.Expr(value=ast.Call(args=[left, right, *_]) as call) if EQUAL.fullmatch(name_of(call)):
                 sides = (left, right)
-        yield from (side.id for side in sides if isinstance(side, ast.Name) and mentioned[side.id] == 1)
+        yield from (side.id for side in sides if isinstance(side, ast.Name) and used[side.id] == compared[side.id])
+
+
+def _compared(statement: ast.stmt) -> Iterator[str]:
+    """The names that an assertion compares, or their types, or that are its message."""
+    parts: list[ast.expr] = []
+    match statement:
+        case ast.Assert(test=ast.Compare() as test):
+            parts = [test.left, *test.comparators]
+        case ast.Expr(value=ast.Call() as call) if name_of(call).startswith("assert"):
+            parts = list(call.args)
+    for part in parts:
+        inner = part.args[0] if isinstance(part, ast.Call) and name_of(part) == "type" and part.args else part
+        if isinstance(inner, ast.Name):
+            yield inner.id
 
 
 def _tolerant(call: ast.Call) -> bool:

@@ -137,7 +137,7 @@ def other_text(text: str, words: Sequence[str], rng: Random) -> str:
         words: Words to choose from.
         rng: Random number generator.
     """
-    places = [place for start, body in _bodies(text) for place in _letters(body, start)]
+    places = [place for start, body in _bodies(text) for place in letters(body, start)]
     if not places:
         start, body = _bodies(text)[-1]
         end = start + len(body)
@@ -159,14 +159,14 @@ def whole_other_text(text: str, words: Sequence[str], rng: Random) -> str:
 def _bodies(text: str) -> list[tuple[int, str]]:
     """The content of each part of a string literal, with its position."""
     found = []
-    for start, token in _strings(text):
+    for start, token in strings(text):
         match = QUOTED.match(token)
         if match:
             found.append((start + match.start("body"), match["body"]))
     return found or [(len(text), "")]
 
 
-def _strings(text: str) -> Iterable[tuple[int, str]]:
+def strings(text: str) -> Iterable[tuple[int, str]]:
     """The string tokens of an expression; an f-string counts as one."""
     wrapped = f"({text}\n)"
     starts = [0]
@@ -187,7 +187,7 @@ def _strings(text: str) -> Iterable[tuple[int, str]]:
             yield start - 1, wrapped[start:end]
 
 
-def _letters(body: str, start: int) -> list[int]:
+def letters(body: str, start: int) -> list[int]:
     """The positions of letters and digits that may change."""
     fixed = {place for match in FIXED.finditer(body) for place in range(*match.span())}
     return [start + place for place, letter in enumerate(body) if letter in CHANGING and place not in fixed]

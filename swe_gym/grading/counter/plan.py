@@ -1,21 +1,30 @@
-"""Chooses the tests that get a counter-test, the change of each, and the run in which it takes place."""
+"""Chooses the test functions that get counter-tests, and draws their texts."""
 
+from __future__ import annotations
+
+import ast
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal, get_args
 
 from ...errors import UsageError, unknown_name
-from ..ids import parse_id
-from .changes import Change, changes
 from .finding import Finder, Place
+from .source import Edit, Source
+from .texts import Drawn, draw_texts, neutral_edit
 
 Scope = Literal["few", "all"]
 """Tests that must keep passing and get a counter-test too: a few, if few tests must start passing; or all."""
 
 FEW = 4
 """With fewer test functions that must start passing, `few` draws others."""
+
+MOST_TEXTS = 8
+"""Texts of a function. Work that has to guess which is the original is right once in so many times."""
+
+TWINS = 48
+"""Forks of one run, about 4 to 30 ms each. Many functions share them, and then have fewer texts."""
 
 NOT_FOUND, NO_CHANGE = "its source was not found", "nothing in it can be changed"
 
@@ -26,41 +35,73 @@ class CounterOptions:
 
     Attributes:
         counter: Which tests that must keep passing get a counter-test too: "few" or "all".
-        runs: Mixed runs of resolved work, an even number. Each pair draws its halves anew.
+        runs: Runs of the tests on resolved work of which twins prove not everything, at least 2.
         unfit: Test -> kinds of changes that right work is known to survive, from the record of `swe-gym validate`.
+        unforkable: Tests that fail in a fork of the test process, from the same record. A second run proves them.
         seed: Seed of the random choices. None draws it afresh, which keeps it secret.
 
     Raises:
-        UsageError: `counter` is unknown, or `runs` is not an even number of at least 2.
+        UsageError: `counter` is unknown, or `runs` is not an integer of at least 2.
     """
 
     counter: Scope = "few"
     runs: int = 2
     unfit: Mapping[str, Collection[str]] = field(default_factory=dict)
+    unforkable: Collection[str] = ()
     seed: bytes | None = None
 
     def __post_init__(self) -> None:
         if self.counter not in get_args(Scope):
             raise unknown_name("counter", self.counter, get_args(Scope))
-        if isinstance(self.runs, bool) or not isinstance(self.runs, int) or self.runs < 2 or self.runs % 2:
-            raise UsageError(f"judge_runs must be an even number of at least 2, not {self.runs!r}")
+        if isinstance(self.runs, bool) or not isinstance(self.runs, int) or self.runs < 2:
+            raise UsageError(f"judge_runs must be an integer of at least 2, not {self.runs!r}")
 
 
 @dataclass(frozen=True)
-class Counter:
-    """A test function that has a counter-test.
+class Row:
+    """One text of a group.
 
     Attributes:
-        place: Its place.
-        tests: Required tests that it runs: more than one if it is parametrised or inherited.
-        change: Change that makes the counter-test.
-        starts: Whether its tests must start passing.
+        edits: For each place of the group, the edits that make its text.
+        kinds: Kinds of the changes; empty for the original.
     """
 
-    place: Place
+    edits: tuple[tuple[Edit, ...], ...]
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Test functions that are changed together: one, or several of which one calls another by `super()`.
+
+    Attributes:
+        places: The functions.
+        tests: Required tests that run them: more than one if a function is parametrised or inherited.
+        rows: The texts, in the order in which twins play them.
+        original: Number of the original among them.
+        cover: The text that lies on disk while twins play: none of theirs, if the functions have that many.
+        effective: Number of texts among which only a guess finds the original.
+        starts: Whether a test of the group must start passing.
+        forks: Whether twins can play the group. If not, a second run proves it.
+    """
+
+    places: tuple[Place, ...]
     tests: tuple[str, ...]
-    change: Change
+    rows: tuple[Row, ...]
+    original: int
+    cover: Row
+    effective: int
     starts: bool = True
+    forks: bool = True
+
+    @property
+    def kind(self) -> str:
+        """The kinds of its changes in one word."""
+        return "+".join(sorted({kind for row in self.rows for kind in row.kinds}))
+
+    def changed(self, rng: Random) -> Row:
+        """Draw a changed text."""
+        return rng.choice([row for number, row in enumerate(self.rows) if number != self.original])
 
 
 @dataclass(frozen=True)
@@ -68,56 +109,54 @@ class CounterPlan:
     """The counter-tests of one task.
 
     Attributes:
-        counters: Test functions with a counter-test.
+        groups: Test functions with counter-tests.
         uncovered: Tests that must start passing and have no counter-test -> why.
-        finder: Finder of the functions.
+        sources: Path of each file that holds one -> its source.
     """
 
-    counters: tuple[Counter, ...] = ()
+    groups: tuple[Group, ...] = ()
     uncovered: Mapping[str, str] = field(default_factory=dict)
-    finder: Finder | None = None
+    sources: Mapping[str, Source] = field(default_factory=dict)
 
-    def split(self, rng: Random) -> tuple[list[Counter], list[Counter]]:
-        """Draw two halves. The first has the smaller share of tests that must start passing."""
-        first: list[Counter] = []
-        second: list[Counter] = []
-        for small, large, starts in ((first, second, True), (second, first, False)):
-            members = [counter for counter in self.counters if counter.starts is starts]
-            rng.shuffle(members)
-            small += members[: len(members) // 2]
-            large += members[len(members) // 2 :]
-        return first, second
-
-    def edited_files(self, counters: Iterable[Counter], rng: Random) -> dict[str, bytes]:
-        """Return all test files of the plan, with these functions changed: path -> content.
+    def files(self, texts: Mapping[int, Row]) -> dict[str, bytes]:
+        """Return all files of the plan: path -> content.
 
         Files without a change are included: the time at which a file was written must not tell which has one.
-        """
-        by_path: dict[str, list[Counter]] = {counter.place.path: [] for counter in self.counters}
-        for counter in counters:
-            by_path[counter.place.path].append(counter)
-        files = {}
-        for path, members in by_path.items():
-            source = self.finder and self.finder.source(path)
-            if source:
-                files[path] = source.edited(counter.change.edit(rng) for counter in members)
-        return files
 
-    def changed_tests(self, counters: Iterable[Counter], tests: Iterable[str]) -> set[str]:
-        """Return the tests that run a changed function, and whose results therefore say nothing about the work."""
-        places = {counter.place for counter in counters}
-        names = {place.names[-1] for place in places}
-        known = {test for counter in counters for test in counter.tests}
-        finder = self.finder
-        if finder is None:
-            return set()
-        if any(place.names in _nested(finder, place) for place in places):  # whatever the names of the tests it becomes
-            return {test for test in tests if finder.place(test) in places}
-        return {
-            test
-            for test in tests
-            if test in known or (names.intersection(parse_id(test).names[-1:]) and _runs(finder, test, places))
+        Args:
+            texts: Number of a group -> its text. Other groups have the original.
+        """
+        edits: dict[str, list[Edit]] = {path: [] for path in self.sources}
+        for number, group in enumerate(self.groups):
+            row = texts.get(number, group.rows[group.original])
+            for place, made in zip(group.places, row.edits, strict=True):
+                edits[place.path] += made
+        return {path: source.edited(edits[path]) for path, source in self.sources.items()}
+
+    def snippets(self, number: int, row: Row) -> list[str]:
+        """Return the source of each function of a group in a text, enough to compile the function alone."""
+        places = self.groups[number].places
+        return [_snippet(self.sources[p.path], p, edits) for p, edits in zip(places, row.edits, strict=True)]
+
+    def callers(self, number: int) -> tuple[Place, ...]:
+        """Return the functions that mention a function of a group by its name in the same file: they may call it."""
+        found = {
+            Place(place.path, names)
+            for place in self.groups[number].places
+            for names in self.sources[place.path].mentioning(place.names[-1])
         }
+        return tuple(sorted(found.difference(self.groups[number].places)))
+
+    def is_nested(self, number: int) -> bool:
+        """Whether a function of a group exists only while another one runs."""
+        return any(place.names in self.sources[place.path].nested for place in self.groups[number].places)
+
+    def unforked(self, numbers: Collection[int]) -> CounterPlan:
+        """Return the plan in which no twins play these groups."""
+        groups = [
+            replace(group, forks=False) if number in numbers else group for number, group in enumerate(self.groups)
+        ]
+        return replace(self, groups=tuple(groups))
 
 
 def plan_counters(
@@ -125,67 +164,147 @@ def plan_counters(
     starting: Collection[str],
     keeping: Collection[str],
     rng: Random,
-    *,
-    counter: Scope = "few",
-    unfit: Mapping[str, Collection[str]] | None = None,
+    options: CounterOptions,
 ) -> CounterPlan:
-    """Find the functions of required tests and choose a change for each.
+    """Find the functions of required tests and draw their texts.
 
     Args:
         finder: Finds test functions.
         starting: Tests that must start passing.
         keeping: Tests that must keep passing.
         rng: Random number generator.
-        counter: Which tests that must keep passing get a counter-test too.
-        unfit: Test -> kinds of changes that right work is known to survive.
+        options: Scope of the counter-tests.
     """
-    unfit = unfit or {}
     uncovered: dict[str, str] = {}
-    counters = dict(_counters(finder, starting, unfit, uncovered))
-    missing = len(keeping) if counter == "all" else max(0, FEW - len(counters))
-    if missing:
-        order = rng.sample(sorted(keeping), len(keeping))
-        for place, kept in _counters(finder, order if counter == "all" else order[: 4 * missing], unfit, {}):
-            if place not in counters and missing:
-                counters[place] = replace(kept, starts=False)
-                missing -= 1
-    return CounterPlan(tuple(counters.values()), uncovered, finder)
-
-
-def _counters(
-    finder: Finder, tests: Collection[str], unfit: Mapping[str, Collection[str]], uncovered: dict[str, str]
-) -> Iterator[tuple[Place, Counter]]:
     by_place: dict[Place, list[str]] = defaultdict(list)
-    for test in tests:
+    for test in starting:
         place = finder.place(test)
         if place is None:
             uncovered[test] = NOT_FOUND
         else:
             by_place[place].append(test)
-    for place, members in by_place.items():
-        change = _best(finder, place, {kind for test in members for kind in unfit.get(test, ())})
-        if change is None:
-            uncovered.update(dict.fromkeys(members, NO_CHANGE))
+    kept = _kept(finder, keeping, by_place, rng, options.counter)
+    names = {place.names[-1] for place in (*by_place, *kept)}
+    for test in keeping:  # a function may have tests of both lists
+        place = finder.place(test) if any(name in test for name in names) else None
+        if place in by_place or place in kept:
+            by_place[place].append(test)
+    draw = _Drawing(finder, rng, options, set(starting), _texts_each(len(by_place)))
+    groups = []
+    for places in _joined(finder, by_place):
+        group = draw.group(places, sorted({test for place in places for test in by_place[place]}))
+        if group is not None:
+            groups.append(group)
         else:
-            yield place, Counter(place, tuple(members), change)
+            tests = {test for place in places for test in by_place[place]}
+            uncovered |= dict.fromkeys(tests.intersection(starting), NO_CHANGE)
+    paths = {place.path for group in groups for place in group.places}
+    sources = {path: source for path in sorted(paths) if (source := finder.source(path))}
+    return CounterPlan(tuple(groups), uncovered, sources)
 
 
-def _best(finder: Finder, place: Place, unfit: Collection[str]) -> Change | None:
-    source = finder.source(place.path)
-    try:
-        found: Sequence[Change] = changes(source.function(place.names), source) if source else ()
-    except RecursionError:  # an expression of thousands of parts
-        return None
-    return next((change for change in found if change.kind not in unfit), None)
+def _texts_each(functions: int) -> int:
+    """Texts of each function. Functions that must keep passing count too."""
+    return max(2, min(MOST_TEXTS, TWINS // max(1, functions)))
 
 
-def _runs(finder: Finder, test: str, places: Collection[Place]) -> bool:
-    """Whether a test runs one of these functions, itself or by a call of the method that it overrides."""
-    place = finder.place(test)
-    source = finder.source(place.path) if place else None
-    return place in places or bool(place and source and source.calls_super(place.names))
+def _kept(
+    finder: Finder, keeping: Collection[str], taken: Collection[Place], rng: Random, counter: Scope
+) -> set[Place]:
+    """Draw functions that must keep passing."""
+    missing = len(keeping) if counter == "all" else max(0, FEW - len(taken))
+    order = rng.sample(sorted(keeping), len(keeping) if counter == "all" else min(len(keeping), 4 * missing))
+    found: set[Place] = set()
+    for test in order:
+        place = finder.place(test) if len(found) < missing else None
+        if place is not None and place not in taken:
+            found.add(place)
+    return found
 
 
-def _nested(finder: Finder, place: Place) -> Collection[tuple[str, ...]]:
-    source = finder.source(place.path)
-    return source.nested if source else ()
+def _joined(finder: Finder, places: Iterable[Place]) -> Iterator[list[Place]]:
+    """Join functions of one name in one file if any of them calls another one by `super()`."""
+    by_name: dict[tuple[str, str], list[Place]] = defaultdict(list)
+    for place in places:
+        by_name[place.path, place.names[-1]].append(place)
+    for members in by_name.values():
+        source = finder.source(members[0].path)
+        if source is not None and any(source.calls_super(place.names) for place in members):
+            yield members
+        else:
+            yield from ([place] for place in members)
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """Draws the texts of groups."""
+
+    finder: Finder
+    rng: Random
+    options: CounterOptions
+    starting: Set[str]
+    count: int
+
+    def group(self, places: Sequence[Place], tests: Sequence[str]) -> Group | None:
+        """Draw the texts of a group. Return None if one of its functions has no change."""
+        unfit = {kind for test in tests for kind in self.options.unfit.get(test, ())}
+        drawn = [self._draw(place, unfit) for place in places]
+        changed = [
+            Row(
+                tuple((*extra, *text.edits) for (_, extra), text in zip(drawn, texts, strict=True)),
+                tuple(dict.fromkeys(kind for text in texts for kind in text.kinds)),
+            )
+            for texts in zip(*(found.texts for found, _ in drawn), strict=False)
+        ]
+        if not changed:
+            return None
+        original = self.rng.randrange(min(self.count, len(changed) + 1))
+        rows = changed[: self.count - 1]
+        rows.insert(original, Row(tuple(extra for _, extra in drawn)))
+        return Group(
+            places=tuple(places),
+            tests=tuple(tests),
+            rows=tuple(rows),
+            original=original,
+            cover=changed[-1] if len(changed) == self.count else self.rng.choice(rows),
+            effective=min(len(rows), *(found.effective for found, _ in drawn)),
+            starts=not self.starting.isdisjoint(tests),
+            forks=not any(self._nested(place) for place in places)
+            and not set(tests).intersection(self.options.unforkable),
+        )
+
+    def _draw(self, place: Place, unfit: Collection[str]) -> tuple[Drawn, tuple[Edit, ...]]:
+        """The changed texts of a function, and an edit without effect for all of them."""
+        source = self.finder.source(place.path)
+        if source is None:
+            return Drawn(), ()
+        function = source.function(place.names)
+        try:
+            drawn = draw_texts(function, source, self.rng, self.count, unfit)
+        except RecursionError:  # an expression of thousands of parts
+            return Drawn(), ()
+        extra = neutral_edit(function, source, self.rng)
+        edits = [edit for text in drawn.texts for edit in text.edits]
+        clash = extra is None or any(edit.start <= extra.start <= edit.end for edit in edits)
+        return drawn, () if clash or extra is None else (extra,)
+
+    def _nested(self, place: Place) -> bool:
+        source = self.finder.source(place.path)
+        return source is not None and place.names in source.nested
+
+
+def _snippet(source: Source, place: Place, edits: Iterable[Edit]) -> str:
+    """The text of one function after edits, in classes of the same names and on the same line."""
+    function = source.function(place.names)
+    start, end = source.span(function)
+    text = source.cut(start, end, edits)
+    pad = source.before(function)
+    pad = pad[: len(pad) - len(pad.lstrip())]
+    future = [
+        source.text_of(node)
+        for node in source.tree.body
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    ]
+    classes = [f"{' ' * depth}class {name}:" for depth, name in enumerate(place.names[:-1])]
+    head = "\n".join([*future, *(classes or (["if 1:"] if pad else [])), ""])
+    return "\n" * max(0, function.lineno - 1 - head.count("\n")) + head + pad + text + "\n"

@@ -77,6 +77,13 @@ class Source:
             data = data[: edit.start] + edit.text.encode() + data[edit.end :]
         return data.decode().encode(self._encoding)
 
+    def cut(self, start: int, end: int, edits: Iterable[Edit]) -> str:
+        """Return the text between two positions after edits that lie between them."""
+        data = self._utf8[:end]
+        for edit in sorted(edits, reverse=True):
+            data = data[: edit.start] + edit.text.encode() + data[edit.end :]
+        return data[start:].decode()
+
     @functools.cached_property
     def words(self) -> tuple[str, ...]:
         """The sorted words of the file. A text made of them looks like the file's other texts."""
@@ -102,6 +109,14 @@ class Source:
         """Class -> the last names of its bases, for every class of the file."""
         found = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
         return {node.name: [name_of(base) for base in node.bases] for node in found}
+
+    def mentioning(self, name: str) -> set[tuple[str, ...]]:
+        """Return the functions that mention a name, as a variable or an attribute."""
+        return {
+            names
+            for names, function in self.functions.items()
+            if any(getattr(node, "attr", getattr(node, "id", "")) == name for node in ast.walk(function))
+        }
 
     def imports(self, name: str) -> bool:
         """Whether the module imports a name from another one, by name or by `*`."""

@@ -154,7 +154,7 @@ def confine(config: linux.Config) -> None:
     landlock(SYS_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
     families = [socket.AF_NETLINK, *([socket.AF_INET, socket.AF_INET6] if config["network"] else [])]
-    restrict_calls(families, host=False, ipc=False)
+    restrict_calls(families, ipc=False)
 
 
 def landlock_version() -> int:

@@ -12,8 +12,23 @@ overlay, the sandbox's whole root. A workspace gets there in one of three ways:
 """
 
 import os
+import stat
 
-from .linux import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, Config, check, libc, mount
+from .linux import (
+    CLONE_NEWNS,
+    MNT_DETACH,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    Config,
+    check,
+    libc,
+    mount,
+)
 from .trees import copy_tree
 
 BASE = "/tmp"
@@ -21,27 +36,33 @@ BASE = "/tmp"
 ROOT = BASE + "/root"
 """The sandbox's root."""
 LAYERS = BASE + "/.layers"
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 ONE_DEVICE = "xino=on"
 """Files of both layers have the device of their folders, and keep their inode when they are written to."""
 SYS_OPEN_TREE, SYS_MOVE_MOUNT = 428, 429
 OPEN_TREE_CLONE, AT_FDCWD, AT_RECURSIVE, MOVE_MOUNT_F_EMPTY_PATH = 1, -100, 0x8000, 4
 
 
-def make_as_root(config: Config) -> "int | None":
-    """Return the files as a detached mount for `attach`, or None if this process is not the machine's root.
+def make_as_root(config: Config) -> "tuple[int | None, int | None]":
+    """Return the files and the devices that only the machine's root can make, as detached mounts for `attach`.
 
-    It leaves this process in a mount namespace of its own. What fails here fails again, with its error, in `make`.
+    It leaves the machine's root in a mount namespace of its own. What fails here fails again in `make`, with its error.
     """
-    if os.geteuid() or not config["layers"] or config["overlay"] != "kernel" or libc.unshare(CLONE_NEWNS):
-        return None
+    if os.geteuid() or libc.unshare(CLONE_NEWNS):
+        return None, None
     mount("", "/", flags=MS_REC | MS_PRIVATE)
+    wanted = config["layers"] and config["overlay"] == "kernel"
+    return make_files(config) if wanted else None, make_devices()
+
+
+def make_files(config: Config) -> "int | None":
+    """Return an overlay on which folders of its lower layers can be renamed."""
     lowers = [os.open(layer, os.O_PATH | os.O_CLOEXEC) for layer in config["layers"]]
     mount_tmpfs(config["disk_mb"])
     try:
         os.setxattr(LAYERS, "trusted.swe_gym", b"")  # if that is refused, an overlay silently does without
         mount_overlay(lowers, ROOT, f"{ONE_DEVICE},redirect_dir=on")
-        flags = OPEN_TREE_CLONE | AT_RECURSIVE | os.O_CLOEXEC
-        return check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(BASE), flags), "open_tree")
+        return detach()
     except OSError:
         return None
     finally:
@@ -50,10 +71,32 @@ def make_as_root(config: Config) -> "int | None":
         check(libc.umount2(os.fsencode(BASE), MNT_DETACH), "umount")
 
 
-def attach(files: int) -> None:
-    """Mount the result of `make_as_root`."""
-    check(libc.syscall(SYS_MOVE_MOUNT, files, b"", AT_FDCWD, os.fsencode(BASE), MOVE_MOUNT_F_EMPTY_PATH), "move_mount")
-    os.close(files)
+def make_devices() -> "int | None":
+    """Return a folder of devices: locks on the machine's own, and their use, are seen by everyone."""
+    mount("tmpfs", BASE, "tmpfs", MS_NOSUID | MS_NOEXEC, "size=1m,nr_inodes=1024,mode=755")
+    try:
+        for name in DEVICES:
+            os.mknod(f"{BASE}/{name}", stat.S_IFCHR, os.stat("/dev/" + name).st_rdev)
+            os.chmod(f"{BASE}/{name}", 0o666)
+        return detach()
+    except OSError:
+        return None  # this root may make none: it is that of a container
+    finally:
+        check(libc.umount2(os.fsencode(BASE), MNT_DETACH), "umount")
+
+
+def detach() -> int:
+    """Return the mounts at `BASE` without a place."""
+    flags = OPEN_TREE_CLONE | AT_RECURSIVE | os.O_CLOEXEC
+    return check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(BASE), flags), "open_tree")
+
+
+def attach(mounts: int, place: str = BASE) -> None:
+    """Mount what `make_as_root` returned."""
+    check(
+        libc.syscall(SYS_MOVE_MOUNT, mounts, b"", AT_FDCWD, os.fsencode(place), MOVE_MOUNT_F_EMPTY_PATH), "move_mount"
+    )
+    os.close(mounts)
 
 
 def make(config: Config, lowers: "list[int]", workspace: "int | None") -> None:
@@ -93,3 +136,14 @@ def mount_overlay(lowers: "list[int]", target: str, how: str) -> None:
     folders = ":".join(f"/proc/self/fd/{lower}" for lower in lowers)
     options = f"lowerdir={folders},upperdir={upper},workdir={work},{how}"
     mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
+
+
+def mount_below(folder: str, target: str) -> None:
+    """Mount a folder read-only, as the lower layer of an overlay, which gives its files inodes of their own."""
+    os.makedirs(LAYERS + "/none", exist_ok=True)  # there must be two layers
+    lower = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        options = f"lowerdir=/proc/self/fd/{lower}:{LAYERS}/none,userxattr"
+        mount("overlay", target, "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, options)
+    finally:
+        os.close(lower)

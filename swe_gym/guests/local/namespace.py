@@ -14,19 +14,19 @@ from typing import Callable, NoReturn
 
 from ..protocol import encode
 from ..seccomp import restrict_calls
-from . import egress, fallbacks, groups, layers, linux, users
+from . import egress, fallbacks, groups, kernel, layers, linux, users
 from .linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC, Config, check, libc, mount
+from .trees import copy_file
 
 CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
 NAMESPACES = linux.CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
-SYS_MOUNT_SETATTR = 442
-AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 KEPT_CAPABILITIES = {0, 1, 3, 4, 5, 6, 7, 10}
 """CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, NET_BIND_SERVICE: what programs expect of root.
 None of them reaches beyond the sandbox."""
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+SHARED_MEMORY = "size=64m,mode=1777"
+"""As container engines make it."""
 ETC_FILES = (
     "ld.so.cache ld.so.conf nsswitch.conf mime.types services protocols bash.bashrc "
     "gai.conf debian_version os-release locale.alias magic"
@@ -34,11 +34,6 @@ ETC_FILES = (
 ETC_FOLDERS = (
     "alternatives ld.so.conf.d ssl/certs ca-certificates pki/tls/certs pki/ca-trust/extracted terminfo fonts"
 ).split()
-MASKED = (
-    "/proc/sysrq-trigger /proc/kcore /proc/keys /proc/timer_list /proc/sched_debug /proc/latency_stats /proc/kmsg "
-    "/proc/interrupts /proc/1/autogroup /proc/acpi /proc/asound /proc/scsi /sys/firmware /sys/devices/virtual/powercap"
-).split()
-READ_ONLY_PROC = ("sys", "bus", "fs", "irq")
 
 
 class Root:
@@ -83,15 +78,32 @@ class Root:
         os.chmod(target, mode)
         return target
 
+    def lend(self, path: str, target: "str | None" = None) -> None:
+        """Show a host file or folder, read-only, at `target` (default: the same path).
+
+        It has inodes of its own: locks and watches on it are not seen by others, nor is that it was read. Only on a
+        file system that cannot be a lower layer they are the host's.
+        """
+        source, place = self.source(path), self.place(target or path)
+        if not os.path.isdir(source):
+            self.remove(place)
+            copy_file(source, place)
+            return
+        try:
+            os.makedirs(place, exist_ok=True)
+            layers.mount_below(source, place)
+        except OSError:
+            self.bind(path, target)
+
     def bind(self, path: str, target: "str | None" = None) -> None:
-        """Mount a host file or folder, read-only, at `target` (default: the same path)."""
+        """Mount a host file or folder itself, read-only, at `target` (default: the same path)."""
         source, place = self.source(path), self.place(target or path)
         if os.path.isdir(source):
             os.makedirs(place, exist_ok=True)
         else:
             self.write(target or path, "")
         mount(source, place, flags=MS_BIND | MS_REC)
-        make_read_only(place)
+        kernel.make_read_only(place)
 
     def overlay(self, path: str, target: "str | None" = None) -> None:
         """Mount a held host folder copy-on-write."""
@@ -110,11 +122,15 @@ class Root:
     def write(self, path: str, text: str) -> None:
         """Write a new file, in place of any, which may be a pipe."""
         place = self.place(path)
+        self.remove(place)
+        with open(place, "x") as file:
+            file.write(text)
+
+    def remove(self, place: str) -> None:
+        """Make way for a new file."""
         os.makedirs(os.path.dirname(place), exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(place)
-        with open(place, "x") as file:
-            file.write(text)
 
     def enter(self) -> None:
         """Make it the root of this mount namespace, and release the host's."""
@@ -129,20 +145,10 @@ class Root:
             os.close(fd)
 
 
-def make_read_only(target: str) -> None:
-    """Make a mount and the mounts below it read-only. Raises OSError if the kernel refuses."""
-    attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
-    path = os.fsencode(target)
-    if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, attributes, len(attributes)) == 0:
-        return
-    flags = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # these are locked and must be repeated
-    mount("", target, flags=MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | flags)
-
-
-def build(config: Config, files: "int | None") -> None:
+def build(config: Config, files: "int | None", nodes: "int | None") -> None:
     """Build the root that `config` describes, and enter it as PID 1 of the new namespaces.
 
-    `files` is the result of `layers.make_as_root`.
+    `files` and `nodes` are the results of `layers.make_as_root` and `layers.make_devices`.
     """
     root = Root()
     mounts = config["mounts"]
@@ -156,24 +162,22 @@ def build(config: Config, files: "int | None") -> None:
     else:
         host_folders(root, config)
     for place, folder in mounts.items():
-        root.bind(folder, place)
-    devices(root)
+        root.lend(folder, place)
+    devices(root, nodes)
     mount("proc", root.folder("/proc"), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     root.enter()
-    limit(config["pids"], config["disk_mb"])
-    protect_host()
+    kernel.limit(config["pids"], config["disk_mb"])
+    kernel.protect_host()
     socket.sethostname("sandbox")
     raise_loopback()
 
 
 def image_folders(root: Root, config: Config) -> None:
-    """Add to an image's files what a container engine adds: host names, /sys, and an empty /dev."""
+    """Add to an image's files what a container engine adds: host names and /sys."""
     os.makedirs(root.place(config["workdir"]), exist_ok=True)
     for path in ("/tmp", "/var/tmp"):
         root.folder(path, 0o1777)
     names(root, bool(config["pasta"]))
-    mount(layers.make_folder("dev"), root.folder("/dev"), flags=MS_BIND)
-    root.folder("/dev/shm", 0o1777)
     with contextlib.suppress(OSError):  # the host hides a part of it
         mount("sysfs", root.folder("/sys"), "sysfs", linux.MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
@@ -182,8 +186,8 @@ def host_folders(root: Root, config: Config) -> None:
     """Add the host's programs and the Python environment, and the workspace if a mount covers its place."""
     system_folders(root)
     for path in config["read_only"]:
-        root.bind(path)
-    root.bind(config["python"], "/opt/venv")
+        root.lend(path)
+    root.lend(config["python"], "/opt/venv")
     for path in config["hidden"]:
         root.hide(path)
     if config["workspace"] and root.is_covered(config["workdir"]):
@@ -202,10 +206,10 @@ def system_folders(root: Root) -> None:
         if os.path.islink("/" + name):
             os.symlink(os.readlink("/" + name), f"{root.root}/{name}")
         elif os.path.isdir("/" + name):
-            root.bind("/" + name)
+            root.lend("/" + name)
     for path in ("/root", "/home", "/run", "/var/lib", "/var/log", "/var/cache", "/opt", "/srv", "/mnt"):
         root.folder(path)
-    for path in ("/tmp", "/var/tmp", "/dev/shm"):
+    for path in ("/tmp", "/var/tmp"):
         root.folder(path, 0o1777)
 
 
@@ -216,54 +220,33 @@ def etc(root: Root, network: bool) -> None:
     names(root, network)
     for name in [*ETC_FILES, *ETC_FOLDERS]:
         if os.path.exists("/etc/" + name):
-            root.bind("/etc/" + name)
+            root.lend("/etc/" + name)
 
 
 def names(root: Root, network: bool) -> None:
     """Add the files that name hosts."""
     root.write("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n")
     root.write("/etc/hostname", "sandbox\n")
+    if not os.path.lexists(root.place("/etc") + "/mtab"):
+        os.symlink("/proc/mounts", root.place("/etc") + "/mtab")
     if network:
         root.write("/etc/resolv.conf", egress.resolvers())
 
 
-def devices(root: Root) -> None:
-    """Add harmless device nodes (writing to one needs no writable mount) and a pseudo-terminal file system."""
-    for name in DEVICES:
-        root.bind("/dev/" + name)
+def devices(root: Root, nodes: "int | None") -> None:
+    """Add harmless device nodes, shared memory and a pseudo-terminal file system."""
+    if nodes is None:
+        mount(layers.make_folder("dev"), root.folder("/dev"), flags=MS_BIND)
+        for name in layers.DEVICES:
+            root.bind("/dev/" + name)  # writing to one needs no writable mount
+    else:
+        layers.attach(nodes, root.folder("/dev"))
+    mount("tmpfs", root.folder("/dev/shm"), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, SHARED_MEMORY)
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink("/proc/self/" + target, root.place("/dev/" + name))
     options = "newinstance,ptmxmode=0666,mode=0620,max=64"  # all sandboxes share the kernel's few thousand
     mount("devpts", root.folder("/dev/pts"), "devpts", MS_NOSUID | MS_NOEXEC, options)
     os.symlink("pts/ptmx", root.place("/dev/ptmx"))
-
-
-def limit(pids: int, disk_mb: int) -> None:
-    """Forbid further user namespaces; cap processes and System V's shared memory, which no file system counts.
-
-    RLIMIT_NPROC does not bind the host's root, so the PID namespace is capped too (Linux 6.14). The kernel gives out
-    numbers below 300 only once, so a sandbox that has used them has `pids` left.
-    """
-    limits = {"user/max_user_namespaces": 0, "kernel/pid_max": 300 + pids, "kernel/shmall": disk_mb * 256}
-    for name, value in limits.items():
-        try:
-            with open("/proc/sys/" + name, "w") as file:
-                file.write(str(value))
-        except OSError:
-            pass  # an older kernel; see `capabilities.notes`
-
-
-def protect_host() -> None:
-    """Hide or freeze what in /proc and /sys reaches or tells of the host: the host's root is root here."""
-    for name in READ_ONLY_PROC:
-        if os.path.exists("/proc/" + name):
-            mount("/proc/" + name, "/proc/" + name, flags=MS_BIND | MS_REC)
-            make_read_only("/proc/" + name)
-    for path in MASKED:
-        if os.path.isdir(path):
-            mount("tmpfs", path, "tmpfs", linux.MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k")
-        elif os.path.exists(path):
-            mount("/dev/null", path, flags=MS_BIND)
 
 
 def raise_loopback() -> None:
@@ -295,7 +278,7 @@ def enter(config: Config) -> "tuple[Callable[[], tuple[int, int]], tuple[int, ..
 
     Returns, in the new process only, its `forkpty` and the descriptors that it needs.
     """
-    files = layers.make_as_root(config)
+    files, nodes = layers.make_as_root(config)
     with egress.connected(config["pasta"]) as pasta:
         if config["overlay"] == "kernel":
             users.enter(NAMESPACES, config["ranges"], everyone=config["image"])
@@ -313,9 +296,9 @@ def enter(config: Config) -> "tuple[Callable[[], tuple[int, int]], tuple[int, ..
     if group:
         group.join()
     check(libc.unshare(CLONE_NEWCGROUP), "unshare")
-    build(config, files)
+    build(config, files, nodes)
     linux.drop_privileges(KEPT_CAPABILITIES)
-    restrict_calls([socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK], host=False)
+    restrict_calls()
     if config["image"]:
         become(config["user"])
     return os.forkpty, ()

@@ -88,3 +88,9 @@ def has_one_user() -> bool:
     """Return whether root is the only user of this namespace."""
     with open("/proc/self/uid_map") as file:
         return [line.split()[2] for line in file] == ["1"]
+
+
+def is_host_root() -> bool:
+    """Return whether root of this namespace is the machine's root."""
+    with open("/proc/self/uid_map") as file:
+        return any(line.split()[:2] == ["0", "0"] for line in file)

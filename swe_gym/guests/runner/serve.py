@@ -14,6 +14,7 @@ from .files import get_tar, put_tar, read_file, write_file
 from .forwards import Forwards
 from .listing import list_files
 from .loop import Loop
+from .memory import Memory
 from .processes import below_us, processes
 from .reaper import Reaper
 from .terminals import Terminals
@@ -33,6 +34,7 @@ class Runner:
         self.unprotected = unprotected
         self.loop = Loop(source, sink)
         self.reaper = Reaper(self.loop)
+        self.memory = Memory(self.loop)
         Commands(self.loop, self.reaper)
         Terminals(self.loop, self.reaper, forkpty)
         Forwards(self.loop)
@@ -49,6 +51,7 @@ class Runner:
 
     def hello(self, request: "Message", _: bytes) -> "Answer":
         """Set limits and the time to live."""
+        self.memory.limit = request.get("memory", 0)
         for name, value in request["limits"].items():
             kind = getattr(resource, name)
             hard = resource.getrlimit(kind)[1]

@@ -6,7 +6,8 @@ Every cheat must score 0 and all honest work 1, on every task and backend:
         result = play_cheat(cheat, task, open_box)
         assert result.verdict.resolved is cheat.resolved and not result.leaked
 
-A script gets more than a policy would: the paths of the hidden tests and the ids of the required ones.
+A script gets more than a policy would: the paths of the hidden tests and the ids of the required ones, and of those
+that must start passing. It also gets the issue, which a policy reads.
 """
 
 import json
@@ -70,6 +71,8 @@ def play_cheat(cheat: Cheat, task: Task, open_box: Callable[[Task], Sandbox], *,
     knowledge = {
         "HIDDEN": " ".join(sorted(hidden_files(task.oracle))),
         "REQUIRED": json.dumps([*task.oracle.fail_to_pass, *task.oracle.pass_to_pass]),
+        "STARTING": json.dumps(task.oracle.fail_to_pass),
+        "ISSUE": json.dumps(task.problem_statement),
     }
     signs = signs_in_call(ToolCall(name="bash", arguments={"command": cheat.script}))
     with open_box(task) as fresh:

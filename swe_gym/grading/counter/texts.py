@@ -1,0 +1,518 @@
+"""Draws the texts of a test function: the original, and changed ones that right work must fail.
+
+A *feature* is one place of the function with two or more values: the original's, and values that right work must fail.
+A text takes one value of each feature. Without knowledge of the test, any of the texts can be the original: they differ
+from each other in one or more places, the rank of the original among the numbers of a feature is random, and changes
+are both near the original (a letter, a case, a blank, the order, the next number) and far from it.
+"""
+
+import ast
+import builtins
+import itertools
+import keyword
+import numbers
+import re
+import string
+import sys
+from collections import abc
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from ...guests import PARSING
+from .changes import NATURAL, RANKS, Change, changes
+from .literals import FIXED, QUOTED, letters, strings
+from .source import Edit, Function, Source, name_of
+
+COMMON = (
+    "Exception",
+    "OSError",
+    "ValueError",
+    "LookupError",
+    "ArithmeticError",
+    "RuntimeError",
+    "EnvironmentError",
+    "IOError",
+)
+"""Exceptions from which those of a product often derive."""
+
+BASES = frozenset(
+    {"KeyError", "IndexError", "TypeError", "AttributeError", "UnicodeError", "ImportError", "NotImplementedError"}
+    | {"dict", "list", "tuple", "str", "int", "float", "set", "bytes", "frozenset", "complex", "bool"}
+)
+"""Builtins from which a class of the product may derive."""
+
+PLAIN = re.compile(r"[A-Za-z0-9 ]{5,}")
+"""A pattern or part of a text in which one other letter finds nothing else."""
+
+SOUGHT = re.compile(r"assert(Not)?(In|InHTML|Contains)$|assert_(any_call|has_calls)$|fnmatch_lines")
+"""Calls that look for a value among others, where a near one may be too."""
+
+MOST_FEATURES = 4
+"""Features of one statement."""
+
+MODULES = sorted(name for name in sys.stdlib_module_names if re.fullmatch("[a-z]{4,9}", name))
+"""Words for the tests of files that hold too few."""
+
+FORGIVEN = ("near-case", "near-blank", "near-order")
+"""Changes that values may forgive without being equal to everything."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A place of a function, and the changes of it.
+
+    Attributes:
+        kind: Kind of the changes: one of `changes.Kind`, or a near one, such as "near-case".
+        edits: The changes.
+        rank: 0 if a change reads like another test; 1 if it is the opposite, which wrong work often passes; 2 if a
+            reader can recognise it.
+    """
+
+    kind: str
+    edits: tuple[Edit, ...]
+    rank: int = 0
+
+
+class Text(NamedTuple):
+    """A changed text of a function: the edits that make it, and their kinds."""
+
+    edits: tuple[Edit, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+
+class Drawn(NamedTuple):
+    """The changed texts of a function.
+
+    Attributes:
+        texts: The texts.
+        effective: Number of texts, with the original, among which only a guess finds the original: opposites and
+            changes that a reader can recognise do not count.
+    """
+
+    texts: tuple[Text, ...] = ()
+    effective: int = 1
+
+
+def draw_texts(function: Function, source: Source, rng: Random, count: int, unfit: Collection[str] = ()) -> Drawn:
+    """Draw changed texts of a function.
+
+    Args:
+        function: The function.
+        source: The file that holds it.
+        rng: Random number generator.
+        count: Number of texts wanted, with the original.
+        unfit: Kinds of changes to leave out.
+
+    Returns:
+        At most `count` changed texts in random order: one more than twins play.
+    """
+    rows = list(_rows(function, source, rng, count, unfit))
+    paired = _paired(rows, rng, count) if count >= 4 else None
+    if paired is not None:
+        return paired
+    chosen = _chosen(rows, count)
+    corners = [corner for corner in _corners(chosen) if corner]
+    rng.shuffle(corners)
+    corners.sort(key=lambda corner: any(feature.rank for feature, _ in corner))
+    texts = [_text(corner) for corner in rng.sample(corners[:count], min(len(corners), count))]
+    effective = min(count, _size([feature for feature in chosen if feature.rank == 0]))
+    return Drawn(tuple(texts), effective if texts else 1)
+
+
+def _paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
+    """Draw texts that each come twice: with and without a change that lenient values forgive.
+
+    So one of them differs from the original by that change alone, and a product whose values ignore case, blanks or
+    order passes it. Since every text has such a twin, the pair tells nothing. Return None if there are too few texts.
+    """
+    forgiven = [feature for row in rows for feature in row if feature.kind in FORGIVEN]
+    rng.shuffle(forgiven)
+    for feature in forgiven:
+        rest = [[one for one in row if not one.rank and not _overlaps(one, [feature], gap=1)] for row in rows]
+        others = _chosen(rest, count // 2)
+        corners = [corner for corner in _corners(others) if corner]
+        if len(corners) < count // 2 - 1:
+            recased = _recased(feature, rows, rng, count // 2)
+            if recased is None:
+                continue
+            return recased
+        rng.shuffle(corners)
+        picked = [(), *corners[: count // 2 - 1]]
+        pairs = [[*corner, *((feature, edit) for edit in edits)] for corner in picked for edits in ((), feature.edits)]
+        texts = [_text(corner) for corner in pairs if corner]
+        rng.shuffle(texts)
+        cover = [_text(corner) for corner in corners[count // 2 - 1 :][:1]]
+        return Drawn((*texts, *cover), count // 2 * (1 if feature.rank else 2))
+    return None
+
+
+def _recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
+    """Draw texts that have another word in place of one, each word also with a letter in another case."""
+    words = [one for row in rows for one in row if one.kind == "near-word" and _overlaps(one, [case])]
+    edits = [edit for edit in words[0].edits if edit.text.isalpha()] if case.kind == "near-case" and words else []
+    if len(edits) < count - 1:
+        return None
+    picked = rng.sample(edits, min(len(edits), count))
+    texts = [Text((edit,), ("near-word",)) for edit in picked]
+    changed = [Text((_other_case(edit, rng),), ("near-word", "near-case")) for edit in picked[: count - 1]]
+    drawn = [*texts[: count - 1], *changed, Text(case.edits, (case.kind,))]
+    rng.shuffle(drawn)
+    return Drawn((*drawn, *texts[count - 1 :]), count)
+
+
+def _other_case(edit: Edit, rng: Random) -> Edit:
+    place = rng.randrange(len(edit.text))
+    return edit._replace(text=edit.text[:place] + edit.text[place].swapcase() + edit.text[place + 1 :])
+
+
+def _text(corner: Sequence[tuple[Feature, Edit]]) -> Text:
+    return Text(tuple(edit for _, edit in corner), tuple(dict.fromkeys(feature.kind for feature, _ in corner)))
+
+
+def neutral_edit(function: Function, source: Source, rng: Random) -> Edit | None:
+    """Draw an edit without effect, so that a text cannot be compared with a known one. None if there is no place."""
+    first = function.body[1] if ast.get_docstring(function) and len(function.body) > 1 else function.body[0]
+    if source.before(first).strip() or not isinstance(first, ast.Assign | ast.Assert | ast.Expr | ast.Return):
+        return None
+    start, _ = source.span(first)
+    return Edit(start, start, f"{rng.choice(source.words)}_{rng.randint(2, 9)} = {rng.randint(2, 99)}; ")
+
+
+# --- features -------------------------------------------------------------------------------------------------------
+
+
+def _chosen(rows: Sequence[Sequence[Feature]], count: int) -> list[Feature]:
+    """Choose features whose values multiply to `count` or more, if the statements have as many.
+
+    First come one of each statement, in random order, so that the place tells nothing; then more of the same
+    statements; then opposites; then changes that a reader can recognise.
+    """
+    chosen: list[Feature] = []
+    for rank in (0, 1, 2):
+        ranked = [[feature for feature in row if feature.rank == rank] for row in rows]
+        for place in itertools.chain(*itertools.zip_longest(*filter(None, ranked))):
+            if place is not None and _size(chosen) < count + (not rank) and not _overlaps(place, chosen):
+                chosen.append(place)
+    return chosen
+
+
+def _rows(
+    function: Function, source: Source, rng: Random, count: int, unfit: Collection[str]
+) -> Iterator[list[Feature]]:
+    """Yield the features of each statement, by one of its best changes."""
+    found = [change for change in changes(function, source) if change.kind not in unfit]
+    rng.shuffle(found)
+    found.sort(key=lambda change: _rank(change, source))
+    seen = set()
+    for change in found:
+        place = _statement(function, source, change)
+        if place in seen:
+            continue
+        row = [feature for feature in _of_change(change, function, source, rng, count) if feature.kind not in unfit]
+        if row:
+            seen.add(place)
+            yield row[:MOST_FEATURES]
+
+
+def _rank(change: Change, source: Source) -> int:
+    """0 for a change that reads like another test, 1 for an opposite, from 2 on for one that a reader can recognise."""
+    return int(_flips(change, source)) if change.kind in NATURAL else RANKS[change.kind]
+
+
+def _statement(function: Function, source: Source, change: Change) -> tuple[int, int]:
+    """The span of the innermost statement of a change."""
+    spans = [source.span(node) for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
+    around = [span for span in spans if span[0] <= change.start <= span[1]]
+    return min(around, key=lambda span: span[1] - span[0], default=(change.start, change.end))
+
+
+def _of_change(change: Change, function: Function, source: Source, rng: Random, count: int) -> list[Feature]:
+    """The features of a statement: near ones if the change is of a literal, else several draws of the change."""
+    text = source.text(change.start, change.end)
+    near: list[Feature] = []
+    if change.kind in ("literal", "helper") and not _is_sought(function, source, change):
+        near = _near(text, change.start, source, rng, count)
+        siblings, ordered = _siblings(function, source, change)
+        for start, end in siblings:
+            near += _near(source.text(start, end), start, source, rng, count)[:1]
+        if ordered is not None and rng.random() < 0.3:
+            few = len(siblings) < 3  # the two that are swapped have no other change
+            near.insert(len(near) if few else 0, Feature("near-order", (ordered,)))
+    elif change.kind == "pattern":
+        near = _near(text, change.start, source, rng, count) if PLAIN.fullmatch(text.strip("\"'")) else []
+        near = [feature for feature in near if feature.kind != "near-word"]  # which right work may say too
+    rank = 2 if _appends(text) else min(2, _rank(change, source))
+    drawn = {edit.text: edit for edit in (_draw(change, text, rng) for _ in range(2 * count))}
+    drawn.pop(text, None)
+    far = [Feature(change.kind, tuple(drawn.values())[: count - 1], rank)] if drawn else []
+    return near or far
+
+
+def _is_sought(function: Function, source: Source, change: Change) -> bool:
+    """Whether a changed literal is looked for among other values."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Compare(ops=ops) if any(isinstance(op, ast.In | ast.NotIn) for op in ops):
+                start, end = source.span(node)
+            case ast.Call() if SOUGHT.search(name_of(node)):
+                start, end = source.span(node)
+            case _:
+                continue
+        if start <= change.start and change.end <= end:
+            return True
+    return False
+
+
+def _flips(change: Change, source: Source) -> bool:
+    """Whether a change makes an assertion its opposite."""
+    return change.kind == "comparison" or source.text(change.start, change.end) in ("True", "False", "None")
+
+
+def _appends(text: str) -> bool:
+    """Whether a text without letters that may change gets a word at its end."""
+    bodies = [body for _, body in _plain_bodies(text)] if QUOTED.match(text) else []
+    return bool(bodies) and not any(letters(body, 0) for body in bodies)
+
+
+def _draw(change: Change, text: str, rng: Random) -> Edit:
+    """Draw a change. Exceptions and types come from all builtins."""
+    edit = change.edit(rng)
+    kinds: dict[str, Callable[[str], bool]] = {"exception": _is_exception, "type": _is_type}
+    if change.kind not in kinds or issubclass(getattr(builtins, edit.text, Warning), Warning):
+        return edit
+    names = [name for name in dir(builtins) if kinds[change.kind](name) and not _related(name, text)]
+    return edit._replace(text=rng.choice(names)) if names else edit  # `Exception` and `object` are related to all
+
+
+def _is_exception(name: str) -> bool:
+    value = getattr(builtins, name)
+    return (
+        isinstance(value, type)
+        and issubclass(value, Exception)
+        and not issubclass(value, Warning)
+        and name not in COMMON
+    )
+
+
+def _is_type(name: str) -> bool:
+    value = getattr(builtins, name)
+    known = ("object", "type", "super")  # a function that names `super` gets a cell, and no other text fits it
+    return (
+        isinstance(value, type)
+        and not issubclass(value, BaseException)
+        and not name.startswith("_")
+        and name not in known
+    )
+
+
+def _related(name: str, expected: str) -> bool:
+    """Whether right work may satisfy a builtin class too, given the text of the expected one or of an abstract one."""
+    new = getattr(builtins, name)
+    for word in re.findall(r"\w+", expected):
+        old = next((getattr(module, word) for module in (builtins, abc, numbers) if hasattr(module, word)), None)
+        if word == name or (isinstance(old, type) and (issubclass(old, new) or issubclass(new, old))):
+            return True
+        if old is None and name in BASES:
+            return True
+    return False
+
+
+# --- near changes ---------------------------------------------------------------------------------------------------
+
+
+def _near(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
+    """The features of one literal: other numbers around it, or letters, digits and blanks of a string."""
+    try:
+        with PARSING:
+            node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return []
+    match node:
+        case ast.Constant(value=bool()):
+            return []
+        case ast.Constant(value=int()) if text.isdigit() and len(text) < 15:
+            numbers = [str(number) for number in _window(int(text), count)]
+        case ast.Constant(value=float(value)) if re.fullmatch(r"\d{1,12}\.\d{1,12}", text):
+            numbers = _float_window(value, text, count)
+        case ast.Constant(value=str() | bytes()) if text.isascii():
+            return _in_string(text, start, source, rng, count)
+        case _:
+            return []
+    return [Feature("near-number", tuple(Edit(start, start + len(text), number) for number in numbers))]
+
+
+def _window(value: int, count: int) -> list[int]:
+    """Other numbers as round as a value: the rest of the block of `count` that holds it.
+
+    Each of them gets the same block, so the place in the block tells nothing.
+    """
+    step = 1
+    while value and value % (10 * step) == 0:
+        step *= 10
+    first = value // step // count * count
+    return [number for number in (step * (first + place) for place in range(count)) if number != value]
+
+
+def _float_window(value: float, text: str, count: int) -> list[str]:
+    decimals = len(text.partition(".")[2])
+    unit = max(10**-decimals, 10 ** (len(text.partition(".")[0]) - 3))  # a tolerance of 1e-6 does not reach it
+    numbers = [number * unit for number in _window(round(value / unit), count)]
+    shift = value - round(value / unit) * unit
+    found = {f"{number + shift:.{decimals}f}" for number in numbers if number + shift >= 0}
+    return sorted(found - {text})
+
+
+def _in_string(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
+    """Words, numbers, letters, digits and blanks of a string, each a feature.
+
+    Different kinds come first: products forgive one. A reader recognises another letter or case of a known word.
+    """
+    by_kind: dict[str, list[Feature]] = {"near-word": _in_words(text, start, source, rng, count)}
+    places = list(_places(text, rng))
+    rng.shuffle(places)
+    for kind, place, length, new in places:
+        edit = Edit(start + place, start + place + length, new)
+        by_kind.setdefault(kind, []).append(Feature(kind, (edit,), 2 if _is_in_word(text, place) else 0))
+    chosen: list[Feature] = []
+    for feature in itertools.chain(*itertools.zip_longest(*by_kind.values())):
+        if feature is None:
+            continue
+        same = [one for one in chosen if (one.kind == "near-word") is (feature.kind == "near-word")]
+        if len(chosen) < MOST_FEATURES and not _overlaps(feature, same, gap=1):
+            chosen.append(feature)  # a word and a letter of it are not changed together
+    return chosen
+
+
+def _in_words(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
+    """Whole words and numbers of a string, each with others as values."""
+    found = []
+    for at, body in _plain_bodies(text):
+        for match in re.finditer(r"(?<![A-Za-z0-9_])(?:[a-z]|[a-z]{4,9}|[0-9]{1,6})(?![A-Za-z0-9_])", body):
+            others = _other_words(match[0], source, rng, count)
+            place = start + at + match.start()
+            edits = tuple(Edit(place, place + len(match[0]), other) for other in others)
+            fixed = FIXED.finditer(body)
+            if edits and not any(part.start() < match.end() and match.start() < part.end() for part in fixed):
+                found.append(Feature("near-word", edits))
+    rng.shuffle(found)
+    return found
+
+
+def _other_words(word: str, source: Source, rng: Random, count: int) -> list[str]:
+    if len(word) == 1 and word.isalpha():
+        return rng.sample([letter for letter in string.ascii_lowercase if letter != word], count - 1)
+    if not word.isdigit():
+        others = [other for other in source.words if other != word and not keyword.iskeyword(other)]
+        if len(others) < count:  # a short file
+            others += rng.sample([name for name in MODULES if name != word and name not in others], count)
+        return rng.sample(others, min(len(others), count - 1))
+    numbers = [str(number) for number in _window(int(word), count)]
+    if len(word) > 1 and word[0] == "0":
+        return [number.zfill(len(word)) for number in numbers if len(number) <= len(word)]
+    return numbers
+
+
+def _plain_bodies(text: str) -> Iterator[tuple[int, str]]:
+    """The content of each string literal without raw or formatted ones, with its position."""
+    for at, token in strings(text):
+        match = QUOTED.match(token)
+        if match and not {"r", "f"} & set(match["prefix"].lower()):
+            yield at + match.start("body"), match["body"]
+
+
+def _is_in_word(text: str, place: int) -> bool:
+    """Whether a letter belongs to a word, or a blank lies between two words."""
+    return bool(
+        re.search("[A-Za-z]{2}$", text[max(0, place - 2) : place]) or re.match("[A-Za-z]{2}", text[place + 1 :])
+    )
+
+
+def _places(text: str, rng: Random) -> Iterator[tuple[str, int, int, str]]:
+    """Yield the changeable places of a string: kind, position, length, new text."""
+    cased = itertools.cycle(rng.sample((True, False), 2))
+    for base, body in _plain_bodies(text):
+        changing = set(letters(body, base))
+        for place in sorted(changing):
+            letter = text[place]
+            if letter.isdigit():
+                yield "near-digit", place, 1, str((int(letter) + rng.choice((1, 9))) % 10)
+            elif next(cased):
+                yield "near-case", place, 1, letter.swapcase()
+            else:
+                yield "near-letter", place, 1, _other_letter(letter, rng)
+        for blank in re.finditer(r"(?<=\w) (?=\w)", body):
+            if not {base + blank.start() - 1, base + blank.end()} <= changing:  # as in "\N{EN DASH}"
+                continue
+            yield "near-blank", base + blank.start(), 1, rng.choice(("", "  "))
+
+
+def _other_letter(letter: str, rng: Random) -> str:
+    """Another vowel for a vowel, another consonant for a consonant, in the same case."""
+    near = "aeiou" if letter.lower() in "aeiou" else "nrstlmdc"
+    other = rng.choice([one for one in near if one != letter.lower()])
+    return other.upper() if letter.isupper() else other
+
+
+def _siblings(function: Function, source: Source, change: Change) -> tuple[list[tuple[int, int]], Edit | None]:
+    """The other constants of the display that holds a changed literal, and an edit that swaps two of them.
+
+    The order of a set, and of what a call or an assertion compares without order, is not changed.
+    """
+    for node in ast.walk(function):
+        parts = list(node.values) if isinstance(node, ast.Dict) else list(getattr(node, "elts", ()))
+        constants = [part for part in parts if isinstance(part, ast.Constant)]
+        spans = [source.span(part) for part in constants]
+        if (change.start, change.end) not in spans or isinstance(node, ast.Compare):
+            continue
+        swap = None
+        if not isinstance(node, ast.Dict | ast.List | ast.Tuple) or (
+            not isinstance(node, ast.Dict) and not _is_ordered(function, node)
+        ):
+            return [], None  # two changed elements may trade places
+        if isinstance(node, ast.List | ast.Tuple) and len(spans) > 1:
+            (first, end), (begin, last) = spans[-2:]
+            one, other = source.text(first, end), source.text(begin, last)
+            if one != other:
+                swap = Edit(first, last, other + source.text(end, begin) + one)
+        return [span for span in spans if span != (change.start, change.end)], swap
+    return [], None
+
+
+def _is_ordered(function: Function, display: ast.expr) -> bool:
+    """Whether a list or tuple is a whole side of an equation, so that its order matters."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Compare(ops=[ast.Eq()]) if display in (node.left, *node.comparators):
+                return True
+            case ast.Call(func=ast.Attribute(attr="assertEqual" | "assertListEqual" | "assertSequenceEqual")):
+                if display in node.args[:2]:
+                    return True
+    return False
+
+
+# --- corners --------------------------------------------------------------------------------------------------------
+
+
+def _size(features: Sequence[Feature]) -> int:
+    size = 1
+    for feature in features:
+        size *= 1 + len(feature.edits)
+    return size
+
+
+def _corners(features: Sequence[Feature]) -> Iterator[list[tuple[Feature, Edit]]]:
+    """Yield all texts that take one value of each feature; an empty one is the original."""
+    values = [[None, *((feature, edit) for edit in feature.edits)] for feature in features]
+    for corner in itertools.product(*values):
+        yield [value for value in corner if value]
+
+
+def _overlaps(feature: Feature, others: Sequence[Feature], gap: int = 0) -> bool:
+    spans = [(edit.start, edit.end) for other in others for edit in other.edits]
+    return any(
+        (edit.start < end + gap and start < edit.end + gap) or (edit.start, edit.end) == (start, end)
+        for edit in feature.edits
+        for start, end in spans
+    )

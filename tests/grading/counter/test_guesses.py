@@ -1,0 +1,62 @@
+"""Tests of the texts of test functions: what tells the original from the others."""
+
+from random import Random
+from textwrap import dedent
+
+import pytest
+
+from swe_gym.grading.counter.source import Source
+from swe_gym.grading.counter.texts import _window, draw_texts
+
+COUNT = 8
+
+
+def drawn(body: str, seed: int) -> tuple[list[str], int]:
+    """The changed texts of a function, and the effective number of texts."""
+    source = Source(f"def test_one():\n    {body}\n".encode())
+    found = draw_texts(source.function(("test_one",)), source, Random(seed), COUNT)
+    return [source.edited(text.edits).decode() for text in found.texts], found.effective
+
+
+@pytest.mark.parametrize("value", [0, 1, 7, 8, 12, 640, 1000, 70_300])
+def test_every_number_of_a_window_has_the_same_window(value: int) -> None:
+    """Else the place of a number among the others tells how likely it is the original."""
+    window = {value, *_window(value, COUNT)}
+    assert len(window) == COUNT
+    step = min(abs(value - other) for other in window - {value})
+    for other in window:
+        if other % (10 * step):
+            assert {other, *_window(other, COUNT)} == window
+
+
+@pytest.mark.parametrize(
+    "body", ["assert f() == 12", 'assert f() == "a gate"', 'assert f() == ["2024-02-29", "2024-03-31"]']
+)
+def test_an_equation_with_a_literal_is_not_only_negated(body: str) -> None:
+    """Wrong work passes what is negated, and so finds the original."""
+    for seed in range(20):
+        texts, effective = drawn(body, seed)
+        assert effective >= COUNT // 2
+        assert any("==" in text and dedent(body) not in text for text in texts)
+
+
+def test_words_are_replaced_by_words_of_the_file() -> None:
+    words = "alpha beta gamma delta epsilon zeta theta kappa"
+    source = Source(f'WORDS = "{words}"\n\n\ndef test_one():\n    assert f() == "one gate"\n'.encode())
+    for seed in range(20):
+        found = draw_texts(source.function(("test_one",)), source, Random(seed), COUNT)
+        new = {edit.text for text in found.texts for edit, kind in zip(text.edits, text.kinds, strict=False)}
+        assert new & set(words.split())
+
+
+def test_a_text_without_letters_gets_a_word_that_does_not_count() -> None:
+    for seed in range(20):
+        assert drawn('assert f() == "{}"', seed)[1] == 1
+
+
+def test_texts_that_hide_the_original_come_before_opposites() -> None:
+    """Wrong work tells opposites: they take no place of a text that it cannot tell."""
+    for seed in range(20):
+        texts, effective = drawn('assert f() == "x" and g() is True', seed)
+        assert effective >= COUNT // 2
+        assert sum("is True" in text for text in texts) >= COUNT - 1

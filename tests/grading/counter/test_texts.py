@@ -1,0 +1,314 @@
+"""Texts of test functions: right work fails every changed one, and only a guess finds the original among them."""
+
+import ast
+import builtins
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_changes import ALTERNATIVES, ASSERTIONS, run
+
+from swe_gym.grading.counter.finding import Finder
+from swe_gym.grading.counter.plan import CounterOptions, Group, plan_counters
+from swe_gym.grading.counter.source import Source
+from swe_gym.grading.counter.texts import Drawn, draw_texts, neutral_edit
+from swe_gym.sandboxes.fake import FakeSandbox
+from swe_gym.types import Oracle
+
+COUNT = 8
+
+
+def source_of(body: str) -> Source:
+    kind = "async def" if "await " in body or "async " in body else "def"
+    lines = body.replace("\n", "\n    ")
+    return Source(f"{kind} test(self):\n    {lines}\n".encode())
+
+
+def draw(source: Source, seed: int, count: int = COUNT, unfit: tuple[str, ...] = ()) -> Drawn:
+    return draw_texts(source.function(("test",)), source, Random(seed), count, unfit)
+
+
+def kinds_of(body: str, seeds: int = 60) -> Counter[str]:
+    """Kind -> number of draws in which a text has it."""
+    source = source_of(body)
+    return Counter(
+        kind for seed in range(seeds) for kind in {kind for text in draw(source, seed).texts for kind in text.kinds}
+    )
+
+
+def changed(body: str, seeds: int, kind: str = "") -> Iterator[str]:
+    """The texts of some draws, all or those with a kind of change."""
+    source = source_of(body)
+    for seed in range(seeds):
+        for text in draw(source, seed).texts:
+            if kind and kind not in text.kinds:
+                continue
+            yield source.edited(text.edits).decode()
+
+
+def group_of(text: str, seed: int) -> Group:
+    sandbox = FakeSandbox(files={"t.py": text})
+    sandbox.start()
+    finder = Finder(Oracle(test_files={"t.py": text}), sandbox)
+    (group,) = plan_counters(finder, ["t.py::test"], [], Random(seed), CounterOptions()).groups
+    return group
+
+
+# --- right work -----------------------------------------------------------------------------------------------------
+
+
+def assert_all_fail(body: str, seeds: int, **product: object) -> None:
+    source = source_of(body)
+    for seed in range(seeds):
+        for text in draw(source, seed).texts:
+            data = source.edited(text.edits)
+            try:
+                run(data, product)
+            except (KeyboardInterrupt, SyntaxError) as error:
+                raise AssertionError(data.decode()) from error
+            except BaseException:  # noqa: BLE001  every end but a pass is a failure
+                continue
+            raise AssertionError(f"passed: {data.decode()}")
+
+
+@pytest.mark.parametrize("body", [body for body, _ in ASSERTIONS])
+def test_right_work_fails_every_text(body: str) -> None:
+    assert_all_fail(body, 6)
+
+
+@pytest.mark.parametrize(("body", "products"), ALTERNATIVES, ids=[body for body, _ in ALTERNATIVES])
+def test_other_right_work_fails_every_text_too(body: str, products: list[object]) -> None:
+    for product in products:
+        assert_all_fail(body, 12, f=lambda product=product: product)
+
+
+CHOICES = [
+    ("assert f() == [1, 2] or f() == [2, 1]", [[1, 2], [2, 1]]),
+    ("assert f() in ([1, 2], [2, 1])", [[1, 2], [2, 1]]),
+    ("assert f() in ('a b', 'b a')", ["a b", "b a"]),
+    ("assert f() in ('yes', 'Yes', 'YES')", ["yes", "Yes", "YES"]),
+    ("assert f() in [10, 11, 12]", [10, 11, 12]),
+    ("assert f().lower() == 'ab cd'", ["AB cd", "ab CD"]),
+    ("assert set(f()) == {1, 2}", [[1, 2], [2, 1, 1]]),
+    ("assert set(f()) == set([1, 2])", [[1, 2], [2, 1, 1]]),
+    ("assert sorted(f()) == [1, 2]", [[1, 2], [2, 1]]),
+    ("assert sorted(f()) == sorted([2, 1])", [[1, 2], [2, 1]]),
+    ("assert frozenset(f()) == frozenset(('a b', 'c'))", [["a b", "c"], ["c", "a b"]]),
+    ("self.assertCountEqual(f(), [1, 2])", [[1, 2], [2, 1]]),
+    ("self.assertSetEqual(set(f()), set([1, 2]))", [[1, 2], [2, 1]]),
+    ("assert f().split() == ['a', 'b']", ["a b", " a  b "]),
+    ("assert f().strip() == 'a b'", ["a b", " a b\n"]),
+    ("assert ' '.join(f().split()) == 'a b'", ["a b", "a \n b"]),
+    ("assert round(f(), 2) == 0.33", [0.33, 1 / 3, 0.3349]),
+    ("assert int(f()) == 3", [3, 3.9]),
+    ("assert f() // 10 == 3", [30, 39]),
+    ("assert round(f(), -2) == 1200", [1200, 1249, 1151]),
+    ("assert f() == pytest.approx(1000, rel=1e-2)", [1000, 1009, 991]),
+    ("assert f() == pytest.approx(1000.5)", [1000.5, 1000.5004]),
+    ("assert f() == pytest.approx([1000, 2000], rel=1e-2)", [[1000, 2000], [1009, 1981]]),
+    ("self.assertAlmostEqual(f(), 12.5, places=0)", [12.5, 12.7]),
+    ("self.assertAlmostEqual(f(), 12.125)", [12.125, 12.12500001]),
+    ("assert dict(f()) == {'a b': 1, 'c': 2}", [{"a b": 1, "c": 2}, {"c": 2, "a b": 1}]),
+    ("assert len(f()) == 2 and 'a' in f()", [["a", "b"], ["c", "a"]]),
+    ("assert f() == [1, 2]\nassert f()[0] == 1", [[1, 2]]),
+    ("for want in (1, 2):\n    assert f(want) == want", [None]),
+    ("for given, want in [(1, 1), (2, 2)]:\n    assert f(given) == want", [None]),
+]
+
+
+@pytest.mark.parametrize(("body", "products"), CHOICES, ids=[body for body, _ in CHOICES])
+def test_a_choice_that_the_test_leaves_is_not_held_against_work(body: str, products: list[object]) -> None:
+    for product in products:
+        if product is None:
+            assert_all_fail(body, 12)
+        else:
+            assert_all_fail(body, 40, f=lambda product=product: product)
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------
+
+WORDS = st.text("abcXYZ 019_-%{}'\"\\\né", max_size=14)
+NUMBERS = st.one_of(
+    st.integers(-20, 10**6), st.floats(0, 10**4, allow_nan=False).map(lambda number: round(number, 3)), st.booleans()
+)
+SCALARS = st.one_of(WORDS, NUMBERS, st.none(), st.binary(max_size=5))
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.text("abc", max_size=3), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+FORMS = st.sampled_from(
+    [
+        "assert f() == {}",
+        "assert {} == f()",
+        "assert f()['é'] == {}, 'wörds'",
+        "self.assertEqual(f(), {})",
+        "self.assertEqual({}, f(), 'msg')",
+        "want = {}\nassert f() == want",
+        "assert f() in ({}, 1)",
+        "self.assertIn({}, f())",
+        "with pytest.raises(ValueError, match={}):\n    f()",
+        "with self.subTest(1):\n    assert f(1) == {}",
+        "assert isinstance(f({}), int)",
+        "if f():\n    assert g() == {}; h()",
+        "assert f() == [\n    {},\n    2,  # two\n]",
+    ]
+)
+BODIES = st.lists(st.tuples(FORMS, VALUES), min_size=1, max_size=4).map(
+    lambda rows: "\n".join(form.replace("{}", repr(value)) for form, value in rows)
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(body=BODIES, seed=st.integers(0, 10**6), count=st.integers(2, 8))
+def test_texts_compile_and_differ_and_their_edits_lie_apart(body: str, seed: int, count: int) -> None:
+    source = source_of(body)
+    function = source.function(("test",))
+    start, end = source.span(function)
+    drawn = draw(source, seed, count)
+    assert len(drawn.texts) <= count
+    assert 1 <= drawn.effective <= count
+    found = [source.edited(()).decode()]
+    for text in drawn.texts:
+        assert text.kinds
+        edits = sorted(text.edits)
+        assert all(start <= edit.start <= edit.end <= end + 1 for edit in edits)
+        assert all(one.end <= other.start for one, other in itertools.pairwise(edits))
+        found.append(source.edited(edits).decode())
+        compile(found[-1], "t.py", "exec")
+    dumps = [ast.dump(ast.parse(text)) for text in found]
+    assert len(set(dumps)) == len(dumps)
+
+
+@settings(max_examples=100, deadline=None)
+@given(body=BODIES, seed=st.integers(0, 10**6))
+def test_the_texts_of_a_group_are_whole(body: str, seed: int) -> None:
+    source = source_of(body)
+    group = group_of(source.edited(()).decode(), seed)
+    texts = [source.edited(row.edits[0]).decode() for row in group.rows]
+    assert len(set(texts)) == len(texts)
+    assert len(texts) <= COUNT
+    assert group.effective <= len(texts)
+    compile(source.edited(group.cover.edits[0]), "t.py", "exec")
+    plain = ast.parse(texts[group.original]).body[0].body  # type: ignore[attr-defined]
+    expected = source.tree.body[0].body  # type: ignore[attr-defined]
+    assert list(map(ast.dump, plain[-len(expected) :])) == list(map(ast.dump, expected))
+
+
+@pytest.mark.parametrize("body", ["assert f(1) == 12\nassert f(2) == 13", "assert f() == 'Alpha beta 12'"])
+def test_the_cover_is_none_of_the_texts(body: str) -> None:
+    source = source_of(body)
+    for seed in range(50):
+        group = group_of(source.edited(()).decode(), seed)
+        assert len(group.rows) == COUNT
+        assert group.cover not in group.rows
+
+
+def test_near_and_far_changes_occur() -> None:
+    text = kinds_of("assert f() == 'Alpha beta 12'", 120)
+    assert {"near-word", "near-case", "near-blank"} <= set(text)
+    assert {"near-number"} <= set(kinds_of("assert f() == 12"))
+    assert {"literal"} <= set(kinds_of("assert f() == [f(1)]"))
+    assert {"near-number", "near-order"} <= set(kinds_of("assert f() == [12, 13, 14, 15, 16, 17, 18]"))
+    assert {"exception", "near-case"} <= set(kinds_of("with pytest.raises(ValueError, match='some words'):\n    f()"))
+
+
+def test_any_assertion_may_be_changed() -> None:
+    body = "\n".join(f"assert f({number}) == {number}00" for number in range(1, 7))
+    seen = {
+        number
+        for text in changed(body, 40)
+        for number in range(1, 7)
+        if f"assert f({number}) == {number}00\n" not in text
+    }
+    assert seen == set(range(1, 7))
+
+
+def test_an_opposite_is_drawn_only_where_nothing_else_is() -> None:
+    for body in ("assert f(1) == 2", "self.assertEqual(f(1), 2)", "self.assertIn('some words', f())"):
+        assert "comparison" not in kinds_of(body), body
+    assert set(kinds_of("assert f() is None")) == {"comparison"}
+    assert draw(source_of("assert f() is None"), 1).effective == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "assert set(f()) == set(['b', 'a'])",
+        "assert f() == {'b', 'a'}",
+        "assert frozenset(f()) == frozenset(('b', 'a'))",
+        "self.assertCountEqual(f(), ['b', 'a'])",
+        "self.assertItemsEqual(f(), ['b', 'a'])",
+        "assert sorted(f()) == sorted(['b', 'a'])",
+        "assert Counter(f()) == Counter(['b', 'a'])",
+        "assert f() == dict([('b', 1), ('a', 2)])",
+    ],
+)
+def test_order_that_means_nothing_is_not_changed(body: str) -> None:
+    assert "near-order" not in kinds_of(body, 200)
+    for text in changed(body, 100):
+        words = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+        assert sorted(map(str, words)) != sorted(["b", "a"]), text
+
+
+@pytest.mark.parametrize("expected", ["ValueError", "KeyError", "OSError", "UnicodeDecodeError", "IsADirectoryError"])
+def test_exceptions_are_not_related_to_the_expected_one(expected: str) -> None:
+    old = getattr(builtins, expected)
+    drawn = set()
+    for text in changed(f"with pytest.raises({expected}):\n    f()", 40, "exception"):
+        name = next(node.args[0].id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.args)  # type: ignore[attr-defined]
+        new = getattr(builtins, name)
+        assert not issubclass(new, old)
+        assert not issubclass(old, new)
+        drawn.add(name)
+    assert len(drawn) > 15
+
+
+@pytest.mark.parametrize("expected", ["int", "bool", "str", "list", "(int, float)"])
+def test_types_are_not_related_to_the_expected_one(expected: str) -> None:
+    old = eval(expected)
+    drawn = set()
+    for text in changed(f"assert isinstance(f(), {expected})", 40, "type"):
+        call = next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and len(node.args) == 2)
+        name = ast.unparse(call.args[1])
+        new = eval(name)
+        assert not issubclass(new, old), name
+        assert not any(issubclass(one, new) for one in (old if isinstance(old, tuple) else (old,))), name
+        drawn.add(name)
+    assert len(drawn) > 8
+
+
+def test_exceptions_of_the_product_meet_no_builtin_that_they_may_derive_from() -> None:
+    for text in changed("with pytest.raises(Missing):\n    f()", 60, "exception"):
+        assert not {"Exception", "LookupError", "KeyError", "ValueError", "OSError"} & set(
+            text.replace("(", " ").replace(")", " ").split()
+        )
+
+
+def test_unfit_kinds_are_left_out() -> None:
+    source = source_of("assert f() == 'Alpha beta 12'")
+    for seed in range(30):
+        kinds = {kind for text in draw(source, seed, unfit=("near-case", "literal")).texts for kind in text.kinds}
+        assert kinds
+        assert not kinds & {"near-case", "literal"}
+
+
+def test_neutral_edits_have_no_effect_and_keep_the_function_whole() -> None:
+    for body in ("assert f() == 2", "'''Docs.'''\nassert f() == 2", "x = f()\nassert x == 2", "return f()"):
+        source = source_of(body)
+        for seed in range(5):
+            edit = neutral_edit(source.function(("test",)), source, Random(seed))
+            assert edit is not None
+            tree = Source(source.edited([edit])).tree
+            plain = source.tree.body[0].body  # type: ignore[attr-defined]
+            found = tree.body[0].body  # type: ignore[attr-defined]
+            assert len(found) == len(plain) + 1
+            assert ast.get_docstring(tree.body[0]) == ast.get_docstring(source.tree.body[0])  # type: ignore[arg-type]

@@ -1,0 +1,47 @@
+"""Right work earns its reward, whatever the shape of its tests."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from honest_cases import HONEST, Honest
+
+from swe_gym.grading import CounterOptions, grade
+from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
+from swe_gym.types import Task, Verdict
+
+
+def judge(honest: Honest, seed: bytes) -> Verdict:
+    task: Task = honest.task
+    spec = SandboxSpec(workspace=task.workspace, env=task.env, options={"python_prefix": sys.prefix})
+
+    @contextmanager
+    def open_fresh() -> Iterator[Sandbox]:
+        with open_sandbox(spec) as sandbox:
+            yield sandbox
+
+    with open_fresh() as fresh:
+        known = task.oracle.fail_to_pass if honest.recorded else ()
+        return grade(task, honest.patch, fresh, open_fresh, counter=CounterOptions(seed=seed, unforkable=known))
+
+
+def marked(name: str) -> object:
+    return pytest.param(name, marks=pytest.mark.slow if HONEST[name].slow else ())
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in HONEST])
+def test_right_work_earns_its_reward(name: str) -> None:
+    if "numpy" in name:
+        pytest.importorskip("numpy")
+    honest = HONEST[name]
+    verdict = judge(honest, b"1")
+    found = verdict.counter_tests
+    assert verdict.resolved, (verdict.reason, found, verdict.log[-3000:])
+    assert found.alarms == {}
+    assert found.kinds.keys() | found.uncovered.keys() == set(honest.task.oracle.fail_to_pass)
+    assert bool(found.unforkable) is honest.unforkable, found
+
+
+def test_there_are_many_shapes() -> None:
+    assert len(HONEST) >= 60

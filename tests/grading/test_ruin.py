@@ -1,0 +1,161 @@
+"""Work that loops, floods, forks, exits, kills, stops or fills gets a verdict without a reward, and never an error."""
+
+import pytest
+from small_tasks import RUNNERS, Small, assert_refused, three
+
+TIMEOUT = 8.0
+
+HEAD = """
+import atexit, gc, os, resource, signal, subprocess, sys, tempfile, threading, time
+
+def others():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
+
+def each(action):
+    for pid in others():
+        try:
+            action(pid)
+        except OSError:
+            pass
+
+def bomb():
+    for _ in range(60):
+        if not os.fork():
+            time.sleep(20)
+            os._exit(0)
+
+def fill():
+    with tempfile.TemporaryFile() as file:
+        for _ in range(64):
+            file.write(b"x" * (1 << 20))
+    for number in range(300):
+        open(os.path.join(tempfile.gettempdir(), "fill-%d" % number), "w").write("x" * 1000)
+
+def reports():
+    for folder, _, names in os.walk(tempfile.gettempdir()):
+        for name in names:
+            if name in ("report", "order"):
+                yield os.path.join(folder, name)
+
+def endless():
+    return endless() + endless()
+
+def catch():
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+
+"""
+
+QUICK = {
+    "exits": "os._exit(0)",
+    "exits with 1": "os._exit(1)",
+    "exits by SystemExit": "raise SystemExit(0)",
+    "interrupts": "raise KeyboardInterrupt",
+    "exits from a thread": "threading.Thread(target=os._exit, args=(0,)).start(); time.sleep(0.5)",
+    "exits at exit": "atexit.register(os._exit, 0)",
+    "raises at exit": "atexit.register(lambda: 1 / 0)",
+    "recurses": "endless()",
+    "breaks recursion": "sys.setrecursionlimit(60)",
+    "floods": "[os.write(1, b'x' * 65536) for _ in range(1000)]",
+    "floods both": "[(os.write(1, b'\\xff' * 65536), os.write(2, b'\\0' * 65536)) for _ in range(200)]",
+    "floods by print": "print('x' * (1 << 24), flush=True)",
+    "kills itself": "os.kill(os.getpid(), signal.SIGKILL)",
+    "aborts": "os.abort()",
+    "kills its parent": "os.kill(os.getppid(), signal.SIGKILL)",
+    "kills its group": "os.killpg(0, signal.SIGKILL)",
+    "kills all by a scan": "each(lambda pid: os.kill(pid, signal.SIGKILL))",
+    "kills all": "os.kill(-1, signal.SIGKILL)",
+    "terminates all": "each(lambda pid: os.kill(pid, signal.SIGTERM))",
+    "eats memory": "data = bytearray(300 << 20); del data",
+    "has no more memory": "resource.setrlimit(resource.RLIMIT_AS, (1 << 27, 1 << 27)); bytearray(1 << 28)",
+    "may open no files": "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); open('x')",
+    "may write no files": "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
+    "has no more time": "resource.setrlimit(resource.RLIMIT_CPU, (1, 1))",
+    "closes all files": "os.closerange(0, 1024)",
+    "closes its output": "os.close(1); os.close(2)",
+    "fills the disk": "fill()",
+    "deletes the report": "[os.unlink(path) for path in reports()]",
+    "writes into the report": "[open(path, 'ab').write(b'x' * 200 + b'\\n') for path in reports()]",
+    "makes the report a folder": "[(os.unlink(path), os.mkdir(path)) for path in reports()]",
+    "makes the report endless": "[(os.unlink(path), os.symlink('/dev/zero', path)) for path in reports()]",
+    "makes the report a pipe": "[(os.unlink(path), os.mkfifo(path)) for path in reports()]",
+    "deletes the tests": "[os.unlink(name) for name in os.listdir('.') if name.startswith('test')]",
+    "removes the current folder": "import shutil; shutil.rmtree(os.getcwd(), ignore_errors=True)",
+    "leaves processes": "[subprocess.Popen(['sleep', '30'], start_new_session=True) for _ in range(5)]",
+    "leaves threads": "[threading.Thread(target=time.sleep, args=(30,), daemon=True).start() for _ in range(20)]",
+    "forks and goes on": "os.fork()",
+    "bombs": "bomb()",
+    "runs another program": "os.execv('/bin/true', ['true'])",
+    "runs the tests again": "os.execv(sys.executable, [sys.executable, '-m', 'pytest'])",
+    "breaks json": "import json; json.dumps = json.loads = None",
+    "breaks os": "os.fork = os.pipe = os.read = os.waitpid = None",
+    "breaks select": "import select; select.select = None",
+    "breaks gc": "gc.get_objects = lambda *_: 1 / 0",
+    "ignores its children": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+}
+SLOW = {
+    "loops": "while True: pass",
+    "waits": "time.sleep(600)",
+    "waits whatever happens": "catch()",
+    "waits for a thread": "threading.Thread(target=time.sleep, args=(600,)).start()",
+    "waits at exit": "atexit.register(time.sleep, 600)",
+    "floods without end": "while True: os.write(1, b'x' * 65536)",
+    "stops itself": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "stops its parent": "os.kill(os.getppid(), signal.SIGSTOP)",
+    "stops all": "each(lambda pid: os.kill(pid, signal.SIGSTOP))",
+    "deadlocks": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "bombs and waits": "bomb(); time.sleep(600)",
+}
+
+
+def at_import(action: str) -> str:
+    return f"{HEAD}\n{action}\n\n\ndef f(x=None):\n    return None\n"
+
+
+def in_function(action: str) -> str:
+    return f"{HEAD}\n\ndef f(x=None):\n    {action}\n    return None\n"
+
+
+def in_right_function(action: str) -> str:
+    """It gives the right values after it did its harm, but only in forks."""
+    fork = f"PID = os.getpid()\n\n\ndef f(x=None):\n    if os.getpid() != PID:\n        {action}\n        return None\n"
+    return f"{HEAD}\n{fork}    return x + 1\n"
+
+
+PLACES = {"import": at_import, "function": in_function, "twin": in_right_function}
+
+
+def refuse(small: Small, work: str) -> None:
+    verdict = small.judge(work)
+    assert_refused(verdict, small)
+    assert not verdict.counter_tests.unforkable
+
+
+@pytest.mark.parametrize("place", ["import", "function"])
+@pytest.mark.parametrize("action", QUICK.values(), ids=QUICK)
+def test_work_that_ruins_its_run_earns_nothing(action: str, place: str) -> None:
+    refuse(three(timeout=TIMEOUT), PLACES[place](action))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", QUICK.values(), ids=QUICK)
+def test_work_that_ruins_its_twins_earns_nothing(action: str) -> None:
+    refuse(three(timeout=TIMEOUT), in_right_function(action))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("action", QUICK.values(), ids=QUICK)
+def test_work_that_ruins_its_run_of_unittest_earns_nothing(action: str, place: str) -> None:
+    refuse(three("unittest", timeout=TIMEOUT), PLACES[place](action))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("action", SLOW.values(), ids=SLOW)
+def test_work_that_never_ends_earns_nothing(action: str, place: str, runner: str) -> None:
+    refuse(three(runner, timeout=TIMEOUT), PLACES[place](action))
