@@ -8,14 +8,14 @@ and the order of keys do not matter.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import itertools
-import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from ..types import JsonMapping, JsonObject
-from .calls import Answer, Call, arguments_of
+from ..types import JsonObject
+from .calls import Answer, Call
+from .digests import NO_TOOLS, Digests, mark, path_after, text_of
+from .parsing import arguments_of
 
 Reason = Literal[
     "",
@@ -60,6 +60,7 @@ class Node:
         seconds: Seconds of sampling.
         ended: Time of the answer (`time.monotonic`).
         used: Whether the agent took the answer, as far as is known.
+        taken: Whether that is certain: the agent took the whole answer, or a later call repeats it.
         children: Number of calls that continue it.
         depth: Number of answers up to this one, through compactions and edits.
     """
@@ -72,12 +73,18 @@ class Node:
     seconds: float
     ended: float
     used: bool = True
+    taken: bool = False
     children: int = 0
     depth: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         goes_on = self.place.continues or self.reason in ("dropped_answer", "compaction", "edited_history")
         self.depth = 1 + (self.parent.depth if self.parent and goes_on else 0)
+
+    @property
+    def certainty(self) -> int:
+        """How certain it is that the agent took the answer, from 0 to 2."""
+        return self.used + self.taken
 
     @property
     def parent(self) -> Node | None:
@@ -137,23 +144,38 @@ class Place:
         return self.parent if self.continues else None
 
 
+class _Index:
+    """Answers by digests; equal requests or texts share one."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[bytes, list[Node]] = defaultdict(list)
+
+    def add(self, key: bytes, node: Node) -> None:
+        self._nodes[key].append(node)
+
+    def find(self, key: bytes) -> Node | None:
+        """Return the answer that the agent most likely means: one that it took, then not continued, then the last."""
+        found = self._nodes.get(key, ())
+        return max(found, key=lambda node: (node.certainty, not node.children, node.number), default=None)
+
+
 class History:
     """The answered calls of an episode. Not thread-safe.
 
     Attributes:
         nodes: The answers.
         tools: Digest of tools -> the tools.
+        closed: Whether all of it is final.
     """
 
     def __init__(self) -> None:
+        self.closed = False
         self.nodes: list[Node] = []
         self.tools: dict[bytes, Sequence[JsonObject]] = {}
-        self._by_path: dict[bytes, Node] = {}
-        self._by_mark: dict[bytes, Node] = {}
-        self._by_call: dict[bytes, Node] = {}
+        self._by_path, self._by_mark, self._by_call = _Index(), _Index(), _Index()
 
     def place(self, call: Call, digests: Digests, key: bytes) -> Place:
-        """Find what a call continues. `add` or `fail` must follow.
+        """Find what a call continues. `add` or `fail` must follow. The agent took each answer that the call repeats.
 
         Args:
             call: The call.
@@ -164,22 +186,26 @@ class History:
         self.tools.setdefault(tools, call.tools)
         answers = [index for index, message in enumerate(call.messages) if message["role"] == "assistant"]
         dropped, told = self._dropped(paths)
+        known: dict[int, Node] = {}
         for index in reversed(answers):
-            if parent := self._by_path.get(paths[index]):
+            if parent := self._by_path.find(paths[index]):
                 if told <= index:
                     dropped, told = None, index + 1
                 reason = self._branching(parent, tools, key, dropped)
+                self.take(parent)
                 parent.children += 1
                 new = tuple(call.messages[index + 1 :])
                 return Place(parent, True, new, reason, paths[-1], tools, {}, dropped, told - index - 1)
-        known = {index: self._by_mark[marks[index]] for index in answers if marks[index] in self._by_mark}
+            if node := self._by_mark.find(marks[index]):
+                self.take(node)
+                known[index] = node
         origin, reason = (None, "dropped_answer") if dropped else self._origin(call, key, known)
         return Place(origin, False, tuple(call.messages), reason, paths[-1], tools, known, dropped, told)
 
     def _dropped(self, paths: Sequence[bytes]) -> tuple[Node | None, int]:
         """Return the last answer that messages leave out, and the number of messages of its call."""
         for told in range(len(paths) - 1, 0, -1):
-            node = self._by_call.get(paths[told - 1])
+            node = self._by_call.find(paths[told - 1])
             if node is not None and node.used and not node.children:
                 return node, told
         return None, 0
@@ -196,35 +222,32 @@ class History:
 
     def _origin(self, call: Call, key: bytes, known: dict[int, Node]) -> tuple[Node | None, Reason]:
         """Return the answer that a new conversation comes from, and the reason that it starts."""
+        source = self._quoted(call)
         if not any(node.used for node in self.nodes):
             return None, ""
         if again := self._asked(key):
             return again.parent, "retry"
-        if source := self._quoted(call):
-            return source, "compaction"
-        if known:
-            return known[max(known)], "edited_history"
+        if source or known:
+            return (source, "compaction") if source else (known[max(known)], "edited_history")
         texts = [text_of(message) for message in call.messages if message["role"] == "user"]
-        if source := next((node for node in reversed(self.nodes) if _asks(node, texts)), None):
-            return source, "subagent"
-        return None, "new_conversation"
+        source = next((node for node in reversed(self.nodes) if _asks(node, texts)), None)
+        return source, "subagent" if source else "new_conversation"
 
     def _quoted(self, call: Call) -> Node | None:
-        """Return the answer that the messages quote."""
+        """Return the answer that the messages quote. If only one has the text, the agent took that one."""
         texts = [text_of(message) for message in call.messages if message["role"] in ("system", "user")]
-        for node in reversed(self.nodes):
-            if not node.children and _is_quoted(node.answer.content.strip(), texts):
-                return node
-        return None
+        found = [node for node in self.nodes if _is_quoted(node.answer.content.strip(), texts)]
+        if len(found) == 1:
+            self.take(found[0])
+        most = max((node.certainty for node in found), default=0)
+        return next((node for node in reversed(found) if node.certainty == most and not node.children), None)
 
     def add(self, node: Node) -> None:
         """Add an answered call."""
         self.nodes.append(node)
-        if node.place.before is not None:
-            node.place.before.used = True
-        self._by_path[path_after(node.place.path, node.answer.message)] = node
-        self._by_mark[mark(node.answer.message)] = node
-        self._by_call[node.place.path] = node
+        self._by_path.add(path_after(node.place.path, node.answer.message), node)
+        self._by_mark.add(mark(node.answer.message), node)
+        self._by_call.add(node.place.path, node)
 
     def fail(self, place: Place) -> None:
         """Note that a call was not answered."""
@@ -232,17 +255,24 @@ class History:
             place.before.children -= 1
 
     def drop(self, node: Node) -> None:
-        """Note that the agent did not take an answer, unless another call continues it."""
-        if node.used and not node.children:
+        """Note that the agent did not take an answer so far."""
+        if node.used and not (node.taken or self.closed):
             node.used = False
             self.fail(node.place)
 
     def take(self, node: Node) -> None:
-        """Note that the agent took an answer after all."""
-        if not node.used:
+        """Note that the agent took an answer, perhaps after all."""
+        node.taken = True
+        if not (node.used or self.closed):
             node.used = True
             if node.place.before is not None:
                 node.place.before.children += 1
+
+    def close(self) -> None:
+        """Count answers that the agent is not known to have taken as unused."""
+        for node in self.nodes:
+            self.drop(node)
+        self.closed = True
 
 
 def side_calls(nodes: Sequence[Node]) -> set[Node]:
@@ -265,64 +295,6 @@ def _is_quoted(quote: str, texts: Iterable[str]) -> bool:
 
 def _asks(node: Node, texts: Sequence[str]) -> bool:
     """Return whether a tool call holds a prompt of these texts: agents add reminders around it."""
-    prompts = [
-        value.strip() for call in node.answer.tool_calls for value in arguments_of(call).values() if _long(value)
-    ]
-    return any(prompt in text for prompt in prompts for text in texts)
-
-
-def _long(value: object) -> bool:
-    return isinstance(value, str) and len(value.strip()) >= QUOTE // 4
-
-
-# --- comparing messages ------------------------------------------------------------------------------------
-
-
-def digest(value: object) -> bytes:
-    """Return the digest of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
-
-
-NO_TOOLS = digest([])
-"""Digest of the tools of a call without tools."""
-
-
-def mark(message: JsonMapping) -> bytes:
-    """Return the digest of what a model reads of a message. Reasoning does not count: agents often drop it."""
-    calls = [[call["function"]["name"], arguments_of(call)] for call in message.get("tool_calls") or ()]
-    content = message.get("content") or ""
-    return digest([message["role"], content.strip() if isinstance(content, str) else content, calls])
-
-
-def path_after(path: bytes, message: JsonMapping) -> bytes:
-    """Return the digest of a conversation after another message."""
-    return hashlib.sha256(path + mark(message)).digest()
-
-
-class Digests(NamedTuple):
-    """The digests of a conversation.
-
-    Attributes:
-        marks: Digest of each message.
-        paths: Digest of the conversation up to each message.
-        tools: Digest of the tools.
-    """
-
-    marks: list[bytes]
-    paths: list[bytes]
-    tools: bytes
-
-
-def digests_of(call: Call) -> Digests:
-    """Return the digests of a call's messages."""
-    marks = [mark(message) for message in call.messages]
-    paths = itertools.accumulate(marks, lambda path, one: hashlib.sha256(path + one).digest(), initial=b"")
-    return Digests(marks, list(paths)[1:], digest(list(call.tools)))
-
-
-def text_of(message: JsonMapping) -> str:
-    """Return the text of a message."""
-    content = message.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return "\n".join(part.get("text") or "" for part in content)
+    values = (value for call in node.answer.tool_calls for value in arguments_of(call).values())
+    prompts = [value.strip() for value in values if isinstance(value, str)]
+    return any(len(prompt) >= QUOTE // 4 and prompt in text for prompt in prompts for text in texts)

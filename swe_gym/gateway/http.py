@@ -51,7 +51,8 @@ class HttpLimits:
 
     Attributes:
         body: Bytes of a request's body.
-        receive: Seconds in which a whole request must arrive after its first byte.
+        receive: Seconds in which the first request must begin, and in which a whole request must arrive after its first
+            byte.
         send: Seconds in which the client must take a part of an answer.
         idle: Seconds between an answer and the next request.
         wait: Seconds after which a stream without an answer starts, and between its signs of life.
@@ -64,23 +65,31 @@ class HttpLimits:
     wait: float = 10.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Request:
     """A request.
 
-    Attributes:
+    Args:
         method: Method in capitals.
         path: Path without the query.
         headers: Headers, names in lower case.
         body: Body.
         alive: Returns whether the client still waits.
+
+    Attributes:
+        size: Bytes of the body.
     """
 
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-    alive: Callable[[], bool] = lambda: True
+    def __init__(
+        self, method: str, path: str, headers: dict[str, str], body: bytes, alive: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.method, self.path, self.headers, self.alive = method, path, headers, alive
+        self.size = len(body)
+        self._body = body
+
+    def take_body(self) -> bytes:
+        """Return the body and forget it: its answer may take an hour."""
+        body, self._body = self._body, b""
+        return body
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,15 +112,18 @@ class Response:
 Respond = Callable[[Request], Response]
 
 
-def serve(connection: Connection, respond: Respond, limits: HttpLimits) -> None:
+def serve(
+    connection: Connection, respond: Respond, limits: HttpLimits, on_idle: Callable[[bool], None] = lambda _: None
+) -> None:
     """Answer requests until the client ends the connection or breaks the protocol. Closes the connection.
 
     Args:
         connection: Connection to the client.
         respond: Answers a request. It must not raise.
         limits: Limits on size and time.
+        on_idle: Called with True when the connection waits for another request, and with False when one begins.
     """
-    wire = _Wire(connection, limits)
+    wire = _Wire(connection, limits, on_idle)
     with contextlib.closing(connection), contextlib.suppress(*GONE):
         while wire.exchange(respond):
             pass
@@ -124,10 +136,11 @@ class _BadRequest(Exception):
 
 
 class _Wire:
-    def __init__(self, connection: Connection, limits: HttpLimits) -> None:
-        self._connection, self._limits = connection, limits
+    def __init__(self, connection: Connection, limits: HttpLimits, on_idle: Callable[[bool], None]) -> None:
+        self._connection, self._limits, self._on_idle = connection, limits, on_idle
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADERS)
         self._ahead = 0
+        self._fresh = True
 
     def exchange(self, respond: Respond) -> bool:
         """Answer a request; return whether another one may follow."""
@@ -141,6 +154,7 @@ class _Wire:
             return False
         if request is None:
             return False
+        self._fresh = False
         self._respond(respond(request), request.method)
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
@@ -156,7 +170,7 @@ class _Wire:
             _BadRequest: It is too large or in an unsupported form.
             h11.RemoteProtocolError: It is not HTTP.
         """
-        if not self._http.trailing_data[0] and not self._receive(self._limits.idle):
+        if not self._http.trailing_data[0] and not self._next():
             return None
         deadline = time.monotonic() + self._limits.receive
         head = self._event(deadline)
@@ -169,6 +183,15 @@ class _Wire:
             raise _BadRequest(413, f"the body is larger than {self._limits.body} bytes")
         path = head.target.decode("latin-1").partition("?")[0]
         return Request(head.method.decode(), path, headers, self._body(deadline), self._alive)
+
+    def _next(self) -> bool:
+        """Wait for a request; return whether there is one."""
+        if self._fresh:  # the client connected to send one
+            return self._receive(min(self._limits.idle, self._limits.receive))
+        self._on_idle(True)
+        found = self._receive(self._limits.idle)
+        self._on_idle(False)
+        return found
 
     def _body(self, deadline: float) -> bytes:
         body = bytearray()

@@ -6,8 +6,9 @@ from ..errors import PolicyError
 from ..rollout.policies.llm import TOKENS_PER_CHARACTER, LLMPolicies, action_of
 from ..trajectories.trajectory import PolicyInfo
 from ..types import JsonObject
-from .calls import SETTINGS, Answer, Call, Finish, new_id, tool_call
+from .calls import Answer, Call, Finish, new_id, tool_call
 from .history import Place
+from .reading import SETTINGS
 
 
 class ServerSampler:
@@ -34,13 +35,11 @@ class ServerSampler:
         answer = self._client.complete(self._request(call, seed))
         message = _with_ids(answer.message)
         finish: Finish = "length" if answer.finish_reason == "length" else "stop"
-        price = self._options.price
-        usage = answer.usage.model_copy(update={"cost": price.cost(answer.usage) if price else 0.0})
         return Answer(
             message=message,
             text=action_of(message),
             finish="tool_calls" if message.get("tool_calls") and finish == "stop" else finish,
-            usage=usage,
+            usage=answer.usage.priced(self._options.price),
         )
 
     def _request(self, call: Call, seed: int | None) -> JsonObject:

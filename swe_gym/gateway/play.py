@@ -143,10 +143,8 @@ class AgentEpisode(RecordedEpisode):
         launch = player.agent.launch(Assignment(issue, player.sampler.model, url, PLACE, HOME))
         started = time.monotonic()
         try:
-            for path, content in launch.files.items():
-                sandbox.write_file(path, content.encode())
             with _stopping(session, sandbox):
-                return _exec(sandbox, launch, deadline)
+                return start_agent(sandbox, launch, deadline)
         finally:
             self._ran = time.monotonic() - started
             forward.close()
@@ -164,9 +162,7 @@ class AgentEpisode(RecordedEpisode):
         """
         session, name = self._session, self._player.name
         said = result.text[-SHOWN:]
-        how = f"ended with exit code {result.exit_code}"
-        if result.exit_code is None:
-            how = "did not end in time" if result.timed_out else f"was ended by signal {result.signal}"
+        how = how_it_ended(result)
         if session.failure is not None:
             raise session.failure
         if not session.turns:
@@ -232,7 +228,10 @@ class AgentEpisode(RecordedEpisode):
         )
 
 
-def _exec(sandbox: Sandbox, launch: Launch, deadline: float) -> ExecResult:
+def start_agent(sandbox: Sandbox, launch: Launch, deadline: float) -> ExecResult:
+    """Start an agent and wait until it ends. Raises the errors of `Sandbox.exec`."""
+    for path, content in launch.files.items():
+        sandbox.write_file(path, content.encode())
     return sandbox.exec(
         ["/bin/sh", "-c", START, HOME, *launch.argv],
         timeout=max(1.0, deadline - time.monotonic()),
@@ -242,6 +241,13 @@ def _exec(sandbox: Sandbox, launch: Launch, deadline: float) -> ExecResult:
         max_output=MAX_OUTPUT,
         merge=True,
     )
+
+
+def how_it_ended(result: ExecResult) -> str:
+    """Return how an agent ended, in words."""
+    if result.exit_code is not None:
+        return f"ended with exit code {result.exit_code}"
+    return "did not end in time" if result.timed_out else f"was ended by signal {result.signal}"
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import gymnasium
 from ..errors import UsageError
 from ..rollout.policies.llm import LLMPolicies
 from ..rollout.policy import PolicyFactory
+from ..trajectories.trajectory import ModelServer, Prices
 from ..types import JsonMapping
 from .agents import make_agent
 from .passthrough import ServerSampler
@@ -38,6 +39,15 @@ class AgentPlayers:
         own = self._policies.seed
         seed = None if own is None or seed is None else (own + seed) % (1 << 31)
         return AgentPlayer(self._name, self._agent, self._sampler, seed=seed)
+
+    @property
+    def price(self) -> Prices | None:
+        """Prices that the cost is counted with."""
+        return self._policies.price
+
+    def ask_server(self) -> ModelServer:
+        """Return the model's server."""
+        return self._policies.ask_server()
 
     def close(self) -> None:
         """Close the connection: running agents lose their model, and their episodes end without a reward."""

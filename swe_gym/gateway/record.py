@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ..trajectories.trajectory import Turn
 from ..types import JsonObject
-from .calls import arguments_of
 from .history import Node, Place
+from .parsing import arguments_of
 
 OnTurn = Callable[[Turn], None]
 
@@ -16,8 +17,9 @@ OnTurn = Callable[[Turn], None]
 class Record:
     """Turns answers into turns. Not thread-safe.
 
-    A turn is complete once its observation is known: what the agent adds to the conversation with the next call. The
-    turn of an answer without tool calls is complete too once another conversation goes on.
+    A turn is complete once its observation is known, which is what the agent adds to the conversation with the next
+    call, and once it is certain that the agent took the answer. The turn of an answer without tool calls needs no
+    observation once another conversation goes on.
 
     Args:
         on_turn: Called with each complete turn.
@@ -25,7 +27,7 @@ class Record:
 
     def __init__(self, on_turn: OnTurn | None) -> None:
         self._on_turn = on_turn
-        self._open: dict[Node, None] = {}
+        self._open: dict[Node, _Observed | None] = {}
         self._turns: dict[int, Turn] = {}
 
     @property
@@ -36,10 +38,11 @@ class Record:
     def called(self, place: Place) -> None:
         """Note a call: it tells what the agent observed after the answer that it continues or drops."""
         before = place.dropped or place.before
-        if before is not None and before in self._open:
-            self._complete(before, place.observation)
-        for node in [one for one in self._open if not one.answer.tool_calls]:
-            self._complete(node, "")
+        for node, observed in list(self._open.items()):
+            if observed is None and (node is before or not node.answer.tool_calls):
+                self._open[node] = _Observed.now(place.observation if node is before else "", node)
+            if self._open[node] is not None and node.taken:
+                self._complete(node)
 
     def answered(self, node: Node) -> None:
         """Note an answer."""
@@ -48,14 +51,25 @@ class Record:
     def close(self) -> None:
         """Complete all turns."""
         for node in list(self._open):
-            self._complete(node, "")
+            self._complete(node)
 
-    def _complete(self, node: Node, observed: str) -> None:
-        del self._open[node]
-        turn = turn_of(node, observed, time.monotonic() - node.ended if observed else 0.0)
+    def _complete(self, node: Node) -> None:
+        observed = self._open.pop(node) or _Observed()
+        turn = turn_of(node, observed.text, observed.seconds)
         self._turns[node.number] = turn
         if self._on_turn is not None:
             self._on_turn(turn)
+
+
+class _Observed(NamedTuple):
+    """What the agent observed after an answer, and how long that took."""
+
+    text: str = ""
+    seconds: float = 0.0
+
+    @classmethod
+    def now(cls, text: str, node: Node) -> _Observed:
+        return cls(text, time.monotonic() - node.ended if text else 0.0)
 
 
 def turn_of(node: Node, observed: str, seconds: float) -> Turn:

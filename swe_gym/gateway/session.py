@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
 import functools
 import json
 import logging
@@ -21,18 +19,19 @@ from ..rollout.policy import PolicyReport
 from ..trajectories.trajectory import Turn, Usage
 from ..types import Json, JsonObject
 from .anchors import segments_of
-from .calls import Answer, Call, Refusal, parse_json
-from .history import History, Node, Place, digest, digests_of
+from .calls import Answer, Call, Refusal
+from .digests import digest, digests_of
+from .faults import refused, sample
+from .flights import POLL, Flight, events_of
+from .history import History, Node, Place
 from .http import Connection, HttpLimits, Request, Response, serve
+from .parsing import parse_json
 from .protocols import DIALECTS, Dialect
 from .record import OnTurn, Record
 from .sampler import Sampler
 from .tool_calls import specs_of
 
 logger = logging.getLogger(__name__)
-
-POLL = 0.5
-"""Seconds after which a waiting call is checked for an agent that hung up."""
 
 CLOSE = 5.0
 """Seconds that connections have to end."""
@@ -61,7 +60,8 @@ class Limits(Budget):
     Attributes:
         calls: Answered calls.
         history: Bytes of messages to remember.
-        connections: Connections at once; further ones are closed.
+        connections: Connections at once. The last one ends the connection that is idle for longest. If none is idle,
+            further ones are closed.
         http: Limits on each connection.
     """
 
@@ -101,9 +101,10 @@ class Session:
         self._sampler, self._limits, self._seed = sampler, limits or Limits(), seed
         self._history, self._record = History(), Record(on_turn)
         self._lock = threading.RLock()  # guards everything below and the two above
-        self._idle = threading.Condition(self._lock)
-        self._flights: dict[bytes, _Flight] = {}
+        self._ended = threading.Condition(self._lock)
+        self._flights: dict[bytes, Flight] = {}
         self._connections: set[Connection] = set()
+        self._idle: dict[Connection, None] = {}  # those of them that wait for another request, the longest first
         self._ignored: set[str] = set()
         self._usage = Usage()
         self._started = time.monotonic()
@@ -152,30 +153,40 @@ class Session:
         for connection in connections:
             connection.close()
         with self._lock:
-            self._idle.wait_for(lambda: not self._connections, CLOSE)
-            for flight in self._flights.values():
-                if flight.node is not None and not flight.delivered:
-                    self._history.drop(flight.node)
+            self._ended.wait_for(lambda: not self._connections, CLOSE)
             self._flights.clear()
+            self._history.close()
             self._record.close()
 
     # --- connections ----------------------------------------------------------------------------------------
 
     def handle(self, connection: Connection) -> None:
         """Serve a connection until its end. Never raises for what the agent does."""
+        evicted = None
         with self._lock:
             shut = self._closed or self._shut or len(self._connections) >= self._limits.connections
             if not shut:
                 self._connections.add(connection)
+                if len(self._connections) == self._limits.connections:
+                    evicted = next(iter(self._idle), None)
+        if shut or evicted:
+            (evicted or connection).close()
         if shut:
-            connection.close()
             return
         try:
-            serve(connection, self._respond, self._limits.http)
+            serve(connection, self._respond, self._limits.http, functools.partial(self._rests, connection))
         finally:
             with self._lock:
                 self._connections.discard(connection)
-                self._idle.notify_all()
+                self._idle.pop(connection, None)
+                self._ended.notify_all()
+
+    def _rests(self, connection: Connection, idle: bool) -> None:
+        """Note whether a connection waits for a request."""
+        with self._lock:
+            self._idle.pop(connection, None)
+            if idle:
+                self._idle[connection] = None
 
     @property
     def _shut(self) -> bool:
@@ -185,7 +196,7 @@ class Session:
     def _respond(self, request: Request) -> Response:
         with self._lock:
             self._requests += 1
-            self._received += len(request.body)
+            self._received += request.size
         path = _path(request.path)
         dialect = _dialect(path, request)
         try:
@@ -194,8 +205,6 @@ class Session:
             return self._refusal(refusal, dialect)
         except ConnectionError:
             raise
-        except RecursionError:
-            return self._refusal(Refusal(400, "the request is nested too deeply"), dialect)
         except Exception as error:
             logger.exception("the gateway failed")
             self._fail(PolicyError(f"the gateway failed: {error!r}"))
@@ -215,10 +224,13 @@ class Session:
             return self._look_up(path, dialect)
         if request.method != "POST" or path not in (*DIALECTS, COUNT):
             raise Refusal(404, f"unknown call: {request.method} {request.path[:200]}")
-        body = _json(request.body)
-        if path == COUNT:
-            return Response(200, {"input_tokens": self._sampler.count(dialect.read({"max_tokens": 1, **body}))})
-        return self._answer(request, dialect, dialect.read(body))
+        with refused("the request cannot be read"):
+            call = dialect.read(_json(request.take_body()))
+            if not call.messages:
+                raise Refusal(400, "expected at least one message")
+            if path == COUNT:
+                return Response(200, {"input_tokens": self._sampler.count(call)})
+        return self._answer(request, dialect, call)
 
     def _look_up(self, path: str, dialect: Dialect) -> Response:
         if path in ("", "/"):
@@ -236,13 +248,14 @@ class Session:
         flight = self._flight(request, call)
         try:
             answer = flight.wait(request, self._limits.http.wait if call.stream else math.inf)
+            if answer is not None and not call.stream:
+                with refused("the answer cannot be written"):
+                    body: JsonObject | Iterator[bytes] = dialect.write(call, answer)
+            else:
+                body = events_of(dialect, call, flight, request, self._limits.http.wait, late=answer is None)
         except BaseException:
             self._left(flight, False)
             raise
-        if answer is not None and not call.stream:
-            body: JsonObject | Iterator[bytes] = dialect.write(call, answer)
-        else:
-            body = _events(dialect, call, flight, request, self._limits.http.wait)
         return Response(200, body, sent=functools.partial(self._left, flight))
 
     def _tell_ignored(self, call: Call) -> None:
@@ -254,26 +267,28 @@ class Session:
             self._ignored |= new
         logger.info("settings of the agent without effect: %s", sorted(new)[:TOLD])
 
-    def _flight(self, request: Request, call: Call) -> _Flight:
+    def _flight(self, request: Request, call: Call) -> Flight:
         """Return the sampling of a call, perhaps of an earlier request that this one repeats."""
-        digests = digests_of(call)
-        key = digest([digests.paths[-1].hex(), digests.tools.hex(), call.model, call.max_tokens, call.settings])
+        with refused("the messages cannot be compared"):
+            digests = digests_of(call)
+            key = digest([digests.paths[-1].hex(), digests.tools.hex(), call.model, call.max_tokens, call.settings])
         again = request.headers.get("x-stainless-retry-count", "0") != "0"  # sent by the SDKs of OpenAI and Anthropic
         known = self._flights.get(key)
-        if known is not None and not known.delivered and not again:
+        if known is not None and not known.taken and not again:
             known.abandoned.wait(3 * POLL)  # the agent may have hung up just now
         with self._lock:
             known = self._flights.get(key)
             if known is not None and known.serves(again=again):
                 known.join()
                 return known
-            self._check_limits(len(request.body))
-            flight = self._flights[key] = _Flight(key, self._asked)
+            self._check_limits(request.size)
+            tools = () if digests.tools in self._history.tools else call.tools
+            with refused("the messages cannot be compared"):
+                place = self._history.place(call, digests, key)
+            flight = self._flights[key] = Flight(key, self._asked)
             self._asked += 1
             self._running += 1
-            tools = () if digests.tools in self._history.tools else call.tools
-            place = self._history.place(call, digests, key)
-            self._bytes += len(json.dumps([place.new, tools])) if place.continues else len(request.body)
+            self._bytes += len(json.dumps([place.new, tools])) if place.continues else request.size
             self._record.called(place)
         threading.Thread(target=self._sample, args=(flight, call, place), name="agent call", daemon=True).start()
         return flight
@@ -294,26 +309,26 @@ class Session:
         if self._running >= limits.connections:
             raise Refusal(429, f"{self._running} calls are waiting for the model")
 
-    def _sample(self, flight: _Flight, call: Call, place: Place) -> None:
+    def _sample(self, flight: Flight, call: Call, place: Place) -> None:
         started = time.monotonic()
         seed = None if self._seed is None else self._seed + flight.number
         try:
-            answer = self._sampler.sample(call, place, seed=seed)
+            answer = sample(self._sampler, call, place, seed=seed)
+            with self._lock:
+                flight.node = self._add(flight, place, answer, started)
+                if not flight.waiting:
+                    self._history.drop(flight.node)
+                self._running -= 1
+                flight.result.set_result(answer)
         except Exception as error:  # noqa: BLE001  becomes the answer of the waiting requests
             with self._lock:
                 self._running -= 1
+                self._usage += Usage(retries=getattr(error, "retries", 0))
                 self._history.fail(place)
                 flight.failed = True
                 flight.result.set_exception(self._understand(error))
-            return
-        with self._lock:
-            self._running -= 1
-            flight.node = self._add(flight, place, answer, started)
-            if not flight.waiting:
-                self._history.drop(flight.node)
-            flight.result.set_result(answer)
 
-    def _add(self, flight: _Flight, place: Place, answer: Answer, started: float) -> Node:
+    def _add(self, flight: Flight, place: Place, answer: Answer, started: float) -> Node:
         rewritten = place.continues and not place.reason and answer.tokens is not None and not answer.tokens.extends
         ended = time.monotonic()
         node = Node(
@@ -325,9 +340,9 @@ class Session:
             seconds=ended - started,
             ended=ended,
         )
-        self._history.add(node)
         self._usage += answer.usage
-        if not self._closed:
+        if not self._history.closed:
+            self._history.add(node)
             self._record.answered(node)
         return node
 
@@ -335,13 +350,6 @@ class Session:
         """Return what the agent is told of a failed call."""
         if isinstance(error, Refusal):
             return error
-        if isinstance(error, PolicyError) and error.reason == "context":
-            # Claude Code and litellm recognize these words.
-            text = f"prompt is too long: maximum context length exceeded ({error})"
-            return Refusal(400, text, code="context_length_exceeded")
-        status = getattr(error.__cause__, "status_code", None)
-        if isinstance(error, PolicyError) and error.reason == "refused" and status in (400, 413, 422):
-            return Refusal(400, str(error))
         if not isinstance(error, PolicyError):
             logger.error("the sampler failed", exc_info=error)
             failure = PolicyError(f"the sampler failed: {error!r}")
@@ -354,7 +362,7 @@ class Session:
         with self._lock:
             self.failure = self.failure or error
 
-    def _left(self, flight: _Flight, delivered: bool) -> None:
+    def _left(self, flight: Flight, delivered: bool) -> None:
         """Note that a request is over, and whether the agent took the answer."""
         with self._lock:
             flight.leave(delivered=delivered)
@@ -368,60 +376,6 @@ class Session:
 
 COUNT = "/messages/count_tokens"
 """Path of Anthropic's call that counts tokens."""
-
-
-class _Flight:
-    """The sampling of a call, for one request or several equal ones. Guarded by the session's lock."""
-
-    def __init__(self, key: bytes, number: int) -> None:
-        self.key, self.number = key, number
-        self.result: concurrent.futures.Future[Answer] = concurrent.futures.Future()
-        self.node: Node | None = None
-        self.failed = self.delivered = False
-        self.waiting = 1
-        self.abandoned = threading.Event()
-
-    def serves(self, *, again: bool) -> bool:
-        """Return whether its answer is the one to an equal request: a retry, or the first one was cut off."""
-        return not self.failed and (again or (not self.delivered and not self.waiting))
-
-    def join(self) -> None:
-        """Add a request."""
-        self.waiting += 1
-        self.abandoned.clear()
-
-    def leave(self, *, delivered: bool) -> None:
-        """Remove a request."""
-        self.waiting -= 1
-        self.delivered = self.delivered or delivered
-        if not self.waiting:
-            self.abandoned.set()
-
-    def wait(self, request: Request, seconds: float) -> Answer | None:
-        """Return the answer; None if there is none yet.
-
-        Raises:
-            Refusal: The call failed.
-            ConnectionError: The agent hung up.
-        """
-        deadline, answer = time.monotonic() + seconds, None
-        while answer is None and (left := deadline - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                answer = self.result.result(min(left, POLL))
-            if not request.alive():
-                raise ConnectionError("the agent hung up")
-        return answer
-
-
-def _events(dialect: Dialect, call: Call, flight: _Flight, request: Request, wait: float) -> Iterator[bytes]:
-    """Yield the events of an answer, and signs of life until it is there."""
-    try:
-        while (answer := flight.wait(request, wait)) is None:
-            yield dialect.PING
-    except Refusal as refusal:
-        yield dialect.error_event(refusal)
-    else:
-        yield b"".join(dialect.events(call, answer))
 
 
 def _path(path: str) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ..actions import describe_tools
 from ..errors import PolicyError, unknown_name
@@ -11,9 +10,14 @@ from ..rollout.tokens import ChatTemplate, Completion, Generator, same_text
 from ..trajectories.trajectory import PolicyInfo, Usage
 from ..types import JsonObject
 from .anchors import ids_after
-from .calls import Answer, Call, Finish, Refusal, Tokens, arguments_of
+from .calls import Answer, Call, Finish, Refusal, Tokens
+from .faults import refused
 from .history import Node, Place
+from .parsing import arguments_of
 from .tool_calls import STYLES, read_message, specs_of, style_of
+
+UNREADABLE = "the model's chat template cannot render these messages"
+"""What is refused with a template's error: it is a program, and the agent writes its input."""
 
 
 class TokenSampler:
@@ -71,7 +75,8 @@ class TokenSampler:
 
     def sample(self, call: Call, place: Place, *, seed: int | None) -> Answer:
         """See `Sampler`."""
-        base, new = self._prompt(call, place)
+        with refused(UNREADABLE):
+            base, new = self._prompt(call, place)
         prompt = [*base, *new]
         room = min(call.max_tokens or self._max_tokens, self._max_tokens, self._max_context - len(prompt))
         if room < 1:
@@ -92,7 +97,8 @@ class TokenSampler:
 
     def count(self, call: Call) -> int:
         """Return the tokens of the rendered messages."""
-        return len(self._template.encode(self._render(list(map(_plain, call.messages)), call.tools)))
+        with refused(UNREADABLE):
+            return len(self._template.encode(self._render(list(map(_plain, call.messages)), call.tools)))
 
     # --- prompts --------------------------------------------------------------------------------------------
 
@@ -106,8 +112,7 @@ class TokenSampler:
         if before is not None and before.answer.tokens is not None and before.place.tools == place.tools:
             base, end = ids_after(before), self._template.decode(_end(before.answer.tokens.completion))
             messages, tools = self._with_tools(_shown(before)[:-1], call.tools)
-            with _template_errors():
-                delta = self._template.between(end, *_new(place), before=messages, tools=tools)
+            delta = self._template.between(end, *_new(place), before=messages, tools=tools)
             new = self._template.encode(delta)
             if self._append_only or same_text(rendered, self._template.decode([*base, *new])):
                 return base, new
@@ -115,8 +120,7 @@ class TokenSampler:
 
     def _render(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> str:
         shown, named = self._with_tools(messages, tools)
-        with _template_errors():
-            return self._template.render(shown, named)
+        return self._template.render(shown, named)
 
     def _with_tools(
         self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]
@@ -129,15 +133,6 @@ class TokenSampler:
         if messages and messages[0]["role"] == "system":
             return [{**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]], ()
         return [{"role": "system", "content": text}, *messages], ()
-
-
-@contextlib.contextmanager
-def _template_errors() -> Iterator[None]:
-    """Turn errors of the chat template into refusals: it is a program, and the agent writes its input."""
-    try:
-        yield
-    except Exception as error:
-        raise Refusal(400, f"the model's chat template cannot render these messages: {error}") from error
 
 
 def _said(completion: Completion) -> Sequence[int]:

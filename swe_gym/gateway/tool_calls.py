@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from ..actions.arguments import convert_arguments
 from ..actions.scan import Found, TooManyCalls, find_calls
-from ..errors import ActionError
 from ..types import JsonMapping, JsonObject, ToolSpec
 from .calls import new_id, tool_call
 
@@ -103,7 +102,7 @@ def _without(text: str, found: Sequence[Found]) -> str:
 def _arguments(found: Found, tools: Sequence[JsonObject]) -> str:
     arguments: JsonMapping = found.arguments
     if found.format == "r2e":  # values are text: the tool's schema tells which are numbers
-        with contextlib.suppress(ActionError, AttributeError, TypeError, ValueError):  # the agent says what is wrong
+        with contextlib.suppress(Exception):  # the schema is the agent's, and it says what is wrong
             for spec in specs_of([tool for tool in tools if tool["function"]["name"] == found.name]):
                 arguments = convert_arguments(spec, found.arguments)
     return json.dumps(arguments, ensure_ascii=False)

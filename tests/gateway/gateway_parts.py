@@ -64,14 +64,15 @@ class ByteTokenizer:
 
     Args:
         forgets: Whether the template drops the thoughts of all answers but the last, as some do.
+        shows_tools: Whether the template has a place for tools.
     """
 
     chat_template = "<tool_call>"
     special = ("<|im_end|>", "<|im_start|>")
     end = 256
 
-    def __init__(self, *, forgets: bool = False) -> None:
-        self.forgets = forgets
+    def __init__(self, *, forgets: bool = False, shows_tools: bool = True) -> None:
+        self.forgets, self.shows_tools = forgets, shows_tools
 
     def apply_chat_template(
         self,
@@ -82,7 +83,7 @@ class ByteTokenizer:
         tools: Sequence[dict[str, Any]] = (),
     ) -> str:
         assert not tokenize
-        parts = [f"<|im_start|>tools\n{json.dumps(list(tools))}<|im_end|>\n"] if tools else []
+        parts = [f"<|im_start|>tools\n{json.dumps(list(tools))}<|im_end|>\n"] if tools and self.shows_tools else []
         for index, message in enumerate(messages):
             content = message["content"]
             if self.forgets and index < len(messages) - 1 and message["role"] == "assistant":
@@ -131,10 +132,14 @@ class Feed:
     Args:
         sent: What it sends.
         deaf: Whether it is gone before it receives anything.
+        lost: Whether it receives the whole answer, which the gateway does not learn.
+        during: Called when an answer is sent, before it arrives.
     """
 
-    def __init__(self, sent: bytes, *, deaf: bool = False) -> None:
-        self.left, self.deaf = sent, deaf
+    def __init__(
+        self, sent: bytes, *, deaf: bool = False, lost: bool = False, during: Callable[[], None] = lambda: None
+    ) -> None:
+        self.left, self.deaf, self.lost, self.during = sent, deaf, lost, during
         self.received = b""
         self.closed = False
 
@@ -145,9 +150,11 @@ class Feed:
         return data
 
     def send(self, data: bytes, *, timeout: float) -> None:  # noqa: ARG002  never waits
-        if self.deaf:
+        self.during()
+        if not self.deaf:
+            self.received += data
+        if self.deaf or self.lost:
             raise ConnectionError("gone")
-        self.received += data
 
     def close(self) -> None:
         self.closed = True
@@ -173,7 +180,9 @@ BASH = {"name": "bash", "parameters": {"type": "object", "properties": {"command
 TOOLS = [{"type": "function", "function": BASH}]
 
 
-def tokens(say: Callable[[int], str], *, forgets: bool = False, **options: Any) -> tuple[TokenSampler, Scripted]:
+def tokens(
+    say: Callable[[int], str], *, forgets: bool = False, shows_tools: bool = True, **options: Any
+) -> tuple[TokenSampler, Scripted]:
     """Return a sampler with scripted answers, and its generator."""
-    generator = Scripted(say)
-    return TokenSampler(generator, ChatTemplate(ByteTokenizer(forgets=forgets)), **options), generator
+    generator, tokenizer = Scripted(say), ByteTokenizer(forgets=forgets, shows_tools=shows_tools)
+    return TokenSampler(generator, ChatTemplate(tokenizer), **options), generator

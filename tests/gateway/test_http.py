@@ -1,10 +1,12 @@
 """Clients that break the protocol, on purpose or not, get an error or an end, and cost nothing."""
 
+import contextlib
 import json
 import random
 import socket
 import threading
 import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ def session() -> Session:
 
 
 def echo(request: Request) -> Response:
-    return Response(200, len(request.body))
+    return Response(200, len(request.take_body()))
 
 
 def exchange(sent: bytes, **limits: Any) -> bytes:
@@ -160,22 +162,76 @@ def test_the_door_shuts_on_a_flood(session: Session) -> None:
     assert session.failure is None
 
 
-def test_connections_beyond_the_limit_are_closed() -> None:
+@contextlib.contextmanager
+def connected(session: Session, sent: bytes) -> Iterator[socket.socket]:
+    """Connect to a session and send bytes; check at the end that the connection is served no more."""
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=session.handle, args=(SocketConnection(theirs),))
+    thread.start()
+    ours.settimeout(60)
+    ours.sendall(sent)
+    yield ours
+    ours.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def test_connections_beyond_the_limit_are_closed_if_none_is_idle() -> None:
     sampler, _ = tokens(str)
     session = Session(sampler, limits=Limits(connections=2))
-    clients = []
-    for _ in range(2):
-        ours, theirs = socket.socketpair()
-        thread = threading.Thread(target=session.handle, args=(SocketConnection(theirs),))
-        thread.start()
-        ours.sendall(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
-        ours.recv(9999)  # it is served now
-        clients.append((ours, thread))
-    third = Feed(post(CHAT, {"messages": HI}))
-    session.handle(third)
-    assert (third.received, third.closed) == (b"", True)
-    session.close()
-    for ours, thread in clients:
-        thread.join(10)
-        assert not thread.is_alive()
-        ours.close()
+    half = post(CHAT, {"messages": HI})[:-1]
+    with connected(session, GET + half) as one, connected(session, GET + half) as two:
+        for client in (one, two):
+            assert client.recv(9999)  # it is served now
+        third = Feed(GET)
+        session.handle(third)
+        assert (third.received, third.closed) == (b"", True)
+        session.close()
+
+
+def test_the_connection_that_is_idle_for_longest_makes_room() -> None:
+    sampler, _ = tokens(str)
+    session = Session(sampler, limits=Limits(connections=3))
+    with connected(session, GET) as oldest, connected(session, GET) as newer:
+        for client in (oldest, newer):
+            assert client.recv(9999)
+        newer.sendall(GET)  # now `oldest` is idle for longer, whichever was served first
+        assert newer.recv(9999)
+        for _ in range(3):
+            with connected(session, GET) as more:
+                assert more.recv(9999)
+        assert oldest.recv(9999) == b""
+        newer.sendall(GET)
+        assert newer.recv(9999)
+        session.close()
+
+
+@pytest.mark.parametrize("value", [b"{}", b"0", b'""', b"[[]]"])
+def test_a_body_of_many_values_is_refused_within_bounds(session: Session, value: bytes) -> None:
+    body = b'{"messages": [' + b",".join([value] * ((16 << 20) // (len(value) + 1) - 9)) + b"]}"
+    tracemalloc.start()
+    status, answer = asked(session, CHAT, body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (status, "more than 100000 values" in answer["error"]["message"]) == (400, True)
+    assert peak < 4 * len(body)
+
+
+def test_a_body_is_not_kept_while_the_model_answers() -> None:
+    held: list[int] = []
+
+    def say(_: int) -> str:
+        held.append(tracemalloc.get_traced_memory()[0])
+        return "ok"
+
+    sampler, _ = tokens(say)
+    session = Session(sampler)
+    feed = Feed(post(CHAT, {"messages": HI, "padding": "x" * (8 << 20)}))
+    tracemalloc.start()
+    session.handle(feed)
+    tracemalloc.stop()
+    assert feed.received.startswith(b"HTTP/1.1 200")
+    assert held[0] < 4 << 20

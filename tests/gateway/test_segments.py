@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import pytest
 from gateway_parts import TOOLS, Feed, Scripted, asked, post, tokens
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swe_gym.gateway.session import Session
@@ -28,15 +28,11 @@ class Agent:
     def __init__(self, session: Session) -> None:
         self.session = session
 
-    def ask(self, messages: list[Any], **headers: str) -> list[Any]:
+    def ask(self, messages: list[Any]) -> list[Any]:
         """Return the conversation with the answer."""
-        status, answer = asked(self.session, CHAT, {"messages": messages, "tools": TOOLS}, **headers)
+        status, answer = asked(self.session, CHAT, {"messages": messages, "tools": TOOLS})
         assert status == 200, answer
         return [*messages, answer["choices"][0]["message"]]
-
-    def cut_off(self, messages: list[Any]) -> None:
-        """Ask, and be gone before the answer."""
-        self.session.handle(Feed(post(CHAT, {"messages": messages, "tools": TOOLS}), deaf=True))
 
 
 def told(conversation: list[Any], text: str) -> list[Any]:
@@ -64,55 +60,138 @@ def check(session: Session, generator: Scripted, used: set[int]) -> None:
     assert sorted(masked) == sorted(one for made in sampled for one in zip(made.token_ids, made.logprobs, strict=True))
 
 
+class Step(NamedTuple):
+    """What an agent does next.
+
+    Attributes:
+        kind: What it asks.
+        which: The conversation from which it asks.
+        text: What it adds.
+        answer: Whether it gets the answer, is gone before, or gets it and the gateway does not learn that.
+        retry: Whether an SDK says that it sends the request again.
+        during: What it does while the answer is sent.
+    """
+
+    kind: str
+    which: int = 0
+    text: str = ""
+    answer: str = "taken"
+    retry: bool = False
+    during: tuple["Step", ...] = ()
+
+
+def steps_with(during: st.SearchStrategy[tuple[Step, ...]]) -> st.SearchStrategy[Step]:
+    kinds = st.sampled_from(["extend", "again", "edit", "compact", "start", "branch"])
+    answers = st.sampled_from(["taken", "taken", "cut", "lost"])
+    return st.builds(Step, kinds, st.integers(0, 5), st.text(max_size=8), answers, st.booleans(), during)
+
+
 STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["extend", "again", "retry", "cut", "edit", "compact", "start", "branch"]),
-        st.integers(0, 5),
-        st.text(max_size=8),
-    ),
-    min_size=1,
-    max_size=14,
+    steps_with(st.just(()) | st.lists(steps_with(st.just(())), max_size=2).map(tuple)), min_size=1, max_size=14
 )
+EXTEND, CUT = Step("extend"), Step("extend", answer="cut")
+CUT_OFF_AND_ANSWERED_AFTER_ANOTHER = [EXTEND, EXTEND, CUT._replace(which=1), EXTEND, EXTEND._replace(which=1)]
 
 
 def say(number: int) -> str:
     return call(f"ls #{number}", "x" * 90) if number % 3 else f"#{number} {'y' * 90}"
 
 
+def repeat(number: int) -> str:
+    """Say the same again and again, with other thoughts."""
+    return f"<think>#{number}</think>\n{'y' * 90 if number % 3 else 'x' * 90}"
+
+
 def next_messages(kind: str, old: list[Any], text: str) -> list[Any]:
     """What an agent may ask after a conversation."""
-    if kind in ("again", "retry"):
+    if kind == "start" or not old:
+        return user(text)
+    if kind == "again":
         return old[:-1]
     if kind == "edit":
         return [{"role": "user", "content": f"edited {text}"}, *told(old, text)[1:]]
     if kind == "compact":
         return user(f"so far: {old[-1]['content']} {text}")
-    if kind == "start":
-        return user(text)
     answers = [index for index, message in enumerate(old) if message["role"] == "assistant"]
     return told(old[: answers[0] + 1] if kind == "branch" else old, text)
 
 
-@pytest.mark.parametrize("forgets", [False, True])
-@settings(max_examples=150)
-@given(steps=STEPS)
-def test_each_received_token_is_in_one_segment(forgets: bool, steps: list[tuple[str, int, str]]) -> None:
-    sampler, generator = tokens(say, forgets=forgets)
-    session = Session(sampler)
-    agent = Agent(session)
-    conversations = [agent.ask(user("issue"))]
-    for kind, which, text in steps:
-        messages = next_messages(kind, conversations[which % len(conversations)], text)
-        if kind == "cut":
-            agent.cut_off(messages)
+class Wild:
+    """An agent that does anything with its conversations and connections, and knows which answers it got.
+
+    Attributes:
+        taken: Numbers of the answers that arrived.
+        proven: Numbers of the answers that arrived, unknown to the gateway, and that a later request repeats.
+        received: Numbers of all answers that arrived.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.conversations: list[list[Any]] = []
+        self.taken: set[int] = set()
+        self.proven: set[int] = set()
+        self.received: set[int] = set()
+        self._lost: list[Any] = []
+        self._asking: list[list[Any]] = []
+
+    def do(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            old = self.conversations[step.which % len(self.conversations)] if self.conversations else []
+            self._ask(next_messages(step.kind, old, step.text), step)
+
+    def _ask(self, messages: list[Any], step: Step) -> None:
+        self.proven |= {number_of(one) for one in messages if one in self._lost}
+        retry = step.retry or messages in self._asking  # another request that is equal waits for a second
+        feed = Feed(
+            post(CHAT, {"messages": messages, "tools": TOOLS}, x_stainless_retry_count=str(int(retry))),
+            deaf=step.answer == "cut",
+            lost=step.answer == "lost",
+            during=lambda: self.do(step.during),
+        )
+        self._asking.append(messages)
+        self.session.handle(feed)
+        self._asking.pop()
+        if step.answer != "cut":
+            head, _, body = feed.received.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200"), body
+            self._got(messages, json.loads(body)["choices"][0]["message"], known=step.answer == "taken")
+
+    def _got(self, messages: list[Any], message: Any, *, known: bool) -> None:
+        self.conversations.append([*messages, message])
+        self.received.add(number_of(message))
+        if known:
+            self.taken.add(number_of(message))
         else:
-            headers = {"x_stainless_retry_count": "1"} if kind == "retry" else {}
-            conversations.append(agent.ask(messages, **headers))
+            self._lost.append(message)
+
+
+def number_of(message: Any) -> int:
+    return int(re.search(r"#(\d+)", json.dumps(message))[1])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("say", [say, repeat])
+@given(steps=STEPS)
+@example(steps=CUT_OFF_AND_ANSWERED_AFTER_ANOTHER)
+@example(steps=[EXTEND, CUT, EXTEND._replace(kind="start"), EXTEND])
+@example(steps=[Step("extend", answer="lost"), Step("start"), Step("extend", 1)])
+@example(steps=[Step("extend", answer="cut", during=(Step("start"),))])
+@example(steps=[Step("extend", answer="cut", during=(Step("extend", retry=True),))])
+@example(steps=[EXTEND, EXTEND, Step("extend", text="0", answer="cut", during=(EXTEND, Step("compact", 1)))])
+def test_each_received_token_is_in_one_segment(say: Callable[[int], str], forgets: bool, steps: list[Step]) -> None:
+    sampler, generator = tokens(say, forgets=forgets)
+    turns: list[Turn] = []
+    session = Session(sampler, on_turn=turns.append)
+    agent = Wild(session)
+    agent.do([Step("start", text="issue"), *steps])
     session.close()
-    used = {int(re.search(r"#(\d+)", json.dumps(one[-1]))[1]) for one in conversations}  # type: ignore[index]
+    used = {turn.info["call"] for turn in turns if turn.info.get("used", True)}
     check(session, generator, used)
-    assert {turn.info["call"] for turn in session.turns if turn.info.get("used", True)} == used
-    assert len(session.turns) == len(generator.sampled)
+    assert used >= agent.taken
+    spoken = [say(number).split("</think>")[-1] for number in range(len(generator.sampled))]
+    assert {spoken[number] for number in used} >= {spoken[number] for number in agent.proven}  # equal ones are as good
+    assert used <= {number for number, text in enumerate(spoken) if text in {spoken[one] for one in agent.received}}
+    assert sorted(turn.info["call"] for turn in turns) == list(range(len(generator.sampled)))
 
 
 def test_a_plain_conversation_is_one_segment_with_versions_and_logprobs() -> None:

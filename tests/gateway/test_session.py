@@ -11,8 +11,11 @@ import pytest
 from gateway_parts import TOOLS, ByteTokenizer, Scripted, SocketConnection, asked, post, served, tokens
 
 from swe_gym.errors import PolicyError
-from swe_gym.gateway.http import HttpLimits
+from swe_gym.gateway.calls import Call
+from swe_gym.gateway.flights import Flight, events_of
+from swe_gym.gateway.http import HttpLimits, Request
 from swe_gym.gateway.passthrough import ServerSampler
+from swe_gym.gateway.protocols import DIALECTS
 from swe_gym.gateway.served_generator import ServedGenerator
 from swe_gym.gateway.session import Limits, Session
 from swe_gym.gateway.token_sampler import TokenSampler
@@ -93,16 +96,37 @@ def test_past_a_limit_agents_get_an_error_that_they_do_not_retry(
     sampler.close()
 
 
+def test_retries_are_counted_whether_or_not_the_model_answers(server: OpenAIServer) -> None:
+    options = LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key, retries=1)
+    sampler = ServerSampler(options)
+    session = Session(sampler)
+    again = {"status": 503, "headers": {"Retry-After": "0.01"}}
+    server.inject(CHAT, **again)
+    assert asked(session, CHAT, {"messages": HI})[0] == 200
+    assert session.report().usage.retries == 1
+    server.inject(CHAT, **again, times=2)
+    assert asked(session, CHAT, {"messages": [*HI, *HI]})[0] == 500
+    assert (session.report().usage.calls, session.report().usage.retries) == (1, 2)
+    sampler.close()
+
+
+def broken(request: dict[str, Any]) -> Reply:  # noqa: ARG001
+    raise RuntimeError("no memory")  # the server answers with status 500
+
+
 def test_a_refused_request_is_the_agents_and_a_failed_server_ends_the_episode(
     server: OpenAIServer, session: Session
 ) -> None:
     server.inject(CHAT, status=400, message="no such format")
-    assert asked(session, CHAT, {"messages": HI})[0] == 400
+    status, answer = asked(session, CHAT, {"messages": HI})
+    assert (status, "no such format" in answer["error"]["message"]) == (400, True)
+    assert "127.0.0.1" not in answer["error"]["message"]
     server.inject(CHAT, status=400, message="maximum context length is 10 tokens")
     status, answer = asked(session, CHAT, {"messages": HI})
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert "127.0.0.1" not in answer["error"]["message"]
     assert session.failure is None
-    server.inject(CHAT, status=500)
+    server.reply = broken
     assert asked(session, "/v1/messages", {"messages": HI, "max_tokens": 9})[0] == 500
     assert isinstance(session.failure, PolicyError)
     assert session.failure.reason == "server"
@@ -292,13 +316,22 @@ def test_a_stream_shows_signs_of_life_until_the_answer(path: str, sign: bytes, e
     assert [turn.action for turn in session.turns] == ["answer 0"]
 
 
+@pytest.mark.parametrize("name", DIALECTS)
+def test_the_first_sign_of_life_comes_with_the_first_wait(name: str) -> None:
+    call, request = Call(model="m", messages=HI, stream=True), Request("POST", name, {}, b"")
+    dialect, flight = DIALECTS[name], Flight(b"", 0)
+    assert next(events_of(dialect, call, flight, request, 3600.0, late=True)) == dialect.PING
+
+
 def test_a_server_samples_by_token_ids() -> None:
     said, question = Reply("So.", token_ids=[*b"So.", ByteTokenizer.end]), {"role": "user", "content": "?"}
     with OpenAIServer(lambda _: said, model="m") as server:
-        generator = ServedGenerator(LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key), version=3)
+        options = LLMPolicies(model="m", base_url=server.base_url, api_key=server.api_key, retries=0)
+        generator = ServedGenerator(options, version=3)
         session = Session(TokenSampler(generator, ChatTemplate(ByteTokenizer())))
         _, answer = asked(session, CHAT, {"messages": [question]})
         asked(session, CHAT, {"messages": [question, answer["choices"][0]["message"], question]})
+        server.reply = broken
         server.inject("/v1/completions", status=200, body={"choices": [{"finish_reason": "stop", "text": "no ids"}]})
         assert asked(session, CHAT, {"messages": [question]})[0] == 500
         generator.close()

@@ -8,7 +8,7 @@ from gateway_parts import TOOLS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_gym.gateway.calls import arguments_of
+from swe_gym.gateway.parsing import arguments_of
 from swe_gym.gateway.tool_calls import STYLES, read_message, style_of
 
 COUNT = {"name": "count", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from ...trajectories.trajectory import Usage
 from ...types import JsonObject
-from ..calls import SETTINGS, Answer, Call, Refusal, event, field, joined, objects, token_limit
+from ..calls import Answer, Call, Refusal, event
+from ..reading import SETTINGS, called, field, function_tool, joined, objects, settings_of, token_limit
 
 PING = b": waiting for the model\n\n"
 """Comment that keeps a stream alive."""
@@ -29,7 +30,7 @@ def read(body: JsonObject) -> Call:
         tools=read_tools(objects(body, "tools")),
         max_tokens=token_limit(body, "max_completion_tokens", "max_tokens"),
         stream=field(body, "stream", bool, False),
-        settings={name: value for name, value in body.items() if name in SETTINGS and value is not None},
+        settings=settings_of(body, SETTINGS),
         ignored=body.keys() - READ,
         flags={"usage": bool(field(body, "stream_options", dict, {}).get("include_usage"))},
     )
@@ -53,7 +54,7 @@ def _message(message: JsonObject, where: str) -> JsonObject:
     content = field(message, "content", (str, list))
     if isinstance(content, list):
         content = joined(objects(message, "content"))
-    kept = {name: value for name, value in message.items() if name in _KEPT and value is not None}
+    kept = {name: value for name in _KEPT if (value := field(message, name, str)) is not None}
     calls = [_tool_call(call, where) for call in objects(message, "tool_calls")] if role == "assistant" else []
     if calls:
         kept["tool_calls"] = calls
@@ -65,10 +66,7 @@ _KEPT = ("name", "tool_call_id", "reasoning_content", "reasoning")
 
 def _tool_call(call: JsonObject, where: str) -> JsonObject:
     function = field(call, "function", dict, {})
-    if not isinstance(function.get("name"), str) or not isinstance(function.get("arguments", ""), str):
-        raise Refusal(400, f"{where}.tool_calls: expected functions with a name and arguments, both strings")
-    function = {"name": function["name"], "arguments": function.get("arguments") or "{}"}
-    return {"id": str(call.get("id") or ""), "type": "function", "function": function}
+    return called(call.get("id"), function.get("name"), function.get("arguments") or "", where)
 
 
 def read_tools(tools: Sequence[JsonObject]) -> list[JsonObject]:
@@ -81,13 +79,9 @@ def read_tools(tools: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def _tool(tool: JsonObject, where: str) -> JsonObject:
-    function = field(tool, "function", dict, {})
-    field(function, "description", str)
-    field(function, "parameters", dict)
-    if tool.get("type", "function") != "function" or not field(function, "name", str):
+    if tool.get("type", "function") != "function":
         raise Refusal(400, f"{where}: expected a function with a name")
-    kept = {name: function[name] for name in ("name", "description", "parameters", "strict") if name in function}
-    return {"type": "function", "function": kept}
+    return function_tool(field(tool, "function", dict, {}), "parameters", where)
 
 
 # --- answers -------------------------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 from ...types import Json, JsonObject
-from ..calls import Answer, Call, Refusal, arguments_of, event, field, joined, merged, objects, token_limit, tool_call
+from ..calls import Answer, Call, Refusal, event
+from ..parsing import arguments_of
+from ..reading import called, field, function_tool, joined, merged, objects, settings_of, token_limit
 
 PING = event({"type": "ping"}, "ping")
 """Event that keeps a stream alive."""
@@ -44,16 +46,15 @@ def read(body: JsonObject) -> Call:
 
 
 def _settings(body: JsonObject) -> JsonObject:
-    found: JsonObject = {name: body[name] for name in PASSED if body.get(name) is not None}
-    if stop := field(body, "stop_sequences", list):
-        found["stop"] = stop
+    found: JsonObject = {name: body.get(name) for name in PASSED}
+    found["stop"] = field(body, "stop_sequences", list) or None
     choice = field(body, "tool_choice", dict, {})
     kind = choice.get("type")
     if kind == "tool":
         found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
     elif kind in ("any", "none"):
         found["tool_choice"] = "required" if kind == "any" else "none"
-    return found
+    return settings_of(found, found)
 
 
 def _system(body: JsonObject) -> list[JsonObject]:
@@ -65,13 +66,9 @@ def _system(body: JsonObject) -> list[JsonObject]:
 
 
 def _tool(tool: JsonObject, where: str) -> JsonObject:
-    if not isinstance(tool.get("name"), str):
-        raise Refusal(400, f"{where}.name: Field required")
     if tool.get("type", "custom") != "custom":
         raise Refusal(400, f"{where}.type: the tool {str(tool['type'])[:60]!r} runs on Anthropic's servers only")
-    schema = field(tool, "input_schema", dict, {"type": "object", "properties": {}})
-    function = {"name": tool["name"], "description": field(tool, "description", str, ""), "parameters": schema}
-    return {"type": "function", "function": function}
+    return function_tool({**tool, "strict": None}, "input_schema", where)
 
 
 def _messages(message: JsonObject, where: str) -> list[JsonObject]:
@@ -100,7 +97,7 @@ def _assistant(blocks: Sequence[JsonObject], where: str) -> JsonObject:
             thoughts.append(field(block, "thinking", str, ""))
         elif kind == "tool_use":
             arguments = json.dumps(field(block, "input", dict, {}), ensure_ascii=False)
-            calls.append(tool_call(field(block, "id", str, ""), field(block, "name", str, ""), arguments))
+            calls.append(called(field(block, "id", str, ""), field(block, "name", str, ""), arguments, where))
         elif kind != "redacted_thinking":
             raise Refusal(400, f"{where}: content of type {str(kind)[:60]!r} is not supported")
     message: JsonObject = {"role": "assistant", "content": "\n".join(texts) or None}

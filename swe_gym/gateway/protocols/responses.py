@@ -5,7 +5,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 from ...types import JsonObject
-from ..calls import Answer, Call, Refusal, arguments_of, event, field, joined, merged, objects, token_limit, tool_call
+from ..calls import Answer, Call, Refusal, event
+from ..parsing import arguments_of
+from ..reading import called, field, function_tool, joined, merged, objects, settings_of, token_limit
 from .chat import error, model, models
 
 __all__ = ["PING", "error", "error_event", "events", "model", "models", "read", "write"]
@@ -44,24 +46,21 @@ def read(body: JsonObject) -> Call:
 
 
 def _settings(body: JsonObject) -> JsonObject:
-    found: JsonObject = {name: body[name] for name in PASSED if body.get(name) is not None}
+    found: JsonObject = {name: body.get(name) for name in PASSED}
     choice = field(body, "tool_choice", (str, dict))
     if isinstance(choice, dict):
         found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
     elif choice in ("none", "required"):
         found["tool_choice"] = choice
-    return found
+    return settings_of(found, found)
 
 
 def _tool(tool: JsonObject) -> JsonObject:
     """Return a tool as in chat completions. A custom tool takes one text."""
-    schema: JsonObject = field(tool, "parameters", dict, {"type": "object", "properties": {}})
+    schema = field(tool, "parameters", dict)
     if tool["type"] == "custom":
         schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-    if not field(tool, "name", str):
-        raise Refusal(400, "tools: expected a name")
-    function = {"name": tool["name"], "description": field(tool, "description", str, ""), "parameters": schema}
-    return {"type": "function", "function": function}
+    return function_tool({**tool, "parameters": schema, "strict": None}, "parameters", "tools")
 
 
 # --- input ---------------------------------------------------------------------------------------------------
@@ -109,7 +108,7 @@ def _called(item: JsonObject) -> list[JsonObject]:
     arguments = field(item, "arguments", str, "{}")
     if item["type"] == "custom_tool_call":
         arguments = json.dumps({"input": field(item, "input", str, "")}, ensure_ascii=False)
-    call = tool_call(field(item, "call_id", str, ""), field(item, "name", str, ""), arguments)
+    call = called(field(item, "call_id", str, ""), field(item, "name", str, ""), arguments, "input")
     return [{"role": "assistant", "content": None, "tool_calls": [call]}]
 
 
