@@ -71,7 +71,7 @@ class SandboxSpec(Frozen):
         env: Variables added to the clean environment of every command; `{workdir}` in a value is replaced.
         user: User that runs the commands; None is the backend's default.
         cpus: CPU limit in cores; None is the backend's default.
-        memory_mb: Memory limit in MiB; None is the backend's default.
+        memory_mb: Memory limit in MiB; None is the backend's default, `DEFAULT_MEMORY_MB` unless its options change it.
         disk_mb: Disk limit in MiB.
         pids: Limit of processes and threads.
         network: Network access: "none" or "egress".
@@ -104,6 +104,9 @@ class SandboxSpec(Frozen):
     mounts: dict[str, str] = {}
     options: JsonObject = {}
 
+
+DEFAULT_MEMORY_MB = 4096
+"""Memory limit in MiB of sandboxes of tasks that set none, on every backend of this package."""
 
 Options = TypeVar("Options", bound=Frozen)
 

@@ -34,6 +34,26 @@ echo "{NO_PYTHON_SAID}; looked for: {PYTHONS}" >&2
 exit {NO_PYTHON}
 """
 
+ATTACH_SECONDS = 60
+"""Seconds that a running container waits for its client, which may have died."""
+
+BOOT = f"""\
+import os, select, sys
+def read(size):
+    data = b""
+    while len(data) < size:
+        ready = select.select([0], [], [], {ATTACH_SECONDS})[0]
+        piece = os.read(0, size - len(data)) if ready else b""
+        if not piece:
+            sys.exit("no client attached to this sandbox")
+        data += piece
+    return data
+exec(compile(read(int(read(8))), "sandbox", "exec"), {{"__name__": "sandbox"}})
+"""
+"""The first program: reads the real one from standard input. So manifests and lists of processes stay short.
+
+It exits if nobody attaches, for example because the client died."""
+
 KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "NET_BIND_SERVICE")
 """Linux capabilities that package managers and test suites use as root."""
 
@@ -64,6 +84,12 @@ NOT_INHERITED = frozenset(("HOSTNAME", "LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "TE
 def start_command(program: str, before: str = "") -> list[str]:
     """Return a container's first command: shell lines, then a Python program, run by any Python of the image."""
     return ["/bin/sh", "-c", before + START, program]
+
+
+def boot_input(source: str) -> bytes:
+    """Return what `BOOT` reads: a program, after its length in 8 digits."""
+    data = source.encode()
+    return b"%08d" % len(data) + data
 
 
 def default_image(python: PythonEnv | None) -> str:

@@ -60,6 +60,10 @@ class RunnerSandbox(Sandbox):
         """Return the resource limits that the runner sets on itself, and so on every command."""
         return {"RLIMIT_CORE": 0}
 
+    def _watched_memory(self) -> int:
+        """Return the bytes that all processes may use together, if the runner must watch that; else 0."""
+        return 0
+
     # --- life -----------------------------------------------------------------------------------------------
 
     def _start(self, deadline: float) -> None:
@@ -70,7 +74,8 @@ class RunnerSandbox(Sandbox):
             self._channel.close()
         try:
             timeout = deadline - time.monotonic()
-            reply, _ = self._request("hello", timeout=timeout, limits=self._limits(), ttl=self.spec.ttl)
+            limits: JsonObject = {"limits": self._limits(), "memory": self._watched_memory(), "ttl": self.spec.ttl}
+            reply, _ = self._request("hello", timeout=timeout, **limits)
             self._unprotected = str(reply.get("unprotected", ""))
         except SandboxLost as error:
             text = f"the runner of the {self.name} sandbox did not start"
@@ -89,7 +94,10 @@ class RunnerSandbox(Sandbox):
         """Return the entries of `capabilities.notes` about this sandbox's runner."""
         if not self._unprotected:
             return []
-        return [f"Commands can limit or slow down the runner, and so lose the sandbox: {self._unprotected}."]
+        return [
+            "Commands can limit or slow down the runner, and so lose the sandbox, and use the host's keys and unusual "
+            f"sockets: {self._unprotected}."
+        ]
 
     def _request(
         self, op: str, payload: bytes = b"", *, timeout: float, path: str = "", **fields: Json

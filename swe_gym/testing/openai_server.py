@@ -15,7 +15,7 @@ import dataclasses
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..types import Json, JsonMapping, JsonObject
 from .loopback import Answer, Exchange, LoopbackServer
@@ -42,6 +42,7 @@ class Reply:
         finish_reason: Finish reason; None is "tool_calls" if there are any, else "stop".
         token_ids: Tokens of the content; None is one per byte.
         logprobs: Log-probability of each token; None is `LOGPROB` for each.
+        cached_tokens: Prompt tokens that the server says it had in its cache.
     """
 
     content: str = ""
@@ -50,6 +51,7 @@ class Reply:
     finish_reason: str | None = None
     token_ids: Sequence[int] | None = None
     logprobs: Sequence[float] | None = None
+    cached_tokens: int = 0
 
     @property
     def tokens(self) -> list[tuple[int, float]]:
@@ -98,6 +100,7 @@ class OpenAIServer(LoopbackServer):
         model: Name of the model.
         api_key: The only accepted API key.
         context_length: Maximum tokens of prompt and `max_tokens` together; None is unlimited.
+        root: Checkpoint of the model, which vLLM tells with its list of models; empty tells none.
     """
 
     def __init__(
@@ -107,12 +110,14 @@ class OpenAIServer(LoopbackServer):
         model: str = "scripted",
         api_key: str = "sk-loopback",
         context_length: int | None = None,
+        root: str = "",
     ) -> None:
         super().__init__()
         self.reply = reply
         self.model = model
         self.api_key = api_key
         self.context_length = context_length
+        self.root = root
         self._numbers = itertools.count(1)
 
     @property
@@ -131,6 +136,7 @@ class OpenAIServer(LoopbackServer):
             raise self.refuse(401, "Incorrect API key provided.")
         if (asked.method, asked.path) == ("GET", MODELS):
             row = {"id": self.model, "object": "model", "created": 0, "owned_by": "swe-gym"}
+            row |= {"root": self.root} if self.root else {}
             raise Answer(200, {"object": "list", "data": [{**row, "max_model_len": self.context_length}]})
         if asked.method != "POST" or asked.path not in (CHAT, COMPLETIONS):
             raise self.refuse(404, f"unknown call: {asked.method} {asked.path}")
@@ -214,12 +220,15 @@ class _Form:
         """Return the fields that every reply starts with."""
         return {"id": self.name, "object": kind, "created": 0, "model": self.request["model"]}
 
-    def usage(self, replies: Iterable[Reply]) -> dict[str, int]:
+    def usage(self, replies: Sequence[Reply]) -> JsonObject:
         """Return the token counts."""
         said = sum(
             len(reply.tokens) + sum(len(name) + len(text) for name, text in reply.tool_calls) for reply in replies
         )
-        return {"prompt_tokens": len(self.prompt), "completion_tokens": said, "total_tokens": len(self.prompt) + said}
+        cached = sum(reply.cached_tokens for reply in replies)
+        details = {"prompt_tokens_details": {"cached_tokens": cached}} if cached else {}
+        read = len(self.prompt)
+        return {"prompt_tokens": read, "completion_tokens": said, "total_tokens": read + said, **details}
 
 
 class _Chat(_Form):

@@ -14,6 +14,7 @@ from swe_gym.testing.sandbox_contract.case import eventually
 
 DEVIATIONS = {
     "disk_limit_of_many_files": "the engine's storage driver limits only the size of each file",
+    "mounts_are_not_shared": "the folder is one volume for all policies' sandboxes; those that grade have none",
 }
 
 LENT = {"PATH": f"{PLACE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}

@@ -34,9 +34,12 @@ DEVIATIONS = {
     "killing_the_first_process": "not tried: it is the host's first process",
     "killing_every_python": "not tried: other processes of the user could be killed",
     "control_channel_is_out_of_reach": "not tried: other processes of the user could be opened",
+    "processes_show_no_program": "not every service passes standard input on, so the program is an argument",
+    "shared_memory_has_its_usual_size": TEMPLATES,
     "process_limit": TEMPLATES,
     "process_limits_are_apart": TEMPLATES,
     "memory_limit": TEMPLATES,
+    "memory_limit_of_many_processes": TEMPLATES,
     "disk_limit_of_many_files": "only the size of each file is limited",
 }
 
@@ -56,6 +59,7 @@ def server() -> Iterator[E2BServer]:
 
 
 UNFIT = ["network", "slow"]  # open: the result depends on the machine
+UNFIT += ["channels"]  # the test server isolates nothing, and they lock files
 UNFIT += ["hindering_what_runs_commands"]  # it would slow down all processes of a user who is not root
 
 

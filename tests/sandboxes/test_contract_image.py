@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import pytest
 from servers.registry import digest, layer
+from test_contract_local import NAMESPACE
 from test_local_dies_with_us import below, table
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
@@ -43,7 +44,7 @@ def run(case: Case, image: str, overlay: str) -> None:
     case.run(make)
 
 
-@sandbox_contract.parametrize()
+@sandbox_contract.parametrize(NAMESPACE)
 def test_image(case: Case, stored_image: str) -> None:
     run(case, stored_image, "kernel")
 

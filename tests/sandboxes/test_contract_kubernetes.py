@@ -9,7 +9,12 @@ from swe_gym.testing import sandbox_contract
 from swe_gym.testing.sandbox_contract import Case
 
 NO_PROCESS_LIMIT = "pods have no process limit; the node's podPidsLimit may be absent"
+KERNEL_FILES = "the API masks no path in /proc"
 DEVIATIONS = {
+    "modes_of_kernel_files_are_not_shared": KERNEL_FILES,
+    "counters_of_the_kernel_are_closed": KERNEL_FILES,
+    "tables_of_the_kernel_are_closed": KERNEL_FILES,
+    "own_loopback_ipv6": "a cluster without IPv6 gives none to its pods",
     "process_limit": NO_PROCESS_LIMIT,
     "process_limits_are_apart": NO_PROCESS_LIMIT,
     "fork_bomb": NO_PROCESS_LIMIT,

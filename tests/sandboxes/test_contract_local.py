@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
@@ -17,9 +19,22 @@ NO_PROCESSES_OF_ITS_OWN = {
     "control_channel_is_out_of_reach": "not tried: other processes of the user could be opened",
 }
 
+ORDINARY_USER = {"devices_are_not_shared": "only root can make devices, so these are the machine's"}
+NAMESPACE = ORDINARY_USER if os.geteuid() else {}
+
+FILES_OF_THE_MACHINE = "the files of the system, of Python and of /proc are the machine's own"
+
 LANDLOCK = NO_PROCESSES_OF_ITS_OWN | {
+    "shared_memory_has_its_usual_size": FILES_OF_THE_MACHINE,
+    "locks_are_not_shared": FILES_OF_THE_MACHINE,
+    "devices_are_not_shared": FILES_OF_THE_MACHINE,
+    "use_of_files_is_not_seen": FILES_OF_THE_MACHINE,
+    "modes_of_kernel_files_are_not_shared": FILES_OF_THE_MACHINE,
+    "counters_of_the_kernel_are_closed": FILES_OF_THE_MACHINE,
+    "tables_of_the_kernel_are_closed": FILES_OF_THE_MACHINE,
     "absolute_temporary_paths": "Landlock cannot make a private /tmp; TMPDIR is the sandbox's own",
     "shared_memory": "Landlock cannot make a private /dev/shm",
+    "own_loopback_ipv6": "no socket can be made",
     "own_loopback": "no socket can be made, for loopback neither",
     "sandboxes_share_no_ports": "no socket can be made, so there is no server to reach",
     "egress_spares_host_loopback": "there is no network namespace",
@@ -29,6 +44,7 @@ LANDLOCK = NO_PROCESSES_OF_ITS_OWN | {
 
 NOT_ISOLATED = "tier process isolates nothing"
 PROCESS = NO_PROCESSES_OF_ITS_OWN | {
+    "shared_memory_has_its_usual_size": NOT_ISOLATED,
     "links_never_reach_the_host": NOT_ISOLATED,
     "host_temporary_files_are_invisible": NOT_ISOLATED,
     "host_home_is_invisible": NOT_ISOLATED,
@@ -38,6 +54,9 @@ PROCESS = NO_PROCESSES_OF_ITS_OWN | {
     "sandboxes_share_no_ports": NOT_ISOLATED,
     "disk_limit_of_many_files": "without a file system of its own only the size of each file is limited",
     "hindering_what_runs_commands": "not tried: other processes of the user would be hindered",
+    **{
+        case.name: NOT_ISOLATED for case in sandbox_contract.cases(only=["channels"], exclude=["mounts_are_not_shared"])
+    },
 }
 
 
@@ -51,7 +70,7 @@ def run(case: Case, tier: str) -> None:
     case.run(make)
 
 
-@sandbox_contract.parametrize(exclude=["slow"])
+@sandbox_contract.parametrize(NAMESPACE, exclude=["slow"])
 def test_namespace(case: Case) -> None:
     run(case, "namespace")
 

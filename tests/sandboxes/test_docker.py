@@ -87,23 +87,28 @@ def test_limits_and_labels_are_on_by_default(make: Callable[..., Sandbox], engin
 FIRST_ADDRESS = ["python3", "-c", "import socket; print(socket.getaddrinfo('localhost', 80)[0][4][0])"]
 
 
-@pytest.mark.parametrize(("user", "managed"), [(None, False), ("0", False), ("nobody", True)])
-def test_loopback_has_a_name_whether_the_engine_manages_the_network_or_not(
-    user: str | None, managed: bool, make: Callable[..., Sandbox], engine: docker.APIClient
+OWN_NAMES = """
+import socket
+print(socket.gethostbyname(socket.gethostname()))
+with socket.create_server(("::1", 0), family=socket.AF_INET6) as server: print("listens")
+"""
+
+
+@pytest.mark.parametrize("user", [None, "0", "nobody"])
+def test_the_loopback_device_is_the_same_for_every_user(
+    user: str | None, make: Callable[..., Sandbox], engine: docker.APIClient
 ) -> None:
     box = make(user=user)
     assert box.exec(FIRST_ADDRESS).text == "127.0.0.1\n"
+    assert box.exec(["python3", "-c", OWN_NAMES]).text == "127.0.0.1\nlistens\n"
     assert box.exec(["ls", "/sys/class/net"]).text == "lo\n"
     found = engine.inspect_container(f"swe-gym-{box.id}")
-    assert (found["HostConfig"]["NetworkMode"], found["Config"].get("NetworkDisabled", False)) == ("none", not managed)
+    assert (found["HostConfig"]["NetworkMode"], found["Config"].get("NetworkDisabled", False)) == ("none", True)
 
 
-def test_the_network_of_an_image_with_a_user_is_the_engines(
-    derived: Callable[..., str], make: Callable[..., Sandbox], engine: docker.APIClient
-) -> None:
+def test_an_image_with_a_user_has_its_host_names(derived: Callable[..., str], make: Callable[..., Sandbox]) -> None:
     box = make(image=derived("true", User="nobody"))
-    assert not engine.inspect_container(f"swe-gym-{box.id}")["Config"].get("NetworkDisabled", False)
-    assert box.exec(FIRST_ADDRESS).text == "127.0.0.1\n"
+    assert box.exec(["python3", "-c", OWN_NAMES]).text == "127.0.0.1\nlistens\n"
 
 
 def test_every_limit_can_be_set(make: Callable[..., Sandbox], engine: docker.APIClient) -> None:

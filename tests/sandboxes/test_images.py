@@ -2,10 +2,13 @@
 
 import base64
 import fcntl
+import functools
+import importlib
 import json
 import os
 import pwd
 import shutil
+import ssl
 import stat
 import subprocess
 import sys
@@ -16,15 +19,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from servers.registry import Registry, digest, layer
+from servers.registry import MANIFEST, Registry, digest, layer
 
-from swe_gym.errors import SandboxStartError, UsageError
+from swe_gym.errors import MissingDependency, SandboxStartError, UsageError
 from swe_gym.sandboxes.images import ImageStore, StoredImage, copies_folder
 from swe_gym.sandboxes.images.names import MIRRORS, ImageName
 from swe_gym.sandboxes.images.ranges import range_of
 from swe_gym.sandboxes.images.sources import ArchiveSource, RegistrySource
 
 pytest.importorskip("docker", reason="fetching needs docker-py")
+zstandard = pytest.importorskip("zstandard")
+registry_client = importlib.import_module("swe_gym.sandboxes.images.registry")  # needs docker-py
 
 ROOT = os.geteuid() == 0
 MINUTE = 60.0
@@ -41,6 +46,17 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageStore:
 def registry() -> Iterator[Registry]:
     with Registry() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate of nobody in particular, and its key."""
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl to make certificates with")
+    folder = tmp_path_factory.mktemp("certificate")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=anybody -keyout key.pem -out cert.pem"
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return folder / "cert.pem", folder / "key.pem"
 
 
 def pull(name: str, seconds: float = MINUTE) -> StoredImage:
@@ -87,7 +103,22 @@ def test_names_are_completed_as_docker_does(name: str, complete: str) -> None:
     ],
 )
 def test_only_docker_hub_has_other_hosts(name: str, host: str) -> None:
-    assert ImageName.parse(name).url.startswith(f"https://{host}/v2/")
+    assert ImageName.parse(name).server == f"https://{host}"
+
+
+@pytest.mark.parametrize(
+    ("mirror", "server"),
+    [
+        ("mirror.example.com/", "https://mirror.example.com"),
+        ("http://10.0.0.1:5000", "http://10.0.0.1:5000"),
+        ("127.0.0.2:5000", "127.0.0.2:5000"),
+        ("[::1]:5000", "[::1]:5000"),
+        ("127.0.0.1.example.com", "https://127.0.0.1.example.com"),
+    ],
+)
+def test_only_on_loopback_the_scheme_is_open(mirror: str, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MIRRORS, f"ghcr.io={mirror}")
+    assert ImageName.parse("ghcr.io/a/b").server == server
 
 
 @pytest.mark.parametrize("name", ["", "UPPER", "a b", "a:", "a@sha256:12", "../a", "a//b", "a:b:c", "http://a/b"])
@@ -267,6 +298,83 @@ def test_a_token_costs_the_login_of_docker(registry: Registry, tmp_path: Path) -
     assert pull(registry.push("b:1", [layer(("y", b""))])).layers
 
 
+def log_in(folder: Path, *hosts: str) -> None:
+    """What `docker login` writes; the password of each host is its name."""
+    auths = {host: {"auth": base64.b64encode(f"me:{host}".encode()).decode()} for host in hosts}
+    (folder / "docker").mkdir(exist_ok=True)
+    (folder / "docker/config.json").write_text(json.dumps({"auths": auths}))
+
+
+def passwords(registry: Registry) -> set[str]:
+    """The passwords that a registry got to know."""
+    given = [request.headers.get("authorization", "") for request in registry.requests]
+    basic = [base64.b64decode(one.removeprefix("Basic ")).decode() for one in given if one.startswith("Basic ")]
+    return {one.partition(":")[2] for one in basic}
+
+
+def test_a_mirror_gets_its_own_login_and_not_that_of_its_origin(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.login = ("me", registry.host)
+    registry.push("library/tiny:1", [layer(("file", b"x"))])
+    monkeypatch.setenv(MIRRORS, f"docker.io={registry.url}")
+    log_in(tmp_path, "https://index.docker.io/v1/")
+    with pytest.raises(SandboxStartError, match=f"docker login {registry.host}"):
+        pull("tiny:1")
+    assert passwords(registry) == set()
+    log_in(tmp_path, "https://index.docker.io/v1/", registry.host)
+    assert pull("tiny:1").layers
+    assert passwords(registry) == {registry.host}
+
+
+def test_a_token_service_on_another_host_gets_no_login(registry: Registry, tmp_path: Path) -> None:
+    name = registry.push("a:1", [layer(("x", b""))])
+    registry.login = None
+    with Registry(login=None) as other:
+        challenge = {"WWW-Authenticate": f'Bearer realm="{other.url}/token",service="test"'}
+        registry.inject("/v2/*", times=1, status=401, headers=challenge)
+        log_in(tmp_path, registry.host, other.host)
+        assert pull(name).layers
+        assert other.paths() == ["GET /token"]
+        assert passwords(other) == set()
+
+
+def test_a_password_is_never_sent_in_clear_but_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry_of = functools.partial(registry_client.Registry, deadline=0.0)
+    monkeypatch.setenv(MIRRORS, "docker.io=http://mirror.example.com,quay.io=https://mirror.example.com")
+    log_in(tmp_path, "mirror.example.com", "https://index.docker.io/v1/", "registry.gitlab.com")
+    clear, tls, lab = (registry_of(ImageName.parse(name)) for name in ("a", "quay.io/a/b", "registry.gitlab.com/a/b"))
+    assert clear._credentials("http://mirror.example.com/token") is None
+    assert tls._credentials("http://mirror.example.com/token") is None
+    assert tls._credentials("https://mirror.example.com/token") == ("me", "mirror.example.com")
+    assert lab._credentials("https://gitlab.com/jwt/auth") == ("me", "registry.gitlab.com")
+    for url in (
+        "https://com/x",
+        "https://lab.com/x",
+        "https://evilgitlab.com/x",
+        "https://registry.gitlab.com.evil.io/x",
+    ):
+        assert lab._credentials(url) is None
+    monkeypatch.delenv(MIRRORS)
+    hub = registry_of(ImageName.parse("a"))
+    assert hub._credentials("https://auth.docker.io/token") == ("me", "https://index.docker.io/v1/")
+    assert hub._credentials("http://auth.docker.io/token") is None
+
+
+def test_a_login_of_netrc_is_not_used(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password of-netrc\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert pull(registry.push("a:1", [layer(("x", b""))])).layers
+    assert passwords(registry) == set()
+
+
+def test_a_registry_on_loopback_may_speak_tls(registry: Registry, certificate: tuple[Path, Path]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    registry._http.socket = context.wrap_socket(registry._http.socket, server_side=True)
+    assert pull(registry.push("a:1", [layer(("x", b""))])).layers
+
+
 def test_a_missing_image_is_an_error_at_once(registry: Registry) -> None:
     with pytest.raises(SandboxStartError, match="does not have it") as caught:
         pull(f"{registry.host}/nothing:1")
@@ -378,6 +486,37 @@ def test_damaged_data_is_refused_and_nothing_is_kept(registry: Registry, broken:
     assert store.images() == []
     registry.blobs = right
     assert top(pull(name)).joinpath("x").read_bytes() == b"text"
+
+
+def zstandard_image(registry: Registry) -> str:
+    """An image whose layer is compressed with Zstandard."""
+    data = layer(("x", b"text"))
+    name = registry.push("z:1", [data])
+    _, manifest = registry.manifests["z/1"]
+    old = json.loads(manifest)["layers"][0]["digest"]
+    new = zstandard.ZstdCompressor().compress(data)
+    changed = manifest.replace(old.encode(), registry.keep(new).encode())
+    size = f'"size": {len(registry.blobs[old])}'.encode()
+    registry.manifests["z/1"] = MANIFEST, changed.replace(size, f'"size": {len(new)}'.encode())
+    return name
+
+
+def test_a_layer_may_be_compressed_with_zstandard(registry: Registry) -> None:
+    assert top(pull(zstandard_image(registry))).joinpath("x").read_text() == "text"
+
+
+def test_a_missing_decoder_is_named_and_no_damage(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingDependency, match="pip install zstandard"):
+        pull(zstandard_image(registry))
+
+
+def test_damaged_zstandard_is_a_damaged_layer(registry: Registry) -> None:
+    name = zstandard_image(registry)
+    blob = next(one for one in registry.blobs if registry.blobs[one][:4] == b"\x28\xb5\x2f\xfd")
+    registry.blobs[blob] = registry.blobs[blob][:-4] + b"\xff\xff\xff\xff"
+    with pytest.raises(SandboxStartError, match="is damaged"):
+        pull(name)
 
 
 def test_processes_share_one_fetch(registry: Registry) -> None:

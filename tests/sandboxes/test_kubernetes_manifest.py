@@ -8,6 +8,8 @@ import pytest
 
 from swe_gym.errors import Unsupported
 from swe_gym.sandboxes import SandboxSpec
+from swe_gym.sandboxes.container import BOOT, boot_input
+from swe_gym.sandboxes.runner_sandbox import runner_source
 
 pytest.importorskip("kubernetes")
 
@@ -100,9 +102,10 @@ def test_options_appear_in_the_manifest() -> None:
 
 
 def test_python_image_lends_a_python() -> None:
-    assert make()["spec"]["initContainers"] == []
+    assert make(network="policy")["spec"]["initContainers"] == []
     spec = make(python_image="python:3.12")["spec"]
-    (lender,) = spec["initContainers"]
+    lender, unplugger = spec["initContainers"]
+    assert unplugger["volumeMounts"] == spec["containers"][0]["volumeMounts"]
     assert lender["image"] == "python:3.12"
     assert lender["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -122,13 +125,17 @@ def test_labels_of_the_sweep_cannot_be_replaced() -> None:
 
 
 def test_the_network_is_closed_by_default() -> None:
-    closed = SandboxSpec()
-    assert {"NET_ADMIN", "SETPCAP"} <= set(container(make(closed))["securityContext"]["capabilities"]["add"])
-    assert b"unplug(); drop_privileges([0, 1," in manifest.program(closed, KubernetesOptions())
-    for spec, options in ((closed, {"network": "policy"}), (SandboxSpec(network="egress"), {})):
-        made = make(spec, **options)
+    for closed in (SandboxSpec(), SandboxSpec(user="1000")):
+        made = make(closed)
+        (unplugger,) = made["spec"]["initContainers"]
+        assert unplugger["image"] == container(made)["image"]
+        security = unplugger["securityContext"]
+        assert (security["runAsUser"], security["runAsNonRoot"]) == (0, False)
+        assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
         assert "NET_ADMIN" not in container(made)["securityContext"]["capabilities"]["add"]
-        assert b"unplug()" not in manifest.program(spec, KubernetesOptions(**options))
+    for spec, options in ((SandboxSpec(), {"network": "policy"}), (SandboxSpec(network="egress"), {})):
+        made = make(spec, **options)
+        assert made["spec"]["initContainers"] == []
         assert made["metadata"]["labels"]["swe-gym/network"] == spec.network
 
 
@@ -143,17 +150,16 @@ def test_capabilities_report_the_network() -> None:
 
 
 def test_the_program_starts_with_its_length() -> None:
-    program = manifest.program(SandboxSpec(), KubernetesOptions())
+    program = boot_input(runner_source())
     assert int(program[:8]) == len(program) - 8
     ast.parse(program[8:].decode(), feature_version=(3, 6))
-    ast.parse(manifest.BOOT.format(patience=1), feature_version=(3, 6))
+    ast.parse(BOOT, feature_version=(3, 6))
 
 
 @pytest.mark.parametrize(
     ("spec", "options", "words"),
     [
         (SandboxSpec(user="nobody"), {}, "takes a uid"),
-        (SandboxSpec(user="1000"), {}, "network=policy"),
         (SandboxSpec(), {"capabilities": ["FLY"]}, "FLY"),
         (SandboxSpec(min_isolation="vm"), {}, "runtime_class"),
     ],

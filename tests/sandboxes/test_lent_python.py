@@ -13,7 +13,7 @@ from swe_gym.guests import bundle
 from swe_gym.sandboxes import lent_python
 from swe_gym.sandboxes.runner_sandbox import runner_source
 
-SENT_FIRST = ("local/linux", "unplug")
+SENT_FIRST = ("unplug",)
 
 
 @pytest.fixture(scope="module")

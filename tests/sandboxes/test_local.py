@@ -694,3 +694,8 @@ def test_a_killed_runner_ends_forwarded_connections_and_the_next_call_reports_it
             sandbox.exec("true")
         assert sandbox.closed
         forward.close()
+
+
+def test_every_user_may_listen_on_every_port(make: Make) -> None:
+    box = make(options={"tier": "namespace"})
+    assert box.exec("cat /proc/sys/net/ipv4/ip_unprivileged_port_start").text == "0\n"

@@ -5,19 +5,23 @@ closes it when this process ends, even by SIGKILL; the runner then exits, and th
 """
 
 import contextlib
+import io
 import logging
+import tarfile
 import threading
 import time
+from collections.abc import Iterator
 
 import docker
 import docker.errors
 import docker.types
 
 from ...errors import SandboxClosed, SandboxLost, SandboxStartError
+from ...guests.masks import MASKED, READ_ONLY
 from ...types import Capabilities, JsonObject
 from ..base import SandboxSpec, demand_isolation, parse_options
 from ..channel import ByteStream
-from ..container import NO_PYTHON_SAID, ContainerSandbox, start_command
+from ..container import BOOT, NO_PYTHON_SAID, ContainerSandbox, boot_input, start_command
 from ..gates import gate
 from ..lent_python import PLACE, archive, problem
 from ..runner_sandbox import runner_source
@@ -38,8 +42,9 @@ VM_RUNTIMES = ("runsc", "kata", "kata-runtime", "io.containerd.kata.v2")
 CPU_PERIOD = 100_000
 """CPU period in microseconds. Unlike "nano CPUs", a quota of it may exceed the number of cores."""
 
-WRITE_HOSTS = "printf '127.0.0.1\\tlocalhost\\n::1\\tip6-localhost ip6-loopback\\n' >/etc/hosts\n"
-"""Shell line that names the loopback addresses. "localhost" is 127.0.0.1, as where the engine manages the network."""
+HOSTS = "127.0.0.1\tlocalhost sandbox\n::1\tip6-localhost ip6-loopback\n"
+"""The loopback addresses in `/etc/hosts`. "localhost" is 127.0.0.1, as where the engine manages the network."""
+WRITE_HOSTS = f"printf %s '{HOSTS}' >/etc/hosts\n"
 
 REMOVE_SECONDS = 8.0
 REMOVE_AGAIN_SECONDS = 60.0
@@ -143,10 +148,10 @@ class DockerSandbox(ContainerSandbox):
             with engine_errors("create a container", base_url):
                 engine.timeout = self._call_seconds(deadline)
                 self._create(engine, image, found)
-            if self._lends:
-                with engine_errors("copy Python into a container", base_url):
+            for what, data in self._own_files(found):
+                with engine_errors(f"copy {what} into a container", base_url):
                     engine.timeout = self._call_seconds(deadline)
-                    engine.put_archive(self._container, "/", archive())
+                    engine.put_archive(self._container, "/", data)
             with engine_errors("attach to a container", base_url):
                 engine.timeout = self._call_seconds(deadline)
                 self._stream = DockerStream(attach(engine, self._container))
@@ -155,6 +160,8 @@ class DockerSandbox(ContainerSandbox):
                 with engine_errors("start a container", base_url):
                     engine.timeout = self._call_seconds(deadline)
                     engine.start(self._container)
+                with contextlib.suppress(ConnectionError):  # it has ended, and its last words tell why
+                    self._stream.write(boot_input(runner_source()), deadline - time.monotonic())
             except BaseException:
                 self._stream.close()  # no channel owns it yet
                 raise
@@ -191,22 +198,31 @@ class DockerSandbox(ContainerSandbox):
     def _create(self, engine: docker.APIClient, image: str, found: JsonObject) -> None:
         self._may_appear = True  # if the reply is lost, the engine may still be creating the container
         try:
-            self._request_container(engine, image, unmanaged=self._needs_no_manager(found))
+            self._request_container(engine, image, is_root=self._is_root(found))
             self._may_appear = False
         except docker.errors.APIError:
             self._may_appear = False
             raise
 
-    def _needs_no_manager(self, found: JsonObject) -> bool:
-        """Return whether the engine may leave the network alone: there is none, and root can write `/etc/hosts`.
-
-        The container gets a network namespace with a loopback device in any case. What the engine adds for a container
-        without network is a program that runs at the start, records on its disk, and `/etc/hosts`.
-        """
+    def _is_root(self, found: JsonObject) -> bool:
+        """Return whether commands run as root, who can write `/etc/hosts`."""
         user = self.spec.user or (found.get("Config") or {}).get("User") or "root"
-        return self.spec.network == "none" and user.partition(":")[0] in ("root", "0")
+        return user.partition(":")[0] in ("root", "0")
 
-    def _request_container(self, engine: docker.APIClient, image: str, *, unmanaged: bool) -> None:
+    def _own_files(self, found: JsonObject) -> Iterator[tuple[str, bytes]]:
+        """Yield archives to unpack in the container before its start, each with its name in errors."""
+        if self._lends:
+            yield "Python", archive()
+        if self.spec.network == "none" and not self._is_root(found):
+            yield "/etc/hosts", one_file("etc/hosts", HOSTS.encode())
+
+    def _request_container(self, engine: docker.APIClient, image: str, *, is_root: bool) -> None:
+        """Create the container.
+
+        Without a network, the engine leaves it alone. The container has a network namespace with a loopback device in
+        any case. What the engine would add is a program that runs at the start, records on its disk, `/etc/hosts`, and
+        a loopback device without IPv6.
+        """
         spec, options = self.spec, self.options
         memory = (spec.memory_mb or options.memory_mb) << 20
         host = engine.create_host_config(
@@ -225,12 +241,13 @@ class DockerSandbox(ContainerSandbox):
             binds=self._volumes or None,
             runtime=options.runtime,
         )
+        host |= {"MaskedPaths": MASKED, "ReadonlyPaths": [f"/proc/{name}" for name in READ_ONLY]}
         engine.create_container(
             image,
             name=self._container,
-            entrypoint=start_command(runner_source(), WRITE_HOSTS if unmanaged else ""),
+            entrypoint=start_command(BOOT, WRITE_HOSTS if is_root and spec.network == "none" else ""),
             command=[],
-            network_disabled=unmanaged,
+            network_disabled=spec.network == "none",
             stdin_open=True,  # and not detached: docker-py then sets StdinOnce
             hostname="sandbox",
             user=spec.user,
@@ -276,6 +293,16 @@ class DockerSandbox(ContainerSandbox):
             return loss
         reason, text = found
         return SandboxLost(f"the sandbox is gone: {text}", reason=reason, detail=self._last_words())
+
+
+def one_file(path: str, content: bytes) -> bytes:
+    """Return a tar archive of one file, which belongs to root."""
+    buffer = io.BytesIO()
+    member = tarfile.TarInfo(path)
+    member.size = len(content)
+    with tarfile.open(fileobj=buffer, mode="w") as packed:
+        packed.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 def _remove(engine: docker.APIClient, container: str, tried: threading.Event, places: int, may_appear: bool) -> None:

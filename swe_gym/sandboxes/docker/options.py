@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from ...types import Frozen
+from ..base import DEFAULT_MEMORY_MB
 from ..container import KEPT_CAPABILITIES
 
 
@@ -50,7 +51,7 @@ class DockerOptions(Frozen):
     lend_python: bool = True
     activate: str = "auto"
     cpus: float = Field(default=2.0, gt=0)
-    memory_mb: int = Field(default=4096, gt=0)
+    memory_mb: int = Field(default=DEFAULT_MEMORY_MB, gt=0)
     egress_network: str = "bridge"
     cap_add: tuple[str, ...] = KEPT_CAPABILITIES
     security_opt: tuple[str, ...] = ("no-new-privileges",)

@@ -1,8 +1,10 @@
 """Names of images: "python:3.11" means "docker.io/library/python:3.11"."""
 
+import ipaddress
 import os
 import re
 from typing import NamedTuple, Self
+from urllib.parse import urlsplit
 
 from ...errors import UsageError
 
@@ -55,12 +57,21 @@ class ImageName(NamedTuple):
         return f"{self.registry}/{self.repository}{tag}" + (self.digest and f"@{self.digest}")
 
     @property
-    def url(self) -> str:
-        """The address of the repository's API, at a mirror if one is configured."""
+    def server(self) -> str:
+        """Address of the registry's API, or of its mirror if one is configured; without a scheme if that is not known.
+
+        Registries of a loopback interface may use HTTP or HTTPS. All others use HTTPS, unless the mirror says http.
+        """
         pairs = (pair.partition("=") for pair in os.environ.get(MIRRORS, "").split(",") if pair)
         mirrors = {name.strip(): mirror.strip().rstrip("/") for name, _, mirror in pairs}
         host = mirrors.get(self.registry) or (DOCKER_HOSTS[0] if self.registry == DOCKER_HUB else self.registry)
-        if "://" not in host:
-            here = host.partition(":")[0] in ("localhost", "127.0.0.1")
-            host = f"{'http' if here else 'https'}://{host}"
-        return f"{host}/v2/{self.repository}"
+        return host if "://" in host or is_loopback(host) else f"https://{host}"
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether a URL or a host, perhaps with a port, is on the loopback interface."""
+    host = urlsplit(address if "://" in address else f"//{address}").hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

@@ -5,20 +5,26 @@ https://distribution.github.io/distribution/spec/auth/token/
 """
 
 import contextlib
+import hashlib
 import logging
 import re
+import select
+import socket
+import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ...errors import MissingDependency, SandboxStartError, UsageError
 from ...types import JsonObject
-from .names import DOCKER_HUB, ImageName
+from .names import DOCKER_HOSTS, DOCKER_HUB, ImageName, is_loopback
 
 try:
     import docker.auth
     import docker.errors
     import requests
+    import requests.adapters
 except ImportError as error:
     raise MissingDependency(f"fetching images needs docker-py: pip install 'swe-gym[docker]' ({error})") from error
 
@@ -39,7 +45,11 @@ PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0)
 CHUNK = 1 << 16
 """Bytes that a broken connection loses at most."""
 
-AUTH_KEYS = {DOCKER_HUB: "https://index.docker.io/v1/"}
+AUTH_KEYS = dict.fromkeys(DOCKER_HOSTS, "https://index.docker.io/v1/")
+TOKENS_OF_DOCKER_HUB = "auth.docker.io"
+KNOCK_SECONDS, GREETING_SECONDS = 5.0, 0.25
+TLS_ANSWERS = (b"\x15", b"\x16")
+"""First byte of an alert and of a handshake."""
 
 
 class Registry:
@@ -54,6 +64,15 @@ class Registry:
         self.name = name
         self._deadline = deadline
         self._session = requests.Session()
+        self._session.auth = _as_it_is
+        self._server = name.server
+        self._certificate = ""
+        if "://" not in name.server:
+            self._certificate = _certificate(name.server)
+            self._server = f"http{'s' if self._certificate else ''}://{name.server}"
+            self._session.mount(self._server, _OnLoopback(self._certificate))
+        self._host = urlsplit(self._server).netloc
+        self._label = DOCKER_HUB if self._host in DOCKER_HOSTS else self._host
         self._headers: dict[str, str] = {}
 
     def close(self) -> None:
@@ -113,7 +132,7 @@ class Registry:
         """Send a request until it is answered. Rate limits and errors of the server are waited for."""
         for pause in (*PAUSES, None):
             try:
-                reply = self._authorized(f"{self.name.url}/{path}", headers)
+                reply = self._authorized(f"{self._server}/v2/{self.name.repository}/{path}", headers)
             except requests.RequestException as error:
                 self._wait(pause, str(error))
                 continue
@@ -137,38 +156,56 @@ class Registry:
     def _send(self, url: str, headers: dict[str, str], **how: object) -> requests.Response:
         self._check_time()
         patience = min(SILENCE, self._deadline - time.monotonic())
+        if self._certificate and url.startswith(f"{self._server}/"):
+            how["verify"] = False  # the connection compares it
         return self._session.get(url, headers=headers, stream=True, timeout=patience, **how)
 
     def _authorization(self, asked: str) -> dict[str, str]:
         """Answer a challenge: with the user's name and password, or with a token that they are exchanged for."""
-        user = self._credentials()
         scheme, _, rest = asked.partition(" ")
         if scheme.lower() == "basic":
+            user = self._credentials(self._server)
             return {"Authorization": requests.auth._basic_auth_str(*user)} if user else {}
         fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
         realm = fields.pop("realm", "")
+        user = self._credentials(realm)
         with contextlib.closing(self._send(realm, {}, params=fields, auth=user)) as reply:
             if not reply.ok:
                 raise self._refusal(reply)
             said = reply.json()
         return {"Authorization": f"Bearer {said.get('token') or said.get('access_token', '')}"}
 
-    def _credentials(self) -> tuple[str, str] | None:
+    def _credentials(self, url: str) -> tuple[str, str] | None:
+        """Return the user's login for the server that is asked, if `url` may learn it."""
         config = docker.auth.load_config()
         try:
-            found = docker.auth.resolve_authconfig(config, AUTH_KEYS.get(self.name.registry, self.name.registry))
+            found = docker.auth.resolve_authconfig(config, AUTH_KEYS.get(self._host, self._host))
         except docker.errors.DockerException as error:
-            text = (
-                f"the login for {self.name.registry} cannot be read: {error}. Fix or remove credsStore and credHelpers "
-            )
+            text = f"the login for {self._label} cannot be read: {error}. Fix or remove credsStore and credHelpers "
             raise UsageError(text + "in Docker's config.json (~/.docker, or DOCKER_CONFIG)") from error
-        return (found["username"], found["password"]) if found and found.get("username") else None
+        if not found or not found.get("username"):
+            return None
+        if why := self._distrust(url):
+            log.warning("registry %s: %s did not get your login, because it is %s", self._label, url, why)
+            return None
+        return found["username"], found["password"]
+
+    def _distrust(self, url: str) -> str:
+        """Return why a URL must not learn the login of this registry, or an empty text."""
+        asked, own = urlsplit(url), urlsplit(self._server)
+        if asked.scheme != "https" and not is_loopback(url):
+            return "not HTTPS"
+        hub = self._host in DOCKER_HOSTS and asked.netloc == TOKENS_OF_DOCKER_HUB
+        above = "." in asked.netloc and f"{own.hostname}".endswith(
+            f".{asked.netloc}"
+        )  # registry.gitlab.com, gitlab.com
+        return "" if asked.netloc == self._host or hub or above else "another host"
 
     def _wait(self, pause: float | None, why: str) -> None:
         if pause is None or time.monotonic() + pause >= self._deadline:
             limited = why == "status 429"
             raise self._error("rate_limit" if limited else "timeout", f"did not answer: {why}", retryable=True)
-        log.warning("registry %s: %s; retrying in %g s", self.name.registry, why, pause)
+        log.warning("registry %s: %s; retrying in %g s", self._label, why, pause)
         time.sleep(pause)
 
     def _check_time(self) -> None:
@@ -177,9 +214,50 @@ class Registry:
 
     def _refusal(self, reply: requests.Response) -> SandboxStartError:
         if reply.status_code in (401, 403):
-            return self._error("image", f"refused it: log in with `docker login {self.name.registry}`")
+            return self._error("image", f"refused it: log in with `docker login {self._label}`")
         return self._error("image", "does not have it" if reply.status_code == 404 else f"said {reply.status_code}")
 
     def _error(self, reason: str, what: str, *, retryable: bool = False) -> SandboxStartError:
-        text = f"image {str(self.name)!r} cannot be fetched: the registry {self.name.registry} {what}"
+        text = f"image {str(self.name)!r} cannot be fetched: the registry {self._label} {what}"
         return SandboxStartError(text, reason=reason, retryable=retryable)
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Add no login to a request: without an `auth`, requests would send one of ~/.netrc unasked."""
+    return request
+
+
+class _OnLoopback(requests.adapters.HTTPAdapter):  # type: ignore[misc]  # requests counts as untyped
+    """Connections to a registry of the loopback interface, which needs no authority for its certificate."""
+
+    def __init__(self, certificate: str) -> None:
+        self._certificate = certificate or None
+        super().__init__()
+
+    def init_poolmanager(self, *arguments: object, **options: object) -> None:
+        """Make connections that accept only the certificate."""
+        super().init_poolmanager(*arguments, assert_fingerprint=self._certificate, **options)
+
+
+def _certificate(host: str) -> str:
+    """Return the fingerprint of a loopback registry's certificate, or an empty text if it does not speak TLS."""
+    address = urlsplit(f"//{host}")
+    where = address.hostname or "", address.port or 443
+    if not _speaks_tls(where):
+        return ""
+    found = ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(where, timeout=KNOCK_SECONDS))
+    return hashlib.sha256(found).hexdigest()
+
+
+def _speaks_tls(where: tuple[str, int]) -> bool:
+    """Return whether a greeting of TLS is answered in TLS. A server of HTTP gets the end of a line, to answer it."""
+    greeting = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), greeting, server_hostname=where[0])
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    with contextlib.suppress(OSError), socket.create_connection(where, KNOCK_SECONDS) as connection:
+        connection.sendall(greeting.read())
+        if not select.select([connection], [], [], GREETING_SECONDS)[0]:
+            connection.sendall(b"\r\n\r\n")
+        return connection.recv(1) in TLS_ANSWERS
+    return False

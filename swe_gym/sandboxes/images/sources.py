@@ -15,7 +15,7 @@ from typing import IO, Annotated, Literal
 
 from pydantic import Field, NonNegativeInt
 
-from ...errors import SandboxStartError, UsageError
+from ...errors import MissingDependency, SandboxStartError, UsageError
 from ...types import Frozen, JsonObject
 from ..lent_python import ARCHITECTURES
 from .names import ImageName
@@ -275,7 +275,7 @@ def decompressed(stream: IO[bytes]) -> IO[bytes]:
     """Return the tar stream of a layer, whatever compressed it. The stream must be able to `peek`.
 
     Raises:
-        SandboxStartError: It is compressed with Zstandard, which needs the package `zstandard`.
+        MissingDependency: It is compressed with Zstandard, and the package `zstandard` is missing.
     """
     head = stream.peek(4)[:4]  # type: ignore[attr-defined]  # both kinds of sources open buffered readers
     if head[:2] == b"\x1f\x8b":
@@ -286,6 +286,20 @@ def decompressed(stream: IO[bytes]) -> IO[bytes]:
         import zstandard
     except ImportError as error:
         text = "a layer of the image is compressed with Zstandard: pip install zstandard"
-        raise SandboxStartError(text, reason="image") from error
-    reader: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-    return reader
+        raise MissingDependency(f"{text} (the extra 'docker' includes it)") from error
+    reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+    return _Zstandard(reader, zstandard.ZstdError)  # type: ignore[return-value]  # it is only read
+
+
+class _Zstandard:
+    """A decoder whose errors are those of a file."""
+
+    def __init__(self, reader: IO[bytes], error: type[Exception]) -> None:
+        self._reader = reader
+        self._error = error
+
+    def read(self, size: int) -> bytes:
+        try:
+            return self._reader.read(size)
+        except self._error as error:
+            raise EOFError(str(error)) from error

@@ -308,11 +308,12 @@ def unpack(stream: IO[bytes], diff_id: str, folder: Path, deadline: float) -> No
 
     Raises:
         SandboxStartError: The layer is damaged, or was not unpacked by the deadline.
+        MissingDependency: The package that decompresses it is missing.
     """
     found = hashlib.sha256()
     try:
+        tar = decompressed(stream)
         with _unpacker(folder, deadline) as pipe:
-            tar = decompressed(stream)
             while chunk := tar.read(CHUNK):
                 found.update(chunk)
                 with contextlib.suppress(BrokenPipeError):  # `_unpacker` says why it ended

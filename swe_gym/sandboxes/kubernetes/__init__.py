@@ -12,7 +12,8 @@ from ...errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartErro
 from ...types import Capabilities, JsonMapping
 from ..base import SandboxSpec, demand_isolation, parse_options
 from ..channel import LONGEST_WAIT, ByteStream
-from ..container import ContainerSandbox
+from ..container import ContainerSandbox, boot_input
+from ..runner_sandbox import runner_source
 from . import manifest, status
 from .api import Api, ApiError
 from .cluster import Cluster, shared_cluster
@@ -97,7 +98,7 @@ class KubernetesSandbox(ContainerSandbox):
         shared.wait_ready(view, deadline, self._cancelled)
         stream = self._stream = shared.attach(view, deadline, self._cancelled)
         try:
-            stream.write(manifest.program(self.spec, self.options), deadline - time.monotonic())
+            stream.write(boot_input(runner_source()), deadline - time.monotonic())
         except OSError as error:  # TimeoutError included
             text = f"pod {name} did not accept the runner"
             raise SandboxStartError(text, reason="setup", retryable=True, detail=self._last_words()) from error

@@ -1,21 +1,20 @@
-"""The manifest of a sandbox's pod, and the program sent to its first process. Pure functions."""
+"""The manifest of a sandbox's pod. Pure functions."""
 
 import getpass
 import re
 import socket
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...errors import Unsupported
 from ...guests import bundle
-from ..base import SandboxSpec
-from ..container import VENV, start_command
+from ..base import DEFAULT_MEMORY_MB, SandboxSpec
+from ..container import BOOT, VENV, start_command
 from ..lent_python import PLACE, lender
-from ..runner_sandbox import runner_source
 from .api import Object
 from .options import KubernetesOptions
-from .status import CONTAINER, LENT_PYTHON, START_TIMEOUT, TTL
+from .status import CONTAINER, LENT_PYTHON, START_TIMEOUT, TTL, UNPLUG
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "swe-gym"
@@ -35,30 +34,8 @@ MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_REST
 CAPABILITIES = tuple(_CAPABILITIES.split())
 """Linux capabilities in the order of the kernel's numbers."""
 
-TO_UNPLUG = ("NET_ADMIN", "SETPCAP")
-
-BOOT = """\
-import os, select, sys
-def read(size):
-    data = b""
-    while len(data) < size:
-        ready = select.select([0], [], [], {patience})[0]
-        piece = os.read(0, size - len(data)) if ready else b""
-        if not piece:
-            sys.exit("no client attached to this sandbox")
-        data += piece
-    return data
-exec(compile(read(int(read(8))), "sandbox", "exec"), {{"__name__": "sandbox"}})
-"""
-"""The first program: reads the real one from standard input, which keeps the manifest small.
-
-It exits if nobody attaches, for example because the client died."""
-
-DEFAULT_CPUS, DEFAULT_MEMORY_MB = 2, 4096
+DEFAULT_CPUS = 2
 """Limits if the spec sets none. Requests stay minimal: most sandboxes wait most of the time."""
-
-ATTACH_SECONDS = 60
-"""Seconds that a running container waits for its client, which may have died."""
 
 _LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -77,14 +54,9 @@ def check(spec: SandboxSpec, options: KubernetesOptions) -> None:
     """Check that a pod can fulfil the spec.
 
     Raises:
-        Unsupported: The user is not a number, or may not close the network; or a capability is unknown.
+        Unsupported: The user is not a number, or a capability is unknown.
     """
-    uid = user_id(spec)
-    if uid and unplugs(spec, options):
-        raise Unsupported(
-            f"only root can take the network down, not user={spec.user!r}. Close it by a NetworkPolicy and set the "
-            "backend option network=policy, or set the sandbox option network=egress"
-        )
+    user_id(spec)
     for name in options.capabilities:
         if name not in CAPABILITIES:
             raise Unsupported(f"backend 'kubernetes': unknown capability {name!r}. Known: {', '.join(CAPABILITIES)}")
@@ -101,23 +73,6 @@ def user_id(spec: SandboxSpec) -> int | None:
     if not spec.user.isdecimal():
         raise Unsupported(f"a pod takes a uid, not the user name {spec.user!r}. Pass the uid, such as user='1000'")
     return int(spec.user)
-
-
-def program(spec: SandboxSpec, options: KubernetesOptions) -> bytes:
-    """Return the input of `BOOT`: the length in 8 digits, then the runner and its preamble."""
-    source = runner_source()
-    if unplugs(spec, options):
-        kept = [CAPABILITIES.index(name) for name in options.capabilities]
-        source = "\n".join(
-            [
-                bundle("local/linux"),
-                bundle("unplug"),
-                f"unplug(); drop_privileges({kept})",
-                source,
-            ]
-        )
-    data = source.encode()
-    return b"%08d" % len(data) + data
 
 
 def pod(spec: SandboxSpec, options: KubernetesOptions, *, name: str, image: str, run: str, sandbox: str) -> Object:
@@ -175,7 +130,7 @@ def _pod_spec(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Obje
         "enableServiceLinks": False,
         "hostname": "sandbox",
         "securityContext": security,
-        "initContainers": [_lender(spec, options)] if options.python_image else [],
+        "initContainers": list(_init_containers(spec, options, image)),
         "containers": [_container(spec, options, image)],
         "volumes": [{"name": name, "emptyDir": {}} for name in (*_own_folders(spec), *_lent(options))],
         **{key: value for key, value in chosen.items() if value},
@@ -189,20 +144,40 @@ def _dns(spec: SandboxSpec) -> Object:
 
 def _container(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Object:
     mounts: list[Object] = [{"name": name, "mountPath": path} for name, path in _own_folders(spec).items()]
-    mounts += [{"name": name, "mountPath": path, "readOnly": True} for name, path in _lent(options).items()]
-    added = {*options.capabilities, *(TO_UNPLUG if unplugs(spec, options) else ())}
     return {
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": options.image_pull_policy,
-        "command": _command(BOOT.format(patience=ATTACH_SECONDS)),
+        "command": _command(BOOT),
         "workingDir": spec.workdir,
-        "volumeMounts": mounts,
+        "volumeMounts": mounts + _lent_mounts(options),
         "stdin": True,
         "stdinOnce": True,  # closes with the client, even if it is killed, which ends the runner
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": _resources(spec, options.requests),
-        "securityContext": _only(added),
+        "securityContext": _only(options.capabilities),
+    }
+
+
+def _init_containers(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Iterator[Object]:
+    """Yield what runs before the sandbox's container, in order."""
+    if options.python_image:
+        yield _lender(spec, options)
+    if unplugs(spec, options):
+        yield _unplugger(spec, options, image)
+
+
+def _unplugger(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Object:
+    """Return the init container that takes the pod's network down, as root, whoever the image's user is."""
+    return {
+        "name": UNPLUG,
+        "image": image,
+        "imagePullPolicy": options.image_pull_policy,
+        "command": _command(bundle("unplug") + "\nunplug()\n"),
+        "volumeMounts": _lent_mounts(options),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": _resources(spec, options.requests),
+        "securityContext": {**_only(("NET_ADMIN",)), "runAsUser": 0, "runAsNonRoot": False},
     }
 
 
@@ -218,6 +193,10 @@ def _lender(spec: SandboxSpec, options: KubernetesOptions) -> Object:
         "resources": _resources(spec, options.requests),
         "securityContext": _only(()),
     }
+
+
+def _lent_mounts(options: KubernetesOptions) -> list[Object]:
+    return [{"name": name, "mountPath": path, "readOnly": True} for name, path in _lent(options).items()]
 
 
 def _lent(options: KubernetesOptions) -> dict[str, str]:

@@ -37,6 +37,9 @@ CONTAINER = "sandbox"
 LENT_PYTHON = "lent-python"
 """Name of the init container that lends a Python, and of its volume."""
 
+UNPLUG = "unplug"
+"""Name of the init container that takes the network down."""
+
 Judgement = Literal["ready"] | Waiting | SandboxStartError
 
 
@@ -91,9 +94,9 @@ def judge(pod: Object) -> Judgement:
     """Return whether a pod's container runs, may still run, or will never run."""
     status = pod.get("status") or {}
     name = pod["metadata"]["name"]
-    lending = _judge_lender(name, status)
-    if lending is not None:
-        return lending
+    before = _judge_init_containers(name, status)
+    if before is not None:
+        return before
     if status.get("phase") in ("Failed", "Succeeded"):
         return _judge_end(name, status)
     if "deletionTimestamp" in pod["metadata"]:
@@ -118,18 +121,29 @@ def _containers(status: Object) -> Iterator[Object]:
     yield from (found for found in status.get("containerStatuses") or () if found.get("name") == CONTAINER)
 
 
-def _judge_lender(name: str, status: Object) -> Judgement | None:
-    """Return the problem of the init container that lends a Python; None without one."""
+def _judge_init_containers(name: str, status: Object) -> Judgement | None:
+    """Return the problem of the first of our init containers that has not succeeded; None without one."""
     for container in status.get("initContainerStatuses") or ():
-        if container.get("name") != LENT_PYTHON:
+        if container.get("name") not in (LENT_PYTHON, UNPLUG):
             continue
         state, image = container.get("state") or {}, container.get("image", "")
         if "waiting" in state:
             return _judge_waiting(name, state["waiting"], image)
-        if (state.get("terminated") or {}).get("exitCode"):
-            detail = state["terminated"].get("message") or ""
-            return _fatal(f"pod {name}: python_image {image} has no usable Python 3", "image", detail)
+        if (ended := state.get("terminated") or {}).get("exitCode"):
+            return _judge_init_exit(name, container["name"], image, ended)
     return None
+
+
+def _judge_init_exit(name: str, container: str, image: str, ended: Object) -> SandboxStartError:
+    detail = ended.get("message") or ""
+    if container == LENT_PYTHON:
+        return _fatal(f"pod {name}: python_image {image} has no usable Python 3", "image", detail)
+    if "Operation not permitted" in detail:
+        text = (
+            f"pod {name} may not take its network down: close it by a NetworkPolicy and set the option network=policy"
+        )
+        return _fatal(text, "setup", detail)
+    return _judge_exit(name, ended)
 
 
 def _judge_waiting(name: str, waiting: Object, image: str) -> Judgement:

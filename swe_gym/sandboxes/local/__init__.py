@@ -25,7 +25,7 @@ from ..pythons import PreparedPython, prepare_python
 from ..runner_sandbox import RunnerSandbox
 from ..workspaces import DATE, prepare_workspace
 from .forkserver import Supervisor, launch
-from .tiers import TIERS, check_cpus, find_pasta, group_config, process_limits
+from .tiers import TIERS, check_cpus, find_pasta, group_config, process_limits, watched_memory
 
 PYTHON_HOME = "/opt/venv"
 """Path of the Python environment in tier "namespace", the same on every machine. See `namespace.build`."""
@@ -159,6 +159,9 @@ class LocalSandbox(RunnerSandbox):
 
     def _limits(self) -> dict[str, int]:
         return process_limits(self.spec, self._tier)
+
+    def _watched_memory(self) -> int:
+        return watched_memory(self.spec, self._tier)
 
     def _base_env(self) -> Mapping[str, str]:
         assert self._python is not None

@@ -23,7 +23,7 @@ from ..container import ContainerSandbox
 from ..images import ImageStore, StoredImage, copies_folder, id_ranges
 from ..lent_python import archive
 from .forkserver import Supervisor, launch
-from .tiers import IMAGE, OVERLAY_GAPS, check_cpus, find_pasta, group_config, process_limits
+from .tiers import IMAGE, OVERLAY_GAPS, check_cpus, find_pasta, group_config, process_limits, watched_memory
 
 PROBE_SECONDS = 10.0
 OVERLAYS = {"kernel": "an overlay", "fuse": "fuse-overlayfs", "copy": "a copy"}
@@ -122,6 +122,9 @@ class ImageSandbox(ContainerSandbox):
 
     def _limits(self) -> dict[str, int]:
         return process_limits(self.spec, "namespace")
+
+    def _watched_memory(self) -> int:
+        return watched_memory(self.spec, "namespace")
 
 
 def has_python(layers: Sequence[Path]) -> bool:

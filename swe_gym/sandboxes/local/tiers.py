@@ -8,7 +8,7 @@ from typing import Literal
 from ...errors import Unsupported
 from ...guests.local import groups
 from ...types import Capabilities
-from ..base import SandboxSpec
+from ..base import DEFAULT_MEMORY_MB, SandboxSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,8 @@ _SHARED_KERNEL = (
 )
 
 _NO_GROUP = (
-    "Memory is capped per process (memory_mb), not in total, and not shared memory. CPU is not capped.",
+    "Memory is watched and not capped: processes that use more than memory_mb together are killed within tens of "
+    "milliseconds, shared memory not counted. CPU is not capped.",
     "If the host's user is root, processes are capped only on Linux 6.14 and later, at up to 300 more than `pids`.",
 )
 
@@ -84,7 +85,7 @@ TIERS = {
             "System V IPC and POSIX message queues are closed: their contents would outlive the sandbox.",
             "Processes that a sandbox leaves running are found by parentage only. A command can kill its runner, which "
             "loses the sandbox; a rollout scores a repeated loss 0.",
-            "Disk is capped per file, memory per process. Processes and CPU are not capped.",
+            "Disk is capped per file, memory is watched. Processes and CPU are not capped.",
             "/tmp and /dev/shm are not writable; TMPDIR is the sandbox's own folder.",
             "Commands can change modes and times of any file that your user owns, though not the content. As root, do "
             "not trust it with hostile code.",
@@ -99,7 +100,7 @@ TIERS = {
             "It isolates nothing: commands can read, write and signal whatever you can.",
             "The workspace is in a temporary folder of the host, not at the task's workdir.",
             "The network is open.",
-            "Disk is capped per file, memory per process. Processes and CPU are not capped.",
+            "Disk is capped per file, memory is watched. Processes and CPU are not capped.",
         ),
         closes_network=False,
     ),
@@ -169,10 +170,8 @@ def check_cpus(spec: SandboxSpec) -> None:
 
 def group_config(spec: SandboxSpec) -> dict[str, object]:
     """Return what the launcher needs to limit a sandbox as a whole; its files count as memory."""
-    limits = {"pids.max": str(spec.pids)}
-    if spec.memory_mb:
-        total = (spec.memory_mb + spec.disk_mb) << 20
-        limits |= {"memory.max": str(total), "memory.swap.max": "0", "memory.oom.group": "1"}
+    total = memory_limit(spec) + (spec.disk_mb << 20)
+    limits = {"pids.max": str(spec.pids), "memory.max": str(total), "memory.swap.max": "0", "memory.oom.group": "1"}
     if spec.cpus is not None:
         limits["cpu.max"] = f"{max(1000, int(spec.cpus * 100_000))} 100000"
     return {"group": delegated_group()[0], "group_limits": limits}
@@ -183,6 +182,14 @@ def process_limits(spec: SandboxSpec, tier: str) -> dict[str, int]:
     limits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": 65536, "RLIMIT_FSIZE": spec.disk_mb << 20}
     if tier == "namespace":
         limits["RLIMIT_NPROC"] = spec.pids  # other tiers would count all of the user's processes
-    if spec.memory_mb:
-        limits["RLIMIT_DATA"] = spec.memory_mb << 20
     return limits
+
+
+def memory_limit(spec: SandboxSpec) -> int:
+    """Return the bytes that the processes of a sandbox may use together."""
+    return (spec.memory_mb or DEFAULT_MEMORY_MB) << 20
+
+
+def watched_memory(spec: SandboxSpec, tier: str) -> int:
+    """Return what the runner must watch: nothing where a control group limits it."""
+    return 0 if tier == "namespace" and delegated_group()[0] else memory_limit(spec)

@@ -245,6 +245,12 @@ def shared_memory(make: Opener) -> None:
 
 
 @case("commands")
+def shared_memory_has_its_usual_size(sandbox: Sandbox) -> None:
+    """`/dev/shm` has 64 MiB, and `/etc/mtab` lists it, as in a container."""
+    assert ok(sandbox.exec("df -m /dev/shm | awk 'NR == 2 {print $2}'; grep -c /dev/shm /etc/mtab")).text == "64\n1\n"
+
+
+@case("commands")
 def own_loopback(make: Opener) -> None:
     """Programs in the sandbox can talk to each other over the loopback interface."""
     program = (

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...errors import FileError, Unsupported
+from ...sandboxes.base import Sandbox
 from ...types import FolderWorkspace
 from .case import Opener, case, eventually, new_marker, ok, processes_inside, python
 
@@ -285,6 +286,25 @@ def sandboxes_share_no_ports(make: Opener) -> None:
     assert not reached, "another sandbox's server was reached"
     ok(second.exec(f"python3 serve.py {port} >/dev/null 2>&1 & echo"))
     eventually(lambda: second.exec("test -e port").ok, 5, "the same port can be used in another sandbox")
+
+
+@case("isolation", "network")
+def names_of_its_own(sandbox: Sandbox) -> None:
+    """The sandbox's own host name and "localhost" resolve."""
+    python(sandbox, "import socket\nfor name in (socket.gethostname(), 'localhost'): socket.gethostbyname(name)")
+
+
+@case("isolation", "network")
+def own_loopback_ipv6(sandbox: Sandbox) -> None:
+    """A server listens on ::1."""
+    python(sandbox, "import socket\nsocket.socket(socket.AF_INET6).bind(('::1', 0))")
+
+
+@case("isolation")
+def processes_show_no_program(sandbox: Sandbox) -> None:
+    """What runs commands has a short command line: a list of processes is an observation."""
+    shown = python(sandbox, "import os; print(open('/proc/%d/cmdline' % os.getppid()).read())")
+    assert len(shown) < 2000, f"the runner's command line has {len(shown)} characters"
 
 
 @case("isolation")

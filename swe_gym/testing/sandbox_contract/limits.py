@@ -107,6 +107,46 @@ def memory_limit(make: Opener) -> None:
         assert loss.reason == "oom", loss.reason
 
 
+FILL = """
+import os, time
+alive = set()
+for _ in range(6):
+    child = os.fork()
+    if not child:
+        data = b"x" * (100 << 20)
+        time.sleep(60)
+    alive.add(child)
+deadline = time.monotonic() + 10
+while len(alive) > 2 and time.monotonic() < deadline:
+    alive -= {pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]}
+    time.sleep(0.02)
+for pid in alive:
+    os.kill(pid, 9)
+print(len(alive))
+"""
+
+
+@case("limits")
+def memory_limit_of_many_processes(make: Opener) -> None:
+    """Processes that exceed `memory_mb` together are killed until the rest fits; or the sandbox is lost, by "oom"."""
+    sandbox = make(memory_mb=256)
+    left: list[str] = []
+    loss = loss_of(lambda: left.append(python(sandbox, FILL)))
+    if loss is None:
+        assert int(left[0]) <= 2, f"{left[0].strip()} processes of 100 MiB live with memory_mb=256"
+    else:
+        assert loss.reason == "oom", loss.reason
+
+
+@case("limits")
+def address_space_is_not_memory(sandbox: Sandbox) -> None:
+    """A program may reserve terabytes of addresses, as sanitizers and virtual machines do."""
+    program = (
+        "import mmap\nmmap.mmap(-1, 1 << 42, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)\nprint('reserved')"
+    )
+    assert python(sandbox, program) == "reserved\n"
+
+
 @case("limits")
 def disk_limit(make: Opener) -> None:
     """A command that writes more than `disk_mb` gets an error; deleting files frees the space."""
