@@ -318,6 +318,9 @@ class Try(EpisodeJob[EpisodeKey]):
         losses: As in `EpisodeJob`.
         warm: As in `EpisodeJob`.
         hosted: Whether the factory must stay in this process.
+
+    Attributes:
+        used: Usage of the complete turns. May be read from any thread.
     """
 
     def __init__(
@@ -356,6 +359,7 @@ class Try(EpisodeJob[EpisodeKey]):
         self._is_hosted = hosted
         self._beginning: Trajectory | None = None  # of a try that runs on a node
         self._turns: list[Turn] = []
+        self.used = Usage()
 
     @property
     def name(self) -> str:
@@ -383,6 +387,7 @@ class Try(EpisodeJob[EpisodeKey]):
                 self._file = self._start_file(beginning)
             case ("turn", turn):
                 self._turns.append(turn)
+                self.used += turn.usage
                 if self._file is not None:
                     self._file.add(turn)
             case _:
@@ -399,8 +404,7 @@ class Try(EpisodeJob[EpisodeKey]):
         """Return the record as far as it got, also on a node."""
         if self._beginning is None:
             return super().so_far()
-        usage = sum((turn.usage for turn in self._turns), Usage())
-        return self._beginning.model_copy(update={"turns": tuple(self._turns), "usage": usage})
+        return self._beginning.with_turns(self._turns)
 
     def _decide(self, record: Trajectory, failure: Failure | None) -> None:
         if failure is None:
@@ -413,6 +417,7 @@ class Try(EpisodeJob[EpisodeKey]):
 
     def _add_turn(self, turn: Turn) -> None:
         super()._add_turn(turn)
+        self.used += turn.usage
         if self._file is not None:
             self._file.add(turn)
 

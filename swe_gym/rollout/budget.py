@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from ..trajectories.trajectory import Usage
+from ..errors import UsageError
+from ..trajectories.trajectory import Prices, Usage
 from ..types import Frozen
 
 
@@ -14,7 +15,7 @@ class Budget(Frozen):
 
     Attributes:
         tokens: Prompt and completion tokens, as the server counts them.
-        cost: US dollars, if the prices are known.
+        cost: US dollars. A cost that is unknown never reaches the limit, so a run without a price is refused.
         seconds: Wall-clock time since the start of the sandbox or the run.
     """
 
@@ -29,6 +30,24 @@ class Budget(Frozen):
             ("cost", usage.cost, self.cost),
             ("time", seconds, self.seconds),
         ):
-            if limit is not None and used >= limit:
+            if limit is not None and used is not None and used >= limit:
                 return name
         return ""
+
+
+def check_price(price: Prices | None, what: str, *budgets: Budget) -> None:
+    """Check that a cost which a budget limits can be counted.
+
+    Args:
+        price: The prices; None if they are unknown.
+        what: What has them, for the message.
+        budgets: The budgets.
+
+    Raises:
+        UsageError: A budget limits the cost, and there is no price.
+    """
+    if price is None and any(budget.cost is not None for budget in budgets):
+        raise UsageError(
+            f"the budget limits the cost, but the price of {what} is unknown: give --price-in and --price-out, or "
+            "policy.prices.input= and policy.prices.output=, in dollars per million tokens"
+        )

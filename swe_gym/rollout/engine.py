@@ -20,14 +20,14 @@ from ..envs.sources import shared_source
 from ..errors import SweGymError, UsageError
 from ..sandboxes.pool import WarmPool
 from ..trajectories.run_folder import EpisodeKey, RunFolder, RunInfo
-from ..trajectories.trajectory import Trajectory
+from ..trajectories.trajectory import ModelServer, Trajectory, Usage
 from ..types import Frozen, JsonObject
 from .attempt import Try, now
-from .budget import Budget
+from .budget import Budget, check_price
 from .executors import open_executor
 from .plan import Plan, hash_config, public
 from .policies import make_players
-from .policy import PolicyFactory
+from .policy import AsksServer, PolicyFactory
 from .pool import EpisodePool, Executor
 from .progress import Progress, Tally
 
@@ -57,12 +57,14 @@ class RolloutOptions(Frozen):
         executor: Where episodes run: "threads" of this process, "ray", or "module:Class".
         executor_options: Options of the executor, such as `address` of a Ray cluster.
         retries: Further tries at an episode whose infrastructure failed.
-        budget: Budget of the whole run, earlier processes included; `seconds` counts for this process only.
+        budget: Budget of the whole run: failed tries, running episodes and earlier processes count. `seconds` counts
+            for this process only.
         max_failure_rate: Share of the last 50 tries that may fail before the run stops.
         wall_clock: Seconds before a try is cancelled, grading included. None: the time limit plus half an hour.
         grace: Seconds that a cancelled try has to end before its thread is abandoned.
         cancel_last: Share of all episodes that are cancelled once only they remain. 0 waits for all.
         warm: Number of sandboxes that start before a worker is free.
+        any_server: Whether the run may resume with another server, or another model under the same name.
     """
 
     workers: int | None = Field(default=None, ge=1)
@@ -75,6 +77,7 @@ class RolloutOptions(Frozen):
     grace: float = Field(default=10.0, gt=0)
     cancel_last: float = Field(default=0.0, ge=0, lt=1)
     warm: int = Field(default=0, ge=0)
+    any_server: bool = False
 
     @property
     def most(self) -> float:
@@ -136,23 +139,40 @@ def rollout(
     tasks = _check_tasks(plan, source.ids())
     _check_options(options, config)
     factory = policies or make_players(plan.policy, plan.policy_options, plan.agent, plan.agent_options)
-    info = _run_info(plan, folder, options, config, tasks)
     with contextlib.ExitStack() as stack:
         if policies is None:
             stack.callback(factory.close)
-        run_folder = stack.enter_context(RunFolder(folder, info))
+        server = _server_of(factory, plan, options)
+        info = _run_info(plan, folder, options, config, tasks, server)
+        run_folder = stack.enter_context(RunFolder(folder, info, any_server=options.any_server))
         warm = (
             stack.enter_context(WarmPool(config["env"]["backend"], ready=options.warm, starting=min(options.warm, 8)))
             if options.warm
             else None
         )
         executor = stack.enter_context(open_executor(options.executor, _executor_options(options, config)))
-        how = _How(executor, warm, hosted=policies is not None)
+        how = _How(executor, warm, server, hosted=policies is not None)
         return _Engine(plan, run_folder, factory, options, on_progress, how).run()
 
 
-def _run_info(plan: Plan, folder: Path, options: RolloutOptions, config: JsonObject, tasks: tuple[str, ...]) -> RunInfo:
+def _server_of(factory: PolicyFactory, plan: Plan, options: RolloutOptions) -> ModelServer | None:
+    """Return the server of the policies' model; None if there is none."""
+    if not isinstance(factory, AsksServer):
+        return None
+    check_price(factory.price, "the model", plan.budget, options.budget)
+    return factory.ask_server()
+
+
+def _run_info(
+    plan: Plan,
+    folder: Path,
+    options: RolloutOptions,
+    config: JsonObject,
+    tasks: tuple[str, ...],
+    server: ModelServer | None,
+) -> RunInfo:
     return RunInfo(
+        servers=(server,) if server else (),
         experiment=folder.resolve().name,
         config=config,
         config_hash=hash_config(config),
@@ -201,10 +221,11 @@ def _time_limit(config: JsonObject) -> float:
 
 
 class _How(NamedTuple):
-    """The means of a rollout: where episodes run, a warm pool, and whether the policies must stay in this process."""
+    """The means of a rollout: where episodes run, a warm pool, the model's server, and whether policies stay here."""
 
     executor: Executor
     warm: WarmPool | None
+    server: ModelServer | None
     hosted: bool
 
 
@@ -230,7 +251,14 @@ class _Engine:
         keys = [EpisodeKey(task, attempt, run.config_hash) for task in run.tasks for attempt in range(run.attempts)]
         self._left = [key for key in keys if key not in folder.finished]
         before = [folder.finished[key] for key in keys if key in folder.finished]
-        self._tally = Tally(run.experiment, len(keys), before)
+        failed = [one for one in folder.failed if run.counts(one.task_id, one.attempt)]
+        spent = sum((run.priced(one.usage) for one in (*before, *failed)), Usage())
+        if spent.tokens and spent.cost is None and options.budget.cost is not None:
+            raise UsageError(
+                f"the run's budget limits the cost, but that of earlier tries in {folder.path} is unknown: give "
+                "policy.prices.input= and policy.prices.output=, in dollars per million tokens, or another name"
+            )
+        self._tally = Tally(run.experiment, len(keys), before, spent)
         self._losses: dict[EpisodeKey, list[Trajectory]] = collections.defaultdict(list)
         self._pool: EpisodePool[EpisodeKey, Try] = EpisodePool(
             self._make_try,
@@ -284,6 +312,9 @@ class _Engine:
     def _write(self, one: Try) -> None:
         """Write down how a try ended."""
         record, failure = one.outcome()
+        if server := self._how.server:
+            policy = record.policy.model_copy(update={"server": server})
+            record = record.model_copy(update={"policy": policy})
         if failure is None:
             self._folder.add(record)
             self._tally.finished(record)
@@ -299,8 +330,13 @@ class _Engine:
             self._pool.drain("too many failures")
 
     def _stop_if_spent(self) -> None:
-        if limit := self._options.budget.used_up(self._tally.usage, self._tally.seconds):
+        used = self._tally.usage + self._running_usage
+        if limit := self._options.budget.used_up(used, self._tally.seconds):
             self._pool.drain(f"the run's budget is used up: {limit}")
+
+    @property
+    def _running_usage(self) -> Usage:
+        return sum((one.used for one in self._pool.running), Usage())
 
     def _tick(self) -> None:
         """Obey signals, and report about once a second."""
@@ -316,7 +352,10 @@ class _Engine:
     def _report(self) -> Progress:
         self._reported = time.monotonic()
         progress = self._tally.snapshot(
-            (one.phase for one in self._pool.running), self._given_up + self._pool.dropped, self._pool.stopping
+            (one.phase for one in self._pool.running),
+            self._running_usage,
+            self._given_up + self._pool.dropped,
+            self._pool.stopping,
         )
         self._folder.progress(progress.model_dump(mode="json"))
         if self._on_progress is not None:

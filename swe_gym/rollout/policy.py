@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import gymnasium
 
 from ..spaces import Info
-from ..trajectories.trajectory import PolicyInfo, Segment, Trajectory, Turn, Usage
+from ..trajectories.trajectory import ModelServer, PolicyInfo, Prices, Segment, Trajectory, Turn, Usage
 from ..types import JsonObject, ToolSpec
 from .budget import Budget
 
@@ -122,4 +122,17 @@ class PolicyFactory(Protocol):
 
     def close(self) -> None:
         """Release what is shared. Policies that wait for it raise `PolicyError` within a second."""
+        ...
+
+
+@runtime_checkable
+class AsksServer(Protocol):
+    """A factory of policies whose model is on a server."""
+
+    @property
+    def price(self) -> Prices | None:
+        """Prices that the cost is counted with; None if they are unknown."""
+
+    def ask_server(self) -> ModelServer:
+        """Return the server, with what it tells about the model now."""
         ...

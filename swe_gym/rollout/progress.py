@@ -35,7 +35,7 @@ class Progress(Frozen):
         failures: Failed tries of this process by name, for example "SandboxLost (oom)".
         first_failures: First message of each name. It may quote hidden tests and is not in `progress.json`.
         turns: Sum of the turns of the graded episodes.
-        usage: Usage of the graded episodes and of the failed tries of this process.
+        usage: Usage of all tries so far: graded, failed and running ones.
         seconds: Seconds since this process started.
         tokens_per_second: Prompt and completion tokens per second in this process.
         per_hour: Episodes that this process grades per hour; 0 before the first.
@@ -104,9 +104,10 @@ class Tally:
         experiment: Run name.
         total: Episodes of the plan.
         before: Episodes that earlier processes graded.
+        spent: Usage of all tries of earlier processes, failed ones included.
     """
 
-    def __init__(self, experiment: str, total: int, before: Iterable[IndexLine]) -> None:
+    def __init__(self, experiment: str, total: int, before: Iterable[IndexLine], spent: Usage | None = None) -> None:
         self._experiment = experiment
         self._total = total
         self._started = time.monotonic()
@@ -115,10 +116,9 @@ class Tally:
         self._examples: dict[str, Failure] = {}
         self._window: collections.deque[bool] = collections.deque(maxlen=WINDOW)
         self._done = self._resolved = self._turns = 0
-        self._usage = self._used_here = Usage()
+        self._usage, self._used_here = spent or Usage(), Usage()
         for entry in before:
             self._count(entry.reason, entry.resolved, entry.turns)
-            self._usage += entry.usage
         self._done_before = self._done
 
     def _count(self, reason: str, resolved: bool, turns: int) -> None:
@@ -147,7 +147,7 @@ class Tally:
 
     @property
     def usage(self) -> Usage:
-        """Usage so far, earlier processes included."""
+        """Usage of the tries that have ended, earlier processes included."""
         return self._usage
 
     @property
@@ -167,11 +167,12 @@ class Tally:
             f"The first message: {worst[0].message}"
         )
 
-    def snapshot(self, waiting: Iterable[str], given_up: int, stopping: str) -> Progress:
+    def snapshot(self, waiting: Iterable[str], running: Usage, given_up: int, stopping: str) -> Progress:
         """Return the state now.
 
         Args:
             waiting: What each running episode waits for; "over" if nothing.
+            running: Usage of the running episodes so far.
             given_up: Episodes that failed and are not tried again by this process.
             stopping: Why no more episodes start.
         """
@@ -193,9 +194,9 @@ class Tally:
             failures=dict(self._failures.most_common()),
             first_failures={name: first.message for name, first in self._examples.items()},
             turns=self._turns,
-            usage=self._usage,
+            usage=self._usage + running,
             seconds=seconds,
-            tokens_per_second=self._used_here.tokens / seconds if seconds else 0.0,
+            tokens_per_second=(self._used_here + running).tokens / seconds if seconds else 0.0,
             per_hour=here / seconds * 3600 if seconds else 0.0,
             eta=left * seconds / here if here and not stopping else None,
             stopping=stopping,

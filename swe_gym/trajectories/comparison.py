@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ..errors import UsageError
-from ..types import Frozen, Json, JsonMapping
+from ..types import Frozen, Json, JsonMapping, JsonObject
 from .run_folder import RunInfo, read_episodes, read_failed, read_run
 from .statistics import difference_interval, mean_interval, pass_curve, sign_flip_test
 from .trajectory import Usage
@@ -41,6 +41,10 @@ class Attempt(Protocol):
         """Number of turns."""
 
     @property
+    def invalid_calls(self) -> int | None:
+        """Number of turns without a valid tool call; None if they were not counted."""
+
+    @property
     def usage(self) -> Usage:
         """Tokens and cost."""
 
@@ -56,6 +60,7 @@ class RunSummary(Frozen):
         name: Name of the run folder.
         policy: Policy name.
         model: Model name; empty if there is no model.
+        servers: Servers of the model, in the order in which they were first asked; "unknown" if it was not recorded.
         created: Start of the run (UTC, ISO 8601).
         tasks: Number of tasks with a graded attempt.
         graded: Number of graded attempts.
@@ -65,18 +70,26 @@ class RunSummary(Frozen):
         high: Upper end of it.
         pass_at_k: k -> unbiased estimate over the tasks with at least k graded attempts.
         turns: Mean number of turns of a graded attempt; None if nothing is graded.
+        all_turns: Number of turns of all graded attempts.
+        invalid_calls: How many of them had no valid tool call; None if that was not counted in each attempt.
+        shortened: Number of graded attempts whose conversation was shortened to fit into the model's context.
         seconds: Mean wall-clock seconds of a graded attempt; None if nothing is graded.
         failed_tries: Number of failed tries.
         omitted: Number of graded attempts that earlier calls of the run asked for, and the last one did not. No other
             number counts them.
         prompt_tokens: Prompt tokens of all tries, failed ones included.
         completion_tokens: Completion tokens of all tries.
-        cost: US dollars of all tries; None if no price is known.
+        requests: Requests of all tries that were answered.
+        retries: Requests of all tries that failed and were sent again.
+        cached_tokens: Prompt tokens of all tries from the server's cache.
+        cached_at_full_price: Whether these are billed like other prompt tokens, since no price of them was told.
+        cost: US dollars of all tries; None if a price is unknown.
     """
 
     name: str
     policy: str
     model: str
+    servers: tuple[str, ...]
     created: str
     tasks: int
     graded: int
@@ -86,11 +99,18 @@ class RunSummary(Frozen):
     high: float
     pass_at_k: dict[int, float]
     turns: float | None
+    all_turns: int
+    invalid_calls: int | None
+    shortened: int
     seconds: float | None
     failed_tries: int
     omitted: int
     prompt_tokens: int
     completion_tokens: int
+    requests: int
+    retries: int
+    cached_tokens: int
+    cached_at_full_price: bool
     cost: float | None
 
 
@@ -211,6 +231,7 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
         name=name,
         policy=str(info.config.get("policy", "")),
         model=model_of(info),
+        servers=tuple(map(str, info.servers)),
         created=info.created,
         tasks=len(outcomes),
         graded=len(attempts),
@@ -220,11 +241,18 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
         high=high,
         pass_at_k={point.k: point.value for point in pass_curve(outcomes)},
         turns=_mean([attempt.turns for attempt in attempts]),
+        all_turns=sum(attempt.turns for attempt in attempts),
+        invalid_calls=sum_of_known(attempt.invalid_calls for attempt in attempts),
+        shortened=sum(attempt.usage.shortened > 0 for attempt in attempts),
         seconds=_mean([attempt.seconds.get("total", 0.0) for attempt in attempts]),
         failed_tries=len(tries),
         omitted=len(found) - len(attempts),
         prompt_tokens=sum(usage.prompt_tokens for usage in used),
         completion_tokens=sum(usage.completion_tokens for usage in used),
+        requests=sum(usage.calls for usage in used),
+        retries=sum(usage.retries for usage in used),
+        cached_tokens=sum(usage.cached_tokens for usage in used),
+        cached_at_full_price=info.cached_at_full_price(used),
         cost=info.cost(used),
     )
     return RunResults(summary, info, outcomes)
@@ -232,14 +260,23 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
 
 def compare_results(results: Sequence[RunResults]) -> Comparison:
     """Compare runs whose results have been read."""
-    settings = config_differences([result.info.config for result in results])
+    settings = config_differences([compared_settings(result.info) for result in results])
     tasks = _compare_tasks([result.outcomes for result in results])
     return Comparison(
         runs=tuple(result.summary for result in results),
         pairs=tuple(_compare_pair(*pair) for pair in itertools.combinations(results, 2)),
         tasks=tasks,
         settings={name: tuple(values) for name, values in settings.items()},
-        warnings=(*_differing_conditions(results, settings), *_missing_grades(results, tasks)),
+        warnings=(
+            *_differing_conditions(results, settings),
+            *_several_servers(results),
+            *(
+                f"{one.summary.name}: cached prompt tokens are billed at the full price: no price of them was given"
+                for one in results
+                if one.summary.cached_at_full_price
+            ),
+            *_missing_grades(results, tasks),
+        ),
     )
 
 
@@ -284,10 +321,22 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def sum_of_known(counts: Iterable[int | None]) -> int | None:
+    """Return a sum; None if a part of it is unknown, or there is none."""
+    known = list(counts)
+    return None if not known or None in known else sum(filter(None, known))
+
+
 # --- what differs between the runs --------------------------------------------------------------------------
 
-COMPARED = ("policy", "policy_options.", "agent", "seed")
+COMPARED = ("policy", "policy_options.", "server", "agent", "seed")
 """Settings that runs are compared by. All others should be equal: task source, tools, limits, grading, sandbox."""
+
+
+def compared_settings(info: RunInfo) -> JsonObject:
+    """Return the configuration of a run with its servers. Runs of former versions recorded none."""
+    servers = [one.model_dump() for one in info.servers]
+    return {**info.config, **({"server": servers[0] if len(servers) == 1 else servers} if servers else {})}
 
 
 def config_differences(configs: Sequence[JsonMapping]) -> dict[str, list[Json]]:
@@ -343,6 +392,12 @@ def _differing_conditions(results: Sequence[RunResults], settings: Mapping[str, 
 
 def _said(value: object) -> str:
     return "not set" if value in (None, "") else value if isinstance(value, str) else json.dumps(value)
+
+
+def _several_servers(results: Sequence[RunResults]) -> Iterable[str]:
+    for summary in (result.summary for result in results):
+        if len(summary.servers) > 1:
+            yield f"{summary.name}: mixes answers of several servers or models: {', '.join(summary.servers)}"
 
 
 def _missing_grades(results: Sequence[RunResults], tasks: Sequence[TaskComparison]) -> Iterable[str]:

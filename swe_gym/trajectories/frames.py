@@ -109,4 +109,5 @@ def _episode_row(entry: IndexLine, reward_valid: bool) -> Row:
 
 
 def _usage(usage: Usage) -> Row:
-    return {**usage.model_dump(), "cost": usage.cost or (math.nan if usage.calls else 0.0)}
+    unknown = math.nan if usage.calls or usage.tokens else 0.0
+    return {**usage.model_dump(), "cost": unknown if usage.cost is None else usage.cost}

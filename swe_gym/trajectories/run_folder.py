@@ -22,7 +22,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, Self
 
@@ -32,7 +32,7 @@ from ..atomic import write_text
 from ..errors import UsageError, wrong_fields
 from ..lines import end_of_lines, whole_lines
 from ..types import Frozen, Json, JsonMapping, JsonObject
-from .trajectory import Prices, Trajectory, Turn, Usage
+from .trajectory import ModelServer, Prices, Trajectory, Turn, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ class RunInfo(Frozen):
         experiment: Run name.
         config: Everything that determines the episodes. A folder holds episodes of one configuration.
         config_hash: Hash of `config`.
+        servers: Servers of the model whose answers the folder holds, in the order in which they were first asked. One
+            without a URL: attempts of a version that recorded none.
         settings: How the last call ran: workers, budget of the run, prices if it was told any. May change when a run is
             resumed.
         tasks: Tasks of the last call.
@@ -70,6 +72,7 @@ class RunInfo(Frozen):
     experiment: str
     config: JsonObject
     config_hash: str
+    servers: tuple[ModelServer, ...] = ()
     settings: JsonObject = {}
     tasks: tuple[str, ...]
     attempts: int
@@ -86,10 +89,22 @@ class RunInfo(Frozen):
 
     def cost(self, used: Sequence[Usage]) -> float | None:
         """Return the dollars of all requests. None: none was paid, or the price of some is unknown."""
-        if prices := self.settings.get("prices"):
-            return Prices.model_validate(prices).cost(sum(used, Usage()))
-        unknown = any(one.tokens and not one.cost for one in used)
-        return None if unknown else sum(one.cost for one in used) or None
+        return sum(map(self.priced, used), Usage()).cost
+
+    def priced(self, used: Usage) -> Usage:
+        """Return usage at the prices of the last call, if it was told any."""
+        return used.priced(self.prices) if self.prices else used
+
+    @functools.cached_property
+    def prices(self) -> Prices | None:
+        """Prices that the last call was told."""
+        told = self.settings.get("prices")
+        return Prices.model_validate(told) if told else None
+
+    def cached_at_full_price(self, used: Iterable[Usage]) -> bool:
+        """Return whether cached prompt tokens are billed like others, since no price of them was told."""
+        told = self.prices
+        return told is not None and told.cached is None and any(one.cached_tokens for one in used)
 
 
 class IndexLine(Frozen):
@@ -100,6 +115,8 @@ class IndexLine(Frozen):
         length: Length of the line in bytes, newline included.
         turns: Number of turns.
         cheat_signs: Number of cheat signs, as in `info`.
+        invalid_calls: Number of turns without a valid tool call, as `invalid_actions` in `info`. None: not counted, in
+            episodes of an agent with its own tools and in runs of the first version.
         (others): As in `Trajectory`.
     """
 
@@ -116,6 +133,7 @@ class IndexLine(Frozen):
     turns: int
     tries: int
     cheat_signs: int = 0
+    invalid_calls: int | None = None
     usage: Usage = Usage()
     seconds: dict[str, float] = {}
     started: str = ""
@@ -256,8 +274,8 @@ def read_live_file(path: Path) -> Trajectory | None:
     lines = [line for _, line in whole_lines(path)]
     if not lines:
         return None
-    turns = tuple(Turn.model_validate_json(line) for line in lines[1:])
-    return Trajectory.from_json(lines[0].decode()).model_copy(update={"turns": turns})
+    beginning = Trajectory.from_json(lines[0].decode())
+    return beginning.with_turns([Turn.model_validate_json(line) for line in lines[1:]])
 
 
 # --- writing: one process ------------------------------------------------------------------------------------
@@ -269,34 +287,46 @@ class RunFolder:
     Args:
         path: The folder; created if it is missing.
         run: The run.
+        any_server: Whether attempts of another server may be in the folder.
+
+    Attributes:
+        finished: Graded episodes.
+        failed: Tries that failed before the folder was opened.
+        left_behind: Number of episodes that a killed process left behind.
 
     Raises:
         UsageError: Another process writes to the folder, it holds graded episodes of another configuration, or a file
             is invalid.
     """
 
-    def __init__(self, path: str | os.PathLike[str], run: RunInfo) -> None:
+    def __init__(self, path: str | os.PathLike[str], run: RunInfo, *, any_server: bool = False) -> None:
         self.path = Path(path)
         _check_ours(self.path)
         (self.path / LIVE).mkdir(parents=True, exist_ok=True)
         self._mutex = threading.Lock()
         with contextlib.ExitStack() as stack:
             stack.enter_context(take_lock(self.path / LOCK))
-            self.run = self._agree(run)
+            self.run = self._agree(run, any_server=any_server)
             self._trajectories, self._failed, self._index = (
                 stack.enter_context(contextlib.closing(_Appender(self.path / name)))
                 for name in (TRAJECTORIES, FAILED, INDEX)
             )
             self.finished = self._catch_up()
             self.left_behind = self._gather_live()
+            self.failed = read_failed(self.path)
             write_text(self.path / RUN, self.run.model_dump_json(indent=1) + "\n")
             self._open = stack.pop_all()
 
-    def _agree(self, run: RunInfo) -> RunInfo:
+    def _agree(self, run: RunInfo, *, any_server: bool) -> RunInfo:
         """Return the run to resume, or the new one if there is none or it has no graded episode."""
         old = check_run(self.path, run.config, run.config_hash)
-        if old is None or old.config_hash == run.config_hash:
-            return run.model_copy(update={"created": old.created}) if old else run
+        if not any_server:
+            check_servers(self.path, run.servers)
+        if old is None:
+            return run
+        if old.config_hash == run.config_hash:
+            servers = _with(old.servers, run.servers) if _has_content(self.path / TRAJECTORIES) else run.servers
+            return run.model_copy(update={"created": old.created, "servers": servers})
         for path in (self.path / FAILED, self.path / PROGRESS, *(self.path / LIVE).glob("*.jsonl")):
             path.unlink(missing_ok=True)
         logger.info("%s held another configuration without graded episodes: it was replaced", self.path)
@@ -491,6 +521,38 @@ def check_run(path: Path, config: JsonObject, config_hash: str) -> RunInfo | Non
     return old
 
 
+def check_servers(path: Path, servers: Sequence[ModelServer]) -> None:
+    """Check that the graded episodes of a run, if there are any, are those of the same server and model.
+
+    Raises:
+        UsageError: They are not.
+    """
+    if not (path / RUN).exists() or not _has_content(path / TRAJECTORIES):
+        return
+    old = read_run(path).servers
+    for new in servers if old else ():
+        if not any(known.may_be(new) for known in old):
+            changed = "; ".join(differences(old[-1].model_dump(), new.model_dump()))
+            raise UsageError(
+                f"{path} holds attempts of another server or model ({changed}): choose another name, ask the same "
+                "one, or mix them in one run: run.any_server=true"
+            )
+
+
+def _with(known: Sequence[ModelServer], new: Sequence[ModelServer]) -> tuple[ModelServer, ...]:
+    """Return the servers of a run that is resumed. What a server tells later adds to what it told before."""
+    if new and not known:
+        return (ModelServer(), *new)  # a former version recorded none
+    servers = list(known)
+    for one in new:
+        same = next((place for place, server in enumerate(servers) if server.may_be(one)), None)
+        if same is None:
+            servers.append(one)
+        else:
+            servers[same] = one.model_copy(update={"model": {**servers[same].model, **one.model}})
+    return tuple(servers)
+
+
 def _check_ours(path: Path) -> None:
     """Refuse a file, and a folder of something else."""
     if not path.exists() or (path / RUN).exists():
@@ -517,9 +579,16 @@ def index_line(trajectory: Trajectory, offset: int, length: int) -> IndexLine:
         length=length,
         turns=len(trajectory.turns),
         cheat_signs=trajectory.info.get("cheat_signs", 0),
-        usage=trajectory.usage,
+        invalid_calls=None if "agent" in trajectory.policy.options else trajectory.info.get("invalid_actions"),
+        usage=_used(trajectory),
         seconds=trajectory.seconds,
     )
+
+
+def _used(trajectory: Trajectory) -> Usage:
+    """Return the usage of a trajectory. That of a killed try was recorded for its turns only, by former versions."""
+    unknown = trajectory.usage == Usage()
+    return sum((turn.usage for turn in trajectory.turns), Usage()) if unknown else trajectory.usage
 
 
 def _line(entry: IndexLine) -> str:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -53,6 +53,10 @@ def shortened_like(text: str, recorded: str) -> str:
     return text if end is None else shortened(text, len(recorded[: end.start()].encode("utf-8", "surrogatepass")))
 
 
+FIRST_USAGE = {"prompt_tokens", "cached_tokens", "completion_tokens", "calls", "cost"}
+"""Fields of `Usage` in records of the first version."""
+
+
 class Usage(Frozen):
     """Tokens, requests and cost of a policy's model. Adds up with `+`.
 
@@ -61,22 +65,45 @@ class Usage(Frozen):
         cached_tokens: Prompt tokens from the server's cache.
         completion_tokens: Completion tokens.
         calls: Answered requests.
-        cost: Cost in US dollars, if the prices are known.
+        retries: Requests that failed and were sent again.
+        shortened: Times that the conversation was shortened to fit into the model's context.
+        cost: Cost in US dollars. None: unknown, or nothing was used. A sum with an unknown part is unknown.
     """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     calls: int = 0
-    cost: float = 0.0
+    retries: int = 0
+    shortened: int = 0
+    cost: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_first_version(cls, data: object) -> object:
+        """Read records of the first version, where the cost 0 stood for an unknown one."""
+        if isinstance(data, dict) and data.keys() == FIRST_USAGE and not data["cost"]:
+            return {**data, "cost": None}
+        return data
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in type(self).model_fields})
+        costs = [one.cost for one in (self, other) if one.cost is not None or one.calls or one.tokens]
+        known = [cost for cost in costs if cost is not None]
+        counted = {name: getattr(self, name) + getattr(other, name) for name in COUNTED}
+        return Usage(**counted, cost=sum(known) if known and len(known) == len(costs) else None)
+
+    def priced(self, prices: Prices | None) -> Usage:
+        """Return the usage with its cost: unknown without prices, or if a server told no tokens."""
+        known = prices is not None and (self.tokens or not self.calls)
+        return self.model_copy(update={"cost": prices.cost(self) if known and prices else None})
 
     @property
     def tokens(self) -> int:
         """Prompt and completion tokens."""
         return self.prompt_tokens + self.completion_tokens
+
+
+COUNTED = tuple(name for name in Usage.model_fields if name != "cost")
 
 
 class Prices(Frozen):
@@ -101,6 +128,27 @@ class Prices(Frozen):
         return (read + usage.completion_tokens * self.output) / 1e6
 
 
+class ModelServer(Frozen):
+    """The server that a model was asked on.
+
+    Attributes:
+        url: Scheme, host, port and path of its address; empty if there is no server, or none was recorded.
+        model: Fields of its list of models that identify the model, such as `root`; empty if it tells none.
+    """
+
+    url: str = ""
+    model: JsonObject = {}
+
+    def may_be(self, other: ModelServer) -> bool:
+        """Return whether both have one address, and do not contradict each other about the model."""
+        shared = self.model.keys() & other.model.keys()
+        return self.url == other.url and all(self.model[name] == other.model[name] for name in shared)
+
+    def __str__(self) -> str:
+        root = self.model.get("root")
+        return f"{self.url or 'unknown'} ({root})" if root else self.url or "unknown"
+
+
 class PolicyInfo(Frozen):
     """A description of the policy.
 
@@ -109,12 +157,14 @@ class PolicyInfo(Frozen):
         model: Model name; empty if there is no model.
         sampling: Sampling settings: temperature, top_p, seed and so on.
         options: Other options, without keys and URLs.
+        server: Server of the model. Recorded in run folders.
     """
 
     name: str = ""
     model: str = ""
     sampling: JsonObject = {}
     options: JsonObject = {}
+    server: ModelServer = ModelServer()
 
 
 class Segment(Frozen):
@@ -278,6 +328,13 @@ class Trajectory(Frozen):
     def trained_segments(self) -> tuple[Segment, ...]:
         """The segments to train on: all but those of side calls."""
         return tuple(segment for segment in self.segments if not segment.side_call)
+
+    def with_turns(self, turns: Sequence[Turn]) -> Self:
+        """Return a record that has only a beginning with turns, and their usage and times."""
+        spent = {"tools": sum(turn.seconds for turn in turns), "policy": sum(turn.policy_seconds for turn in turns)}
+        spent["total"] = self.seconds.get("start", 0.0) + sum(spent.values())
+        usage = sum((turn.usage for turn in turns), Usage())
+        return self.model_copy(update={"turns": tuple(turns), "usage": usage, "seconds": {**self.seconds, **spent}})
 
     def without_oracle(self) -> Self:
         """Return the record without `verdict` and `failure`, which may be shown to anyone."""

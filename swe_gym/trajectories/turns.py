@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..errors import UsageError
 from ..types import JsonObject
-from .trajectory import Trajectory, Turn
+from .trajectory import Trajectory, Turn, Usage
 
 OPEN, CLOSE = b'{"action": "', b"}}"
 FIRST, NEXT, LAST = b'"turns": [', CLOSE + b", " + OPEN, CLOSE + b'], "segments": ['
@@ -197,7 +197,7 @@ def brief(data: bytes, first: int, last: int) -> tuple[JsonObject, int]:
         except ValueError:
             turn = {}  # the marks belong to something else
         if turn.keys() == Turn.model_fields.keys():
-            return turn, end - start
+            return {**turn, "usage": Usage.model_validate(turn["usage"]).model_dump()}, end - start
     turn = Turn.model_validate_json(data[first:last]).model_dump()
     return turn, len(turn["observation"])
 

@@ -71,6 +71,7 @@ class Row(NamedTuple):
         cheat_signs: Number of signs of cheating.
         seconds: Wall-clock seconds by activity ("start", "tools", "grading", "policy"), and "total".
         started: Start (UTC, ISO 8601).
+        invalid_calls: Number of turns without a valid tool call; None if they were not counted.
     """
 
     id: str
@@ -86,6 +87,7 @@ class Row(NamedTuple):
     cheat_signs: int
     seconds: dict[str, float]
     started: str
+    invalid_calls: int | None = None
 
     @property
     def judged(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UsageError
-from ..trajectories.comparison import RunResults, compare_results, config_differences, summarize
+from ..trajectories.comparison import RunResults, compare_results, compared_settings, config_differences, summarize
 from ..trajectories.run_folder import RUN, RunInfo
 from ..types import JsonObject
 from .index import SLICE, Row, RunIndex
@@ -63,7 +63,7 @@ class Runs:
         read = self._refresh(indexes)
         indexes = {name: index for name, index in indexes.items() if name not in self._problems}
         results = {name: self._result(name, index) for name, index in indexes.items()}
-        settings = config_differences([result.info.config for result in results.values()])
+        settings = config_differences([compared_settings(result.info) for result in results.values()])
         runs = [
             {
                 **results[name].summary.model_dump(),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Sequence
 
+from ..trajectories.comparison import sum_of_known
 from ..trajectories.run_folder import RunInfo
 from ..trajectories.statistics import pass_curve
+from ..trajectories.trajectory import Usage
 from ..types import JsonObject
 from .index import Row
 
@@ -92,10 +94,14 @@ def summary(rows: Sequence[Row], run: RunInfo | None = None) -> JsonObject:
         "failed": len(rows) - len(judged),
         "tasks": len(by_task),
         "turns": sum(row.turns for row in judged),
+        "invalid_calls": sum_of_known(row.invalid_calls for row in judged),
+        "shortened": sum(row.usage.shortened > 0 for row in judged),
         "seconds": sum(row.seconds.get("total", 0.0) for row in rows),
         "read": sum(row.usage.prompt_tokens for row in rows),
         "written": sum(row.usage.completion_tokens for row in rows),
-        "cost": run.cost([row.usage for row in rows]) if run else sum(row.usage.cost for row in rows),
+        "requests": sum(row.usage.calls for row in rows),
+        "retries": sum(row.usage.retries for row in rows),
+        "cost": run.cost([row.usage for row in rows]) if run else sum((row.usage for row in rows), Usage()).cost,
         "repositories": resolved_by(judged),
         "pass_at_k": pass_curve(by_task),
         "turn_bins": turn_bins(judged),

@@ -18,7 +18,7 @@ from swe_gym.rollout.budget import Budget
 from swe_gym.rollout.engine import RolloutOptions, RolloutResult, RolloutStopped, rollout
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.losses import lost_by_policy
-from swe_gym.rollout.plan import Plan
+from swe_gym.rollout.plan import Plan, hash_config
 from swe_gym.rollout.policies.llm import action_of
 from swe_gym.rollout.policies.scripted import EmptyPolicy
 from swe_gym.rollout.policy import Policy, PolicyReport
@@ -225,6 +225,44 @@ def test_a_run_that_spends_its_budget_starts_no_more_episodes(plan: Plan, tmp_pa
     assert result.progress.done == 2
     spent = rollout(many, tmp_path / "run", how, policies=make)  # what was spent before counts
     assert spent.progress.done == 2
+
+
+def test_the_turns_of_a_killed_try_count_in_the_runs_budget(plan: Plan, tmp_path: Path) -> None:
+    paid = Usage(completion_tokens=100, calls=1, cost=0.5)
+    config = plan.config()
+    known = hash_config(config)
+    run = RunInfo(experiment="run", config=config, config_hash=known, tasks=("a",), attempts=1)
+    with RunFolder(tmp_path / "run", run) as folder:
+        start = Trajectory(
+            task_id="a", config_hash=known, observation="", turns=(), outcome="running", reward_valid=False,
+            resolved=False, reward=0.0,
+        )  # fmt: skip
+        with contextlib.closing(folder.start(start)) as live:
+            for _ in range(3):
+                live.add(Turn(action="", observation="", usage=paid))
+    spent = rollout(plan, tmp_path / "run", fast(budget=Budget(cost=1.0)))
+    assert (spent.progress.done, spent.progress.usage.cost) == (0, 1.5)
+    assert "budget is used up: cost" in spent.progress.stopping
+
+
+def test_the_turns_of_running_episodes_count_in_the_runs_budget(plan: Plan, tmp_path: Path) -> None:
+    spent, seen = threading.Event(), []
+
+    def act(turn: int) -> str:
+        if turn > 1:
+            assert spent.wait(30)
+        return LOOK if turn < 3 else '{"name": "submit", "arguments": {}}'
+
+    def follow(progress: Progress) -> None:
+        seen.append(progress.usage.tokens)
+        if progress.stopping:
+            spent.set()
+
+    make = Factory(lambda env, seed: Acting(act, Usage(completion_tokens=100)))  # noqa: ARG005
+    how = RolloutOptions(workers=1, budget=Budget(tokens=100))
+    result = rollout(plan, tmp_path / "run", how, policies=make, on_progress=follow)
+    assert (result.progress.done, seen[-1]) == (1, 300)
+    assert "budget is used up: tokens" in result.progress.stopping
 
 
 def test_failures_after_the_budget_is_used_up_are_no_error(plan: Plan, tmp_path: Path) -> None:

@@ -1,19 +1,32 @@
 """Rollouts with a model whose server fails."""
 
+import itertools
 import json
 import random
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from swe_gym.cli import main
+from swe_gym.cli.common import open_console
+from swe_gym.cli.eval import print_results
+from swe_gym.cli.rollout_display import progress_line
+from swe_gym.errors import UsageError
+from swe_gym.rollout.budget import Budget
 from swe_gym.rollout.engine import RolloutOptions, RolloutStopped, rollout
 from swe_gym.rollout.plan import Plan
+from swe_gym.rollout.progress import Progress
 from swe_gym.tasks.file import write_tasks
-from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
+from swe_gym.testing.loopback import Answer
+from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply, error_body
+from swe_gym.trajectories.comparison import compare
 from swe_gym.trajectories.run_folder import FAILED, read_index
 from swe_gym.trajectories.trajectory import Trajectory
 from swe_gym.types import Task
+from swe_gym.viewer.results import write_results
 
 pytest.importorskip("openai")
 
@@ -82,6 +95,99 @@ def test_a_run_survives_a_server_that_fails_in_every_way(adder: Task, tmp_path: 
     assert one.messages[-1]["role"] == "assistant"
     folder_text = "".join(path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file())
     assert "sk-loopback" not in folder_text
+
+
+def test_a_server_that_fails_two_of_five_requests_shows_in_the_run(
+    adder: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers, seen = itertools.count(), []
+    waits = threading.Event()
+
+    def reply(request: dict[str, Any]) -> Reply:
+        if next(numbers) % 5 in (1, 3):
+            raise Answer(500, error_body(500, "busy"), {"Retry-After": "0.01"})
+        said = sum(message["role"] == "assistant" for message in request["messages"])
+        if said == 3:
+            assert waits.wait(30)  # the retries are seen while the episode runs
+        return Reply(tool_calls=[("submit", "{}") if said == 4 else ("bash", '{"command": "true"}')])
+
+    def follow(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.usage.retries:
+            waits.set()
+
+    with OpenAIServer(reply) as server:
+        plan = plan_for(server, adder, tmp_path, attempts=1, retries=5, deadline=60.0, timeout=60.0)
+        rollout(plan, tmp_path / "run", on_progress=follow)
+    assert any(one.usage.retries and one.running for one in seen)
+    last = seen[-1]
+    assert (last.failed_tries, last.usage.calls, last.usage.retries) == (0, 5, 3)
+    assert ", 3 of 8 requests sent again, " in progress_line(last)
+    (entry,) = read_index(tmp_path / "run")
+    assert entry.usage.retries == 3
+    found = write_results(tmp_path / "run")
+    assert (found["requests"], found["retries"]) == (5, 3)
+    print_results(open_console(), {**found, "folder": ""})
+    assert "requests      5 answered, 3 failed and sent again" in capsys.readouterr().out
+
+
+def test_a_limited_cost_needs_prices_before_anything_starts(adder: Task, tmp_path: Path) -> None:
+    cost = Budget(cost=1.0)
+    with OpenAIServer(player) as server:
+        plan = plan_for(server, adder, tmp_path, attempts=1, prices=None)
+        with pytest.raises(UsageError, match="the price of the model is unknown"):
+            rollout(plan.model_copy(update={"budget": cost}), tmp_path / "run")
+        rollout(plan, tmp_path / "run")
+        priced = plan_for(server, adder, tmp_path, attempts=2)
+        again = rollout(priced, tmp_path / "run", RolloutOptions(budget=cost))
+    assert again.progress.usage.cost is not None  # the price counts for what was spent before
+
+
+def test_cached_tokens_without_a_price_are_billed_in_full_and_the_results_say_so(
+    adder: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reply(request: dict[str, Any]) -> Reply:  # noqa: ARG001  whatever it is asked
+        return Reply(tool_calls=[("submit", "{}")], cached_tokens=100)
+
+    said = "Cached prompt tokens are billed in full: give --price-cached"
+    with OpenAIServer(reply) as server:
+        costs = []
+        for prices in ({"input": 1e6, "output": 0.0}, {"input": 1e6, "cached": 1e5, "output": 0.0}):
+            rollout(plan_for(server, adder, tmp_path, attempts=1, prices=prices), tmp_path / "run")
+            found = write_results(tmp_path / "run")
+            costs.append(found["cost"])
+            print_results(open_console(), {**found, "folder": ""})
+            assert (said in capsys.readouterr().out) == found["cached_at_full_price"] == ("cached" not in prices)
+            copy = shutil.copytree(tmp_path / "run", tmp_path / f"copy{len(costs)}")
+            warnings = compare([tmp_path / "run", copy]).warnings
+            assert any("billed at the full price" in warning for warning in warnings) == ("cached" not in prices)
+    assert costs[0] - costs[1] == pytest.approx(90.0)
+
+
+def test_invalid_calls_and_shortened_conversations_are_totalled(
+    adder: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def malformed(request: dict[str, Any]) -> Reply:
+        said = sum(message["role"] == "assistant" for message in request["messages"])
+        return Reply(tool_calls=[("submit", "{}") if said == 4 else ("bash", '{"command": "yes')])
+
+    def long(request: dict[str, Any]) -> Reply:  # noqa: ARG001  whatever it is asked
+        return Reply(tool_calls=[("bash", json.dumps({"command": "yes | head -c 9000"}))])
+
+    for name, reply, limit in (("malformed", malformed, None), ("long", long, 15_000)):
+        with OpenAIServer(reply, context_length=limit) as server:
+            plan = plan_for(server, adder, tmp_path, attempts=1, context=limit, max_tokens=500)
+            rollout(plan.model_copy(update={"env": {"max_turns": 6}}), tmp_path / name)
+        print_results(open_console(), {**write_results(tmp_path / name), "folder": ""})
+    told = capsys.readouterr().out
+    assert "invalid calls 4 of 5 turns (80%)" in told
+    assert "shortened     the conversations of 1 episodes, to fit the model's context" in told
+    malformed_run, long_run = compare([tmp_path / "malformed", tmp_path / "long"]).runs
+    assert (malformed_run.invalid_calls, malformed_run.all_turns, malformed_run.shortened) == (4, 5, 0)
+    assert (long_run.invalid_calls, long_run.shortened) == (0, 1)
+    with pytest.raises(SystemExit):
+        main(["compare", str(tmp_path / "malformed"), str(tmp_path / "long")])
+    assert "malformed 5 4 (80%) 0 0 0".split() in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
 def test_a_server_that_is_down_stops_the_run(adder: Task, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import PolicyError, UsageError
+from swe_gym.logs import AddIds, log_as
 from swe_gym.rollout.episode import play
 from swe_gym.rollout.policies import make_policies
 from swe_gym.rollout.policy import PolicyFactory, ReportingPolicy
@@ -229,6 +230,8 @@ def test_usage_and_cost_are_counted(env_of_adder: Make, serve: Any, llm: Any) ->
     assert usage.cost == pytest.approx((usage.prompt_tokens * 2 + usage.completion_tokens * 10) / 1e6)
     assert trajectory.turns[0].usage + trajectory.turns[1].usage == usage
     assert trajectory.turns[0].policy_seconds > 0
+    unknown = play(env, llm(serve(Reply(tool_calls=[SUBMIT])))(env))
+    assert unknown.usage.cost is unknown.turns[0].usage.cost is None
 
 
 def test_cached_tokens_have_their_own_price() -> None:
@@ -237,6 +240,29 @@ def test_cached_tokens_have_their_own_price() -> None:
     usage = Usage(prompt_tokens=1_000_000, cached_tokens=400_000, completion_tokens=100_000)
     assert Prices(input=1.0, output=10.0).cost(usage) == pytest.approx(2.0)
     assert Prices(input=1.0, cached=0.1, output=10.0).cost(usage) == pytest.approx(1.64)
+
+
+@pytest.mark.parametrize(
+    ("counts", "usage"),
+    [
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}, Usage(prompt_tokens=9, cached_tokens=4)),
+        ({"prompt_tokens": 9, "cache_read_input_tokens": 4}, Usage(prompt_tokens=9, cached_tokens=4)),
+        (
+            {"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 1},
+            Usage(prompt_tokens=8, cached_tokens=4, completion_tokens=2),
+        ),
+        ({"prompt_tokens": 9, "cache_read_input_tokens": 99}, Usage(prompt_tokens=9, cached_tokens=9)),
+    ],
+)
+def test_servers_tell_cached_tokens_in_two_ways(
+    env_of_adder: Make, serve: Any, llm: Any, counts: dict[str, Any], usage: Usage
+) -> None:
+    server = serve()
+    submit = {"id": "1", "type": "function", "function": {"name": "submit", "arguments": "{}"}}
+    body = {"choices": [{"message": {"content": None, "tool_calls": [submit]}}], "usage": counts}
+    server.inject(CHAT, status=200, body=body)
+    told = play(env := env_of_adder(), llm(server)(env)).usage
+    assert told == usage.model_copy(update={"calls": 1})
 
 
 def test_the_key_comes_from_an_argument_or_a_variable(
@@ -293,9 +319,47 @@ def test_a_transient_fault_is_retried(env_of_adder: Make, serve: Any, llm: Any, 
     assert len(server.requests) == 1 + fault.get("times", 1)
 
 
+def test_retries_are_counted_and_logged_with_their_episode(
+    env_of_adder: Make, serve: Any, llm: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve(Reply(tool_calls=[LOOK]), Reply(tool_calls=[SUBMIT]))
+    server.inject(CHAT, status=503, times=2, headers={"Retry-After": "0.01"})
+    caplog.handler.addFilter(AddIds())
+    with caplog.at_level("INFO", "swe_gym"), log_as(episode="adder/0/1"):
+        trajectory = play(env := env_of_adder(), llm(server)(env))
+    assert (trajectory.usage.calls, trajectory.usage.retries) == (2, 2)
+    assert [turn.usage.retries for turn in trajectory.turns] == [2, 0]
+    told = [record for record in caplog.records if "; retry " in record.message]
+    assert [record.message.partition("; ")[2] for record in told] == ["retry 1 of 2 in 0.0 s", "retry 2 of 2 in 0.0 s"]
+    assert all("answered with status 503" in record.message for record in told)
+    assert {(record.levelname, record.__dict__["episode"]) for record in told} == {("INFO", "adder/0/1")}
+
+
+def test_retries_before_a_failure_are_counted_too(env_of_adder: Make, serve: Any, llm: Any) -> None:
+    server = serve()
+    server.inject(CHAT, status=500, times=None, headers={"Retry-After": "0.01"})
+    policy = llm(server, retries=3)(env := env_of_adder())
+    with pytest.raises(PolicyError) as failed:
+        play(env, policy)
+    assert (failed.value.retries, policy.report().usage) == (3, Usage(retries=3))
+
+
+@pytest.mark.parametrize(
+    "headers", [{"x-should-retry": "false"}, {"Retry-After": "3600"}, {"Retry-After": "Fri, 31 Dec 2100 23:59:59 GMT"}]
+)
+def test_a_request_is_not_repeated_if_the_server_says_so(
+    env_of_adder: Make, serve: Any, llm: Any, headers: dict[str, str]
+) -> None:
+    server = serve()
+    server.inject(CHAT, status=429, headers=headers)
+    with pytest.raises(PolicyError, match="429"):
+        play(env := env_of_adder(), llm(server, retries=3)(env))
+    assert len(server.requests) == 1
+
+
 def test_retry_after_is_honoured(env_of_adder: Make, serve: Any, llm: Any) -> None:
     server = serve(Reply(tool_calls=[SUBMIT]))
-    server.inject(CHAT, status=429, headers={"Retry-After": "1.5"})  # without it, the SDK waits half a second at most
+    server.inject(CHAT, status=429, headers={"Retry-After": "1.5"})  # else it is half a second at most
     env = env_of_adder()
     trajectory = play(env, llm(server)(env))
     assert trajectory.turns[0].policy_seconds >= 1.5

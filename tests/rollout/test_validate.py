@@ -125,13 +125,17 @@ def test_unknown_grader_makes_a_task_invalid_whatever_its_name(source: TaskSourc
     assert read_records(record) == [result]
 
 
-def test_a_third_run_of_right_work_shows_that_its_tests_disturb_each_other() -> None:
-    def vouched(runs: int) -> object:
-        found = Vouched()
-        found.add(Verdict(resolved=True, counter_tests=CounterTests(runs=runs, kinds={"a": "literal"})))
-        return found.facts(1)["disturbing"]
+def test_tests_that_forks_cannot_play_with_gold_are_left_to_second_runs() -> None:
+    found = Vouched()
+    found.add(Verdict(resolved=True, counter_tests=CounterTests(kinds={"a": "literal"}, unforkable=("a",))))
+    assert set(found.options("few").unforkable) == {"a"}
+    assert found.facts(1)["unforkable"] == ("a",)
 
-    assert (vouched(2), vouched(3)) == (False, True)
+
+def test_records_of_the_first_release_can_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "record.jsonl"
+    file.write_text('{"task_id": "a", "status": "valid", "backend": "local", "disturbing": true}\n')
+    assert [record.task_id for record in read_records(file)] == ["a"]
 
 
 def test_only_changes_that_fail_with_gold_in_every_run_are_vouched_for() -> None:

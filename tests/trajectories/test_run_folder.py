@@ -15,6 +15,7 @@ from swe_gym.trajectories.run_folder import (
     TRAJECTORIES,
     RunFolder,
     RunInfo,
+    read_failed,
     read_index,
     read_indexed,
     read_live,
@@ -110,6 +111,29 @@ def test_running_episodes_of_a_killed_process_become_failed_tries(tmp_path: Path
     failed = list(Trajectory.read(tmp_path / FAILED))
     assert [(one.task_id, one.reason, len(one.turns)) for one in failed] == [("a", "killed", 1), ("b", "killed", 0)]
     assert list((tmp_path / "live").iterdir()) == []
+
+
+def test_a_killed_try_keeps_the_usage_of_its_turns(tmp_path: Path) -> None:
+    paid = Usage(prompt_tokens=1000, completion_tokens=10, calls=1, cost=0.25)
+    turn = trajectory().turns[0].model_copy(update={"usage": paid, "seconds": 2.0, "policy_seconds": 3.0})
+    with RunFolder(tmp_path, RUN) as folder:
+        live = folder.start(trajectory().model_copy(update={"usage": Usage(), "seconds": {"start": 1.0}}))
+        for _ in range(10):
+            live.add(turn)
+        live.close()
+    with RunFolder(tmp_path, RUN) as folder:
+        (killed,) = folder.failed
+    assert (killed.usage.calls, killed.usage.tokens, killed.usage.cost) == (10, 10_100, 2.5)
+    assert killed.seconds == {"start": 1.0, "tools": 20.0, "policy": 30.0, "total": 51.0}
+    assert read_failed(tmp_path) == [killed]
+
+
+def test_a_killed_try_of_an_older_version_is_counted_by_its_turns(tmp_path: Path) -> None:
+    turn = trajectory().turns[0].model_copy(update={"usage": Usage(prompt_tokens=5, calls=1)})
+    left = trajectory().model_copy(update={"turns": (turn, turn), "usage": Usage(), "reason": "killed"})
+    with RunFolder(tmp_path, RUN) as folder:
+        folder.fail(left)
+    assert [one.usage.prompt_tokens for one in read_failed(tmp_path)] == [10]
 
 
 def test_the_live_file_of_a_graded_episode_is_removed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from swe_gym.errors import UsageError
-from swe_gym.trajectories.trajectory import Segment, Trajectory, Usage, why_ended
+from swe_gym.trajectories.trajectory import Prices, Segment, Trajectory, Usage, why_ended
 
 ROW: dict[str, Any] = {
     "token_ids": (5, 6, 7),
@@ -44,9 +44,24 @@ def test_inconsistent_token_rows_are_refused(change: dict[str, Any], message: st
 
 def test_usage_adds_up() -> None:
     one = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=2, calls=1, cost=0.5)
-    both = one + Usage(prompt_tokens=1, calls=1)
-    assert both == Usage(prompt_tokens=11, cached_tokens=4, completion_tokens=2, calls=2, cost=0.5)
+    both = one + Usage(prompt_tokens=1, calls=1, retries=3, cost=0.25)
+    assert both == Usage(prompt_tokens=11, cached_tokens=4, completion_tokens=2, calls=2, retries=3, cost=0.75)
     assert both.tokens == 13
+
+
+def test_a_sum_with_an_unknown_cost_is_unknown() -> None:
+    paid, unknown = Usage(prompt_tokens=10, calls=1, cost=0.5), Usage(prompt_tokens=1, calls=1)
+    assert (paid + unknown).cost is (unknown + paid).cost is (Usage() + unknown).cost is Usage().cost is None
+    assert (Usage() + paid + Usage(retries=2)).cost == 0.5
+    assert unknown.priced(Prices()).cost == 0.0
+    assert Usage(calls=1).priced(Prices(input=1.0)).cost is None  # the server told no tokens
+
+
+def test_an_unknown_cost_of_the_first_version_is_unknown() -> None:
+    old = {"prompt_tokens": 7, "cached_tokens": 0, "completion_tokens": 1, "calls": 1, "cost": 0.0}
+    assert Usage.model_validate(old).cost is None
+    assert Usage.model_validate({**old, "cost": 0.5}).cost == 0.5
+    assert Usage.model_validate({**old, "retries": 0}).cost == 0.0
 
 
 @pytest.mark.parametrize(

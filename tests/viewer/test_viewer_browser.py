@@ -268,6 +268,19 @@ def test_attempts_are_compared_side_by_side(pages: Pages, url: str) -> None:
     until_text(page, "details.cell[open] .observation", "observation 1")
 
 
+@pytest.mark.parametrize("key", [True, False], ids=["by-key", "by-button"])
+def test_attempts_are_compared_from_an_episode(pages: Pages, url: str, key: bool) -> None:
+    page = pages(f"{url}#/run/a-1/0")
+    page.wait_for_selector(".episode")
+    if key:
+        page.keyboard.press("c")
+    else:
+        page.get_by_role("button", name="Side by side").click()
+    page.wait_for_selector("section.compare")
+    assert page.locator(".cell.head").count() == 4
+    assert pages.complaints == []
+
+
 def test_keys_work_from_an_address_of_an_episode(pages: Pages, url: str) -> None:
     page = pages(f"{url}#/run/a-1/0")
     until_text(page, "main h2", "attempt\u00a00")

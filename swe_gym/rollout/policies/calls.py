@@ -9,6 +9,9 @@ from ...envs.tool_env import ToolEnv
 from ...errors import UsageError
 from ...types import ToolCall
 
+ENDING = ("submit", "finish")
+"""Names of tools that end the episode."""
+
 
 def swe_env(env: gymnasium.Env[str, str]) -> SweEnv:
     """Return the `SweEnv` below all wrappers, for policies that read its task.
@@ -50,7 +53,7 @@ def submit_call(env: ToolEnv) -> ToolCall:
 
 def ending(env: ToolEnv) -> list[ToolCall]:
     """Return the call that submits in a list, empty if no tool submits."""
-    return [ToolCall(name=spec.name) for spec in env.tools if spec.name in ("submit", "finish")][:1]
+    return [ToolCall(name=spec.name) for spec in env.tools if spec.name in ENDING][:1]
 
 
 def shell_call(env: ToolEnv, command: str) -> ToolCall:

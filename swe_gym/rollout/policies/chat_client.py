@@ -18,6 +18,7 @@ import openai
 from ...errors import PolicyError
 from ...trajectories.trajectory import Usage
 from ...types import Json, JsonObject
+from .retries import Retries
 
 _CONTEXT = re.compile(
     r"context.?(?:length|size|window)|prompt is too long|input is too long|too many tokens|max_new_tokens` must be",
@@ -69,8 +70,8 @@ class ChatClient:
         api_key: API key.
         timeout: Seconds of silence before one try fails.
         deadline: Seconds for an answer, retries included.
-        retries: Retries after the statuses 408, 409, 429 and 5xx, a timeout or a lost connection. The SDK waits 0.5 s,
-            then doubles up to 8 s, or waits as long as `Retry-After` says.
+        retries: Retries after the statuses 408, 409, 429 and 5xx, a timeout or a lost connection. They start after
+            0.5 s, doubled up to 8 s, or as long as `Retry-After` says.
     """
 
     def __init__(self, base_url: str, api_key: str, *, timeout: float, deadline: float, retries: int) -> None:
@@ -79,11 +80,11 @@ class ChatClient:
             base_url=base_url,
             api_key=api_key,
             timeout=timeout,
-            max_retries=retries,
+            max_retries=0,
             http_client=openai.DefaultAsyncHttpxClient(mounts=direct) if direct else None,
         )
-        self._server = without_password(str(self._client.base_url))
-        self._deadline = deadline
+        self._server = address_of(str(self._client.base_url), api_key)
+        self._deadline, self._retries = deadline, retries
         self._closed = False
         self._lock = threading.Lock()  # guards _closed: a closed loop takes no calls
         self._loop = asyncio.new_event_loop()
@@ -97,22 +98,41 @@ class ChatClient:
             ContextExceeded: The messages are too long for the model.
             PolicyError: The server did not answer; `reason` says why.
         """
-        return _read(self.post("/chat/completions", request))
+        data, retries = self._post("/chat/completions", request)
+        try:
+            answer = _read(data)
+        except PolicyError as error:
+            error.retries = retries
+            raise
+        return dataclasses.replace(answer, usage=answer.usage.model_copy(update={"retries": retries}))
 
     def post(self, path: str, request: JsonObject) -> Json:
         """Send a request and return the JSON of the answer. Raises the same errors as `complete`."""
+        return self._post(path, request)[0]
+
+    def _post(self, path: str, request: JsonObject) -> tuple[Json, int]:
+        """Return the JSON of the answer, and the number of retries."""
         # `chat.completions.create` validates every part of every message, which took 8 of 10 ms.
-        return self._ask(functools.partial(self._client.post, path, body=request, cast_to=object), self._deadline)
+        send = functools.partial(self._client.post, path, body=request, cast_to=object)
+        return self._ask(send, self._deadline, self._retries)
 
     def get(self, path: str, *, deadline: float) -> Json:
-        """Return the JSON at a path or URL, or the text of an answer that is not JSON.
+        """Return the JSON at a path or URL, or the text of an answer that is not JSON. Asks once.
 
         Raises:
             PolicyError: The server did not answer; `reason` says why, and the SDK's error is its cause.
         """
-        return self._ask(functools.partial(self._client.get, path, cast_to=object), deadline)
+        return self._ask(functools.partial(self._client.get, path, cast_to=object), deadline, 0)[0]
 
-    def _ask(self, send: Callable[[], Awaitable[Json]], deadline: float) -> Json:
+    def _ask(self, send: Callable[[], Awaitable[Json]], deadline: float, retries: int) -> tuple[Json, int]:
+        tried = Retries(retries, self._understand)
+        try:
+            return self._wait(functools.partial(tried.run, send), deadline), tried.count
+        except PolicyError as error:
+            error.retries = tried.count
+            raise
+
+    def _wait(self, send: Callable[[], Awaitable[Json]], deadline: float) -> Json:
         with self._lock:
             if self._closed:
                 raise _closed()
@@ -126,11 +146,15 @@ class ChatClient:
                 f"no answer from {self._server} within {deadline:g} s", reason="timeout", retryable=True
             ) from None
         except openai.OpenAIError as error:
-            if isinstance(error, openai.APIError):
-                error.message = without_key(error.message, self._client.api_key)
-            raise _policy_error(error, self._server) from error
+            raise self._understand(error) from error
         finally:
             waiting.cancel()  # if this thread was interrupted
+
+    def _understand(self, error: openai.OpenAIError) -> PolicyError:
+        """Return what a failure of the SDK means, without the API key."""
+        if isinstance(error, openai.APIError):
+            error.message = without_key(error.message, self._client.api_key)
+        return _policy_error(error, self._server)
 
     def close(self) -> None:
         """End waiting calls with `PolicyError` and close the connections. Idempotent, from any thread."""
@@ -184,11 +208,16 @@ def _message(said: JsonObject) -> JsonObject:
 
 
 def _usage(counts: JsonObject) -> Usage:
+    """Return the tokens that a server counts, in OpenAI's form or Anthropic's, whose prompt leaves out cached ones."""
     details = counts.get("prompt_tokens_details") or {}
+    read, created = (counts.get(f"cache_{name}_input_tokens") or 0 for name in ("read", "creation"))
+    prompt = counts.get("prompt_tokens")
+    if prompt is None:
+        prompt = (counts.get("input_tokens") or 0) + read + created
     return Usage(
-        prompt_tokens=counts.get("prompt_tokens") or 0,
-        cached_tokens=details.get("cached_tokens") or 0,
-        completion_tokens=counts.get("completion_tokens") or 0,
+        prompt_tokens=prompt,
+        cached_tokens=min(prompt, details.get("cached_tokens") or read),
+        completion_tokens=counts.get("completion_tokens") or counts.get("output_tokens") or 0,
         calls=1,
     )
 
@@ -196,9 +225,11 @@ def _usage(counts: JsonObject) -> Usage:
 # --- secrets ------------------------------------------------------------------------------------------------
 
 
-def without_password(url: str) -> str:
-    """Return a URL without its user name and password."""
-    return re.sub(r"(?<=//)[^/?#]*@", "", url)
+def address_of(url: str, key: str = "") -> str:
+    """Return scheme, host, port and path of a URL: no user name, password, query or API key."""
+    parts = urllib.parse.urlsplit(url)
+    plain = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+    return without_key(plain, key)
 
 
 def without_key(text: str, key: str) -> str:
@@ -232,7 +263,7 @@ def _by_proxy(url: str) -> str:
     if not proxy or _is_local(url) or urllib.request.proxy_bypass(parts.hostname or ""):
         return ""
     variable = f"{parts.scheme.upper()}_PROXY" if parts.scheme in proxies else "ALL_PROXY"
-    shown = without_password(proxy)
+    shown = address_of(proxy)
     return f" through the proxy {shown} (set by {variable}; NO_PROXY={parts.hostname} connects without it)"
 
 

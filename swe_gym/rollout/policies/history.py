@@ -3,6 +3,8 @@
 import json
 from collections.abc import Iterator
 
+from ...actions.arguments import check_text
+from ...errors import ActionError
 from ...types import Json, JsonObject
 
 NOT_RUN = "This call was not run: only the first call of a message is."
@@ -19,7 +21,7 @@ class History:
     """The messages of an episode, as in OpenAI's chat API.
 
     The model's messages stay as they were sent, tool calls with their ids included. One exception: servers refuse a
-    tool call whose arguments are not a JSON object, so such a call becomes text.
+    tool call whose arguments are not a JSON object, and fail on deep nesting, so such a call becomes text.
 
     Args:
         system: The system prompt.
@@ -131,10 +133,10 @@ def _sendable(message: JsonObject) -> JsonObject:
 def _is_whole(call: Json) -> bool:
     """Return whether servers accept the call."""
     try:
-        return (
-            isinstance(call["id"], str)
-            and isinstance(call["function"]["name"], str)
-            and isinstance(json.loads(call["function"]["arguments"]), dict)
-        )
-    except (KeyError, TypeError, ValueError, RecursionError):
+        name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+        if not (isinstance(call["id"], str) and isinstance(name, str) and isinstance(arguments, dict)):
+            return False
+        check_text(name, arguments)
+    except (ActionError, KeyError, TypeError, ValueError, RecursionError):
         return False
+    return True

@@ -12,7 +12,7 @@ from ...actions.arguments import shell_tool
 from ...errors import UsageError
 from ...spaces import Info
 from ...types import ToolCall, ToolSpec
-from .calls import render, tool_env
+from .calls import ENDING, render, tool_env
 
 HELP = """\
 A line is a shell command. A line that begins with a colon is a tool:
@@ -24,6 +24,7 @@ A line is a shell command. A line that begins with a colon is a tool:
     :help                         this text
 
 An open quote continues on the next line. Ctrl-D drops it; at the prompt, it gives up the task.
+Ctrl-C drops a line, or ends a running command and all that commands left running.
 """
 
 
@@ -34,6 +35,9 @@ class HumanPolicy:
         env: The environment whose tools the person uses.
         console: Console that shows observations; None is standard output.
         ask: Shows a prompt and returns the next line; raises EOFError at the end.
+
+    Attributes:
+        ends: Whether the last call asks for the end of the episode.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class HumanPolicy:
         self._console = console or Console(highlight=False, markup=False, emoji=False)
         self._ask = ask
         self._first = True
+        self.ends = False
 
     def reset(self, info: Info) -> None:
         """Show the task id."""
@@ -61,7 +66,9 @@ class HumanPolicy:
         while True:
             try:
                 if line := self._ask_line():
-                    return render(self._env, self._parse(line))
+                    call = self._parse(line)
+                    self.ends = call.name in ENDING
+                    return render(self._env, call)
             except UsageError as error:
                 self._console.print(str(error), style="yellow")
 
@@ -75,12 +82,15 @@ class HumanPolicy:
 
     def _ask_line(self) -> str:
         """Read a line, and further lines while a quote is open."""
-        line = self._ask("swe-gym> ").strip()
-        while _has_open_quote(line):
-            try:
-                line += "\n" + self._ask("... ")
-            except EOFError as error:
-                raise UsageError("\nopen quote; nothing was run") from error
+        try:
+            line = self._ask("swe-gym> ").strip()
+            while _has_open_quote(line):
+                try:
+                    line += "\n" + self._ask("... ")
+                except EOFError as error:
+                    raise UsageError("\nopen quote; nothing was run") from error
+        except KeyboardInterrupt as error:
+            raise UsageError("\nnothing was run; Ctrl-D gives up the task") from error
         return line
 
     def _parse(self, line: str) -> ToolCall:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -12,14 +13,15 @@ from pydantic import Field, PrivateAttr, SecretStr
 
 from ...actions import describe_tools
 from ...envs.tool_env import ToolEnv
-from ...errors import UsageError
+from ...errors import PolicyError, UsageError
 from ...spaces import Info
-from ...trajectories.trajectory import PolicyInfo, Prices, Usage
+from ...trajectories.trajectory import ModelServer, PolicyInfo, Prices, Usage
 from ...types import Frozen, JsonObject
 from ..policy import PolicyReport
 from .calls import tool_env
-from .chat_client import Answer, ChatClient, ContextExceeded, without_password
+from .chat_client import Answer, ChatClient, ContextExceeded, address_of
 from .history import History
+from .model_list import SECONDS, identity_of, rows_of
 from .prices import known_prices
 from .prompts import system_prompt
 
@@ -66,7 +68,7 @@ class LLMPolicies(Frozen):
         deadline: Seconds for an answer, retries included.
         retries: Retries of a request; see `ChatClient`.
         prices: Prices of tokens. None looks the model up in the table of public prices; a model that is not in it has
-            an unknown price and costs 0.
+            an unknown price, and its cost is None.
     """
 
     model: str
@@ -107,8 +109,15 @@ class LLMPolicies(Frozen):
 
     @property
     def server(self) -> str:
-        """URL of the server, without a password that it may hold."""
-        return without_password(self._url)
+        """Scheme, host, port and path of the server's URL."""
+        return address_of(self._url, self.key)
+
+    def ask_server(self) -> ModelServer:
+        """Return the server, with what it tells about the model now. One that does not answer tells nothing."""
+        rows = None
+        with contextlib.suppress(PolicyError):
+            rows = rows_of(self._client.get("/models", deadline=SECONDS))
+        return ModelServer(url=self.server, model=identity_of(rows or [], self.model))
 
     @property
     def _url(self) -> str:
@@ -213,7 +222,7 @@ class LLMPolicy:
             self._shrink(SHRUNK * self._room(self._context))
         while True:
             try:
-                answer = self._client.complete(self._request())
+                answer = self._complete()
             except ContextExceeded as error:
                 self._context = error.limit or self._context
                 room = self._tokens() if self._context is None else min(self._tokens(), self._room(self._context))
@@ -223,11 +232,17 @@ class LLMPolicy:
                 self._count(answer.usage)
                 return answer
 
+    def _complete(self) -> Answer:
+        try:
+            return self._client.complete(self._request())
+        except PolicyError as error:
+            self._usage += Usage(retries=error.retries)
+            raise
+
     def _count(self, usage: Usage) -> None:
         if usage.prompt_tokens:
             self._density = usage.prompt_tokens / self._size()
-        price = self._options.price
-        self._usage = usage.model_copy(update={"cost": price.cost(usage) if price else 0.0})
+        self._usage += usage.priced(self._options.price)
 
     def _request(self) -> JsonObject:
         seed = {} if self._seed is None else {"seed": (self._seed + self._turn) % MAX_SEED}
@@ -250,7 +265,9 @@ class LLMPolicy:
     def _shrink(self, tokens: float) -> bool:
         logger.info("the conversation is too long: shortening it to about %d tokens", tokens)
         tools = self._size() - self._history.size
-        return self._history.shrink(max(0, int(tokens / self._density) - tools))
+        shrunk = self._history.shrink(max(0, int(tokens / self._density) - tools))
+        self._usage += Usage(shortened=int(shrunk))
+        return shrunk
 
 
 def is_native(calls: str | None, action_format: str) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple, NoReturn
 
 from ...errors import PolicyError, UsageError, unknown_name
+from ...trajectories.trajectory import ModelServer
 from ...types import JsonObject
 from .chat_client import ChatClient, without_key
 from .llm import LLMPolicies
-
-LIST_SECONDS = 4.0
-"""Deadline of the list of models."""
+from .model_list import SECONDS, identity_of, rows_of
 
 CHAT_SECONDS = 10.0
 """Deadline of the short request."""
@@ -32,11 +31,15 @@ class ServerFacts(NamedTuple):
         context: Context length of the model in tokens; None if the server does not tell it.
         called: Whether the model called the tool of the short request; None if it was offered none.
         note: What the user should know; empty if nothing.
+        server: The server, and what it tells about the model.
+        counts: Whether it counts tokens; None if it did not answer the short request.
     """
 
     context: int | None
     called: bool | None
     note: str = ""
+    server: ModelServer = ModelServer()
+    counts: bool | None = None
 
 
 def check_server(options: LLMPolicies, *, native: bool) -> ServerFacts:
@@ -67,7 +70,8 @@ def check_server(options: LLMPolicies, *, native: bool) -> ServerFacts:
     _check_context(options, context)
     unlisted = not row and bool(names) and not facts.note
     note = f"the server does not list {options.model!r}, but answers for it" if unlisted else facts.note
-    return facts._replace(context=context, note=note)
+    server = ModelServer(url=options.server, model=identity_of(rows, options.model))
+    return facts._replace(context=context, note=note, server=server)
 
 
 def _check_context(options: LLMPolicies, context: int | None) -> None:
@@ -82,14 +86,14 @@ def _check_context(options: LLMPolicies, context: int | None) -> None:
 def _list_models(client: ChatClient, options: LLMPolicies) -> list[JsonObject]:
     """Return the rows of the list; none if the server has no list."""
     try:
-        said = client.get("/models", deadline=LIST_SECONDS)
+        said = client.get("/models", deadline=SECONDS)
     except PolicyError as error:
         if _status(error) in (403, 405):  # a key may be allowed to chat only: the short request tells
             return []
         if _status(error) != 404:
             _refuse(error, options)
         said = None
-    rows = _rows(said)
+    rows = rows_of(said)
     if rows is None and (better := _better_url(client, options.server)):
         raise UsageError(f"{options.server} is not the API's address: use --base-url {better}")
     if rows is None and said is not None:
@@ -98,11 +102,6 @@ def _list_models(client: ChatClient, options: LLMPolicies) -> list[JsonObject]:
             "models. --base-url must be the address of the API, such as http://localhost:8000/v1"
         )
     return rows or []
-
-
-def _rows(said: object) -> list[JsonObject] | None:
-    rows = said.get("data") if isinstance(said, dict) else None
-    return [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else None
 
 
 def _kind(said: object) -> str:
@@ -118,7 +117,7 @@ def _better_url(client: ChatClient, url: str) -> str:
         if candidate == url.rstrip("/"):
             continue
         try:
-            if _rows(client.get(f"{candidate}/models", deadline=LIST_SECONDS / 2)) is not None:
+            if rows_of(client.get(f"{candidate}/models", deadline=SECONDS / 2)) is not None:
                 return candidate
         except PolicyError as error:
             if _status(error) in (401, 403):
@@ -148,7 +147,8 @@ def _send(client: ChatClient, options: LLMPolicies, names: tuple[str, ...], *, n
         if native and status in (400, 404, 422, 500, 501) and _answers(client, request):
             raise UsageError(f"{options.server} refuses tool calls: {_said(error, options)}. {TOOLS_FIX}") from error
         _refuse(error, options)
-    return ServerFacts(None, bool(answer.message.get("tool_calls")) if native else None)
+    called = bool(answer.message.get("tool_calls")) if native else None
+    return ServerFacts(None, called, counts=answer.usage.tokens > 0)
 
 
 def _answers(client: ChatClient, request: JsonObject) -> bool:

@@ -18,6 +18,7 @@ const grouped = new Intl.NumberFormat("en");
 const count = (number) => grouped.format(number);
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
 const money = (dollars) => (dollars ? `$${dollars.toFixed(dollars < 0.1 ? 4 : 2)}` : "");
+const costOf = (used) => (used.cost !== null ? money(used.cost) || "$0" : used.calls ? "unknown" : "");
 const bytes = (number) =>
   number < 1000 ? `${number} B` : number < 999_500 ? `${Math.round(number / 1000)} kB` : `${(number / 1e6).toFixed(1)} MB`;
 const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;

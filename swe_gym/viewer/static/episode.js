@@ -130,7 +130,8 @@ function factsView(episode, row) {
         ? `${count(used.prompt_tokens)} read (${count(used.cached_tokens)} cached), ${count(used.completion_tokens)} written in ${plural(used.calls, "call")}`
         : "",
     ],
-    ["cost", money(used.cost)],
+    ["requests sent again", used.retries || ""],
+    ["cost", costOf(used)],
     [
       "sandbox",
       Object.entries(episode.sandbox)
@@ -142,6 +143,7 @@ function factsView(episode, row) {
     ["tools", episode.tools.join(", ")],
     ["tries", episode.tries > 1 ? episode.tries : ""],
     ["invalid calls", episode.info.invalid_actions || ""],
+    ["conversation shortened", used.shortened ? plural(used.shortened, "time") : ""],
     ["signs of cheating", episode.info.cheat_signs || ""],
     ["seed", episode.seed ?? ""],
     ["started", episode.started.slice(0, 19).replace("T", " ")],
@@ -540,7 +542,7 @@ function compareAttempts() {
   if (ids.length < 2) return notify("This task has only one attempt.");
   const around = Math.min(Math.max(0, ids.indexOf(opened.id) - 1), Math.max(0, ids.length - MOST_COMPARED));
   go(
-    `#/attempts/${ids
+    `#/compare/${ids
       .slice(around, around + MOST_COMPARED)
       .map(encodeURIComponent)
       .join(",")}`,

@@ -126,6 +126,9 @@ const runColumns = [
   { key: "graded", title: "Graded", first: -1, kind: "number some", show: (one) => `${count(one.graded)}/${count(one.planned)}` },
   { key: "failed_tries", title: "Failed tries", first: -1, kind: "number wide", show: (one) => (one.failed_tries ? count(one.failed_tries) : "") },
   { key: "tokens", title: "Tokens", first: -1, kind: "number wide", show: (one) => (one.tokens ? count(one.tokens) : "") },
+  { key: "invalid_calls", title: "Invalid calls", first: -1, kind: "number wide", show: (one) => (one.invalid_calls ? percent(one.invalid_calls / one.all_turns) : "") },
+  { key: "shortened", title: "Shortened", first: -1, kind: "number wide", show: (one) => (one.shortened ? count(one.shortened) : "") },
+  { key: "retries", title: "Retries", first: -1, kind: "number wide", show: (one) => (one.retries ? count(one.retries) : "") },
   { key: "cost", title: "Cost", first: 1, kind: "number", show: (one) => dollars(one.cost, one.tokens) },
   { key: "created", title: "Started", first: -1, kind: "number some", show: (one) => one.created.slice(0, 16).replace("T", " ") },
 ];

@@ -29,7 +29,7 @@ const columns = [
     first: -1,
     show: (row) => (row.tokens ? count(row.tokens) : ""),
   },
-  { key: "cost", title: "Cost", kind: "number wide", first: -1, show: (row) => money(row.cost) },
+  { key: "cost", title: "Cost", kind: "number wide", first: -1, show: (row) => costOf({ cost: row.cost, calls: row.tokens }) },
   { key: "total", title: "Time", kind: "number", first: -1, show: (row) => time(row.total) },
   {
     key: "started",
