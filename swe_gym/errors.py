@@ -142,7 +142,10 @@ class PolicyError(SweGymError):
         reason: One of "rate_limit", "server", "timeout", "connection", "context", "refused", "bad_reply", "closed",
             "agent" (an agent ended before its model answered once), "unknown".
         retryable: Whether the same episode is likely to work later.
+        retries: Requests that failed and were sent again before this one failed.
     """
+
+    retries: int = 0
 
     def __init__(self, message: str, *, reason: str = "unknown", retryable: bool = False) -> None:
         super().__init__(message)

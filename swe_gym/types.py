@@ -263,7 +263,7 @@ class PythonEnv(Frozen):
 class TestStatus(enum.StrEnum):
     """The status of a test. Only `PASSED` counts as passed.
 
-    `NOT_RUN`: the test ran only changed, as a counter-test, because the work was found unresolved first.
+    `NOT_RUN`: the test ran only changed, as a counter-test. Only in run folders of version 0.1.
     """
 
     __test__ = False  # keeps pytest from collecting it
@@ -535,6 +535,8 @@ class CounterTests(Frozen):
         uncovered: Test that must start passing and has no counter-test -> why.
         alarms: Counter-test that passed, although it fails with the gold patch -> its change.
         unfit: Counter-test that passes with the gold patch too, and so proves nothing -> its change.
+        texts: Test -> number of its texts among which only a guess finds the original.
+        unforkable: Tests that forks of the test process cannot play. A second run proves them.
         runs: Runs of the tests on the work.
     """
 
@@ -543,6 +545,8 @@ class CounterTests(Frozen):
     uncovered: dict[str, str] = {}
     alarms: dict[str, str] = {}
     unfit: dict[str, str] = {}
+    texts: dict[str, int] = {}
+    unforkable: tuple[str, ...] = ()
     runs: int = 0
 
 
@@ -553,11 +557,9 @@ class Verdict(Frozen):
         resolved: Whether every required test passed and nothing contradicts it.
         fail_to_pass: Status of each test that had to start passing.
         pass_to_pass: Status of each test that had to keep passing.
-        exit_code: Exit code of the test command in the last run; None if it was killed. Not 0 in a run with
-            counter-tests, because they fail.
+        exit_code: Exit code of the test command in its first run; None if it was killed.
         timed_out: Whether the hidden tests timed out.
-        partial: Whether grading stopped before every required test ran unchanged, because the work is unresolved and
-            the reward needs no more. Chance decides which tests ran: their statuses are for the owner alone.
+        partial: Whether grading stopped before every required test ran unchanged. Only in run folders of version 0.1.
         reason: Why the work is not resolved, in one sentence; empty if it is.
         judge: Source of the results: "reporter" (signed, test by test), "log" (read by a parser), "own_parser" (read by
             the dataset's parser, run in the sandbox), "exit_code"; empty if nothing ran.

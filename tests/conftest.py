@@ -35,7 +35,8 @@ class AddTest(unittest.TestCase):
         self.assertEqual(add(2, 0), 2)
 """
 
-hypothesis.settings.register_profile("untimed", deadline=None)  # no test measures time
+examples = int(os.environ.get("SWE_GYM_EXAMPLES", "100"))  # of tests that set no number of their own
+hypothesis.settings.register_profile("untimed", deadline=None, max_examples=examples)  # no test measures time
 hypothesis.settings.load_profile("untimed")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would clients

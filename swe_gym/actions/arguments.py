@@ -60,7 +60,7 @@ def convert_arguments(spec: ToolSpec, arguments: Mapping[str, object]) -> Argume
         ActionError: A parameter is missing, unknown or invalid; the message names it.
     """
     converted = _members(arguments, spec.parameters, spec.name + ":")
-    _check_text(spec.name, converted)
+    check_text(spec.name, converted)
     return converted
 
 
@@ -229,8 +229,8 @@ def _shown(value: object) -> str:
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)[:60]
 
 
-def _check_text(tool: str, arguments: Mapping[str, object]) -> None:
-    """Raise for text that is not UTF-8 and for nesting deeper than `MAX_DEPTH`."""
+def check_text(tool: str, arguments: Mapping[str, object]) -> None:
+    """Raise ActionError for text that is not UTF-8 and for nesting deeper than `MAX_DEPTH`."""
     level: list[object] = [arguments]
     for _ in range(MAX_DEPTH):
         below: list[object] = []

@@ -9,7 +9,7 @@ The environments are those that are registered with SkyRL-gym: see `swe_gym.adap
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -98,9 +98,7 @@ class SweGenerator(GeneratorInterface):
             "trajectory_ids": input_batch.get("trajectory_ids"),
             "trajectory_generation_times": [episode.trajectory.seconds.get("total", 0.0) for episode in episodes],
             "env_metrics": [metrics(info) for info in infos],
-            "rollout_metrics": {
-                f"environment/{name}": fmean(metrics(info)[name] for info in infos) for name in metrics(FAILED)
-            },
+            "rollout_metrics": {f"environment/{name}": value for name, value in _means(map(metrics, infos)).items()},
             "rollout_expert_indices": None,
             "is_last_step": None,
         }
@@ -133,6 +131,15 @@ class SweGenerator(GeneratorInterface):
                 return await play(slot, partial(make_env, env_id, **options), make_policy)
             finally:
                 await self._client.finish_session(session)
+
+
+def _means(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each number over those that have it."""
+    values: dict[str, list[float]] = {}
+    for one in found:
+        for name, value in one.items():
+            values.setdefault(name, []).append(value)
+    return {name: fmean(numbers) for name, numbers in values.items()}
 
 
 def _rewards(episodes: Sequence[Episode], groups: Sequence[str]) -> list[float]:

@@ -19,6 +19,7 @@ from ..errors import MissingDependency
 from ..rollout.tokens import short_prompt
 from ..spaces import Info
 from ..types import JsonMapping
+from .metrics import known_numbers
 from .row_agent import find_task_id
 
 try:
@@ -131,5 +132,5 @@ class SweTextEnv(BaseTextEnv):
 
 
 def metrics(info: Info) -> dict[str, float]:
-    """Return what SkyRL averages over episodes."""
-    return {"resolved": float(info["resolved"]), "infra_failed": float(info["outcome"] == "infra_failed")}
+    """Return what SkyRL averages over episodes: each value over those that have it."""
+    return {**known_numbers(info, ["resolved"]), "infra_failed": float(info["outcome"] == "infra_failed")}

@@ -22,6 +22,7 @@ from ..errors import MissingDependency, PolicyError, UsageError
 from ..rollout.policies import make_policies
 from ..types import JsonObject
 from .episodes import EpisodeBatch, Slot
+from .metrics import known_numbers
 from .threads import in_thread
 
 try:
@@ -32,7 +33,7 @@ except ImportError as error:
 KEY = "swe_gym"
 """Key of `trace.info` with the reward and the last info of the episode."""
 
-METRICS = ("resolved", "turn", "cheat_signs", "fail_to_pass_passed", "fail_to_pass_total")
+METRICS = ("resolved", "turn", "cheat_signs", "alarms", "fail_to_pass_passed", "fail_to_pass_total")
 """Values of the info that become metrics."""
 
 
@@ -76,8 +77,8 @@ class SweTask(vf.Task[SweData, vf.State, vf.TaskConfig]):
 
     @vf.metric  # type: ignore[untyped-decorator]  # verifiers counts as untyped
     async def episode(self, trace: Any) -> dict[str, float]:
-        """Return counts of the episode."""
-        return {name: float(trace.info[KEY][name]) for name in METRICS if KEY in trace.info}
+        """Return counts of the episode, without unknown ones."""
+        return known_numbers(trace.info[KEY], METRICS) if KEY in trace.info else {}
 
 
 class SweTaskset(vf.Taskset[SweTask, SweTasksetConfig]):

@@ -34,6 +34,9 @@ SLICED = re.compile(r"(.+?)(?:\[(.*)\]|:(\d+))")
 MAX_SHOWN = 20
 """Broken tasks that are named."""
 
+BY_ID = {"match", "shuffle", "slice", "limit"}
+"""Task filters that need no task, only its id."""
+
 SOURCE_HELP = (
     "Task source (toy, swebench-verified, ...), task file (.jsonl, .json, .parquet), bundle, or hf://owner/name. "
     "SOURCE:50 takes the first 50 tasks, SOURCE[START:STOP] a slice."
@@ -91,6 +94,17 @@ Counters = Annotated[
 # --- choosing tasks -----------------------------------------------------------------------------------------
 
 
+def plain_name(name: str) -> str:
+    """Return a name that stays within its folder.
+
+    Raises:
+        UsageError: It leads elsewhere.
+    """
+    if name in (".", "..") or re.search(r"[/\\\0]", name):
+        raise UsageError(f"{name!r} is a path, not a name: remove the slashes; the output folder is another setting")
+    return name
+
+
 def _choice(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="Task filters", **more)
 
@@ -122,8 +136,7 @@ class TaskFilter(Frozen):
         Raises:
             UsageError: No task meets them.
         """
-        order = {"match", "shuffle", "slice", "limit"}
-        if self.model_dump(exclude=order) != TaskFilter().model_dump(exclude=order):
+        if self._reads_tasks:
             return [task.task_id for task in self.tasks(source)]
         return self._cut(matching(source, self.match))
 
@@ -133,6 +146,19 @@ class TaskFilter(Frozen):
         Raises:
             UsageError: No task meets them.
         """
+        ids = matching(source, self.match) if self._reads_tasks else self.ids(source)
+        if not (found := self._load(source, ids)):
+            raise UsageError("no task matches: relax the filters")
+        return self._cut(found) if self._reads_tasks else found
+
+    @property
+    def _reads_tasks(self) -> bool:
+        """Whether a condition is about more than the id."""
+        fields = {name: field for name, field in TaskFilter.model_fields.items() if name not in BY_ID}
+        return any(getattr(self, name) != field.default for name, field in fields.items())
+
+    def _load(self, source: TaskSource, ids: Sequence[str]) -> list[Task]:
+        """Return the tasks that meet the conditions, no more than are needed."""
         valid = (
             {old.task_id: old.digest for old in read_records(self.record) if old.status == "valid"}
             if self.record
@@ -140,7 +166,8 @@ class TaskFilter(Frozen):
         )
         found: list[Task] = []
         broken: list[str] = []
-        for task_id in matching(source, self.match):
+        needed = self._needed()
+        for task_id in ids:
             try:
                 task = source.get(task_id)
             except TaskError as error:
@@ -148,14 +175,21 @@ class TaskFilter(Frozen):
                 continue
             if self._met_by(task, valid):
                 found.append(task)
-            if len(found) == self.limit and self.shuffle is None and not self.slice:
+            if len(found) == needed:
                 break
         if broken:
             more = [f"... and {len(broken) - MAX_SHOWN} more"] if len(broken) > MAX_SHOWN else []
             typer.echo("\n  ".join([f"skipped {len(broken)} broken tasks:", *broken[:MAX_SHOWN], *more]), err=True)
-        if not found:
-            raise UsageError("no task matches: relax the filters")
-        return self._cut(found)
+        return found
+
+    def _needed(self) -> int | None:
+        """The number of tasks after which no more are chosen; None if only the last one tells."""
+        if self.shuffle is not None:
+            return None
+        if not self.slice:
+            return self.limit
+        start, stop, *_ = (*bounds_of(self.slice, "--slice "), None)
+        return stop if stop is not None and stop > (start or 0) >= 0 else None
 
     def _met_by(self, task: Task, valid: dict[str, str]) -> bool:
         lines = changed_lines(task.oracle.gold_patch)
@@ -168,9 +202,10 @@ class TaskFilter(Frozen):
             and (self.record is None or valid.get(task.task_id) == digest(task))
         )
 
-    def _cut(self, found: list[Kind]) -> list[Kind]:
+    def _cut(self, found: Sequence[Kind]) -> list[Kind]:
         """Shuffle, slice and limit."""
         if self.shuffle is not None:
+            found = list(found)
             random.Random(self.shuffle).shuffle(found)
         return cut(found, self.slice or ":", "--slice ")[: self.limit]
 
@@ -181,15 +216,25 @@ def cut(found: Sequence[Kind], part: str, what: str = "") -> list[Kind]:
     Raises:
         UsageError: The slice is invalid or empty. The message starts with `what`.
     """
+    bounds = bounds_of(part, what)
+    if not (chosen := found[slice(*bounds)]):
+        raise UsageError(f"{what}{part} selects none of the {len(found)} tasks")
+    return list(chosen)
+
+
+def bounds_of(part: str, what: str = "") -> list[int | None]:
+    """Return the two or three bounds of a slice, given as text.
+
+    Raises:
+        UsageError: The slice is invalid. The message starts with `what`.
+    """
     try:
         bounds = [int(bound) if bound else None for bound in part.split(":")]
     except ValueError:
         bounds = []
     if len(bounds) not in (2, 3) or bounds[2:] == [0]:
         raise UsageError(f"{what}{part!r} is invalid: write START:STOP")
-    if not (chosen := found[slice(*bounds)]):
-        raise UsageError(f"{what}{part} selects none of the {len(found)} tasks")
-    return list(chosen)
+    return bounds
 
 
 def takes_filter(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -265,9 +310,9 @@ def source_of(name: str, pairs: list[str] | None = None) -> tuple[str, JsonObjec
     return ("file", {"path": name, **options}) if is_place_of_tasks(name) else (name, options)
 
 
-def matching(source: TaskSource, pattern: str) -> list[str]:
+def matching(source: TaskSource, pattern: str) -> Sequence[str]:
     """Return the ids of the tasks that match, at least one."""
-    ids = fnmatch.filter(source.ids(), pattern)
+    ids = source.ids() if pattern == "*" else fnmatch.filter(source.ids(), pattern)
     if not ids:
         raise UsageError(f"no task matches {pattern!r}; `swe-gym tasks list` lists them")
     return ids

@@ -29,6 +29,7 @@ def compare(
         print_json(found.model_dump(mode="json"))
         return
     _print_runs(console, found)
+    _print_trouble(console, found.runs)
     _print_pairs(console, found.pairs)
     _print_tasks(console, found)
     for warning in found.warnings:
@@ -38,21 +39,37 @@ def compare(
 def _print_runs(console: Console, found: Comparison) -> None:
     most = max((max(run.pass_at_k, default=1) for run in found.runs), default=1)
     passed = [f"pass@{most}"] if most > 1 else []
-    table = plain_table(
-        "run", "model", "graded", "resolved", "95 % interval", *passed, "tokens", "cost", "failed tries"
-    )
+    asked = ["server"] if len({run.servers for run in found.runs}) > 1 else []
+    table = plain_table("run", "model", *asked, "graded", "resolved", "95 % interval", *passed, "tokens", "cost")
     for run in found.runs:
         table.add_row(
             run.name,
             run.model or run.policy,
+            *([", ".join(run.servers) or "unknown" if run.model else ""] if asked else []),
             f"{run.graded}/{run.planned}",
             _percent(run.resolved),
             _interval(run),
             *([_percent(run.pass_at_k.get(most))] if passed else []),
             f"{run.prompt_tokens + run.completion_tokens:,}",
             "unknown" if run.cost is None else f"${run.cost:,.2f}",
-            str(run.failed_tries),
         )
+    console.print(table)
+
+
+def _print_trouble(console: Console, runs: tuple[RunSummary, ...]) -> None:
+    """Print what may have kept runs from resolving more."""
+    table = plain_table("run", "turns", "invalid calls", "shortened", "retries", "failed tries")
+    for run in runs:
+        share = f" ({run.invalid_calls / run.all_turns:.0%})" if run.invalid_calls else ""
+        table.add_row(
+            run.name,
+            f"{run.all_turns:,}",
+            "unknown" if run.invalid_calls is None else f"{run.invalid_calls:,}{share}",
+            f"{run.shortened:,}",
+            f"{run.retries:,}",
+            f"{run.failed_tries:,}",
+        )
+    console.print()
     console.print(table)
 
 

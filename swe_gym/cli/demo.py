@@ -23,6 +23,7 @@ from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject, Task, ToolCall
 from .common import Backend, Match, SandboxOptions, Workers, headline, matching, open_console, open_source, plain_table
 from .common import sandbox_options as parse_sandbox_options
+from .machine import check_machine
 
 LOOK_AROUND = [
     ToolCall(name="listdir", arguments={"path": "."}),
@@ -123,6 +124,7 @@ def demo(
     status is 1 if any reward differs from that.
     """
     console = open_console()
+    check_machine(output, backend=backend)
     source = open_source("toy")
     ids = matching(source, match)
     settings: JsonObject = {"backend": backend, "sandbox_options": parse_sandbox_options(backend, sandbox_option)}

@@ -16,6 +16,7 @@ from ..rollout.engine import RolloutStopped
 from ..rollout.plan import Plan, hash_config
 from ..tasks import TaskSource
 from ..trajectories.run_folder import check_run
+from ..trajectories.trajectory import ModelServer
 from ..types import JsonObject
 from ..viewer.results import RESULTS, write_results
 from .common import (
@@ -30,7 +31,16 @@ from .common import (
     plain_table,
     takes_filter,
 )
-from .preflight import backend_for, bring_kit, check_agent, check_model, check_room, check_sandboxes, read_tasks
+from .machine import check_machine
+from .preflight import (
+    backend_for,
+    bring_kit,
+    check_agent,
+    check_model,
+    check_sandboxes,
+    read_tasks,
+    start_agent,
+)
 from .rollout import (
     AgentName,
     Attempts,
@@ -49,13 +59,21 @@ from .rollout import (
     nested,
     play,
 )
-from .rollout_display import dollars, duration
+from .rollout_display import dollars, duration, tell_if_nothing_ran
 
 MOST_REPOSITORIES = 25
 
 COMMAND_CLASS = RolloutCommand
 
 Price = Annotated[float | None, typer.Option(min=0, help="Dollars per million tokens.", rich_help_panel="Prices")]
+CachedPrice = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Dollars per million prompt tokens from the server's cache (default: --price-in).",
+        rich_help_panel="Prices",
+    ),
+]
 
 
 class Evaluation(NamedTuple):
@@ -93,6 +111,7 @@ def evaluate(
     ray_address: RayAddress = None,
     price_in: Price = None,
     price_out: Price = None,
+    price_cached: CachedPrice = None,
     name: RunName = None,
     output: Output = None,
     config: Annotated[
@@ -112,10 +131,11 @@ def evaluate(
     options = nested(locals())
     if wrong := next((one for one in overrides or [] if "=" not in one), ""):
         raise UsageError(f"{wrong!r} is not FIELD=VALUE. Tasks are an option: --tasks {wrong}")
-    if (price_in is None) != (price_out is None):
-        raise UsageError("--price-in and --price-out belong together: give both")
+    if (price_in is None) != (price_out is None) or (price_cached is not None and price_in is None):
+        raise UsageError("--price-in and --price-out belong together, also for --price-cached: give both")
     options["tasks"]["source"] = tasks or None
-    options["policy"]["prices"] = None if price_in is None else {"input": price_in, "output": price_out}
+    prices = {"input": price_in, "cached": price_cached, "output": price_out}
+    options["policy"]["prices"] = None if price_in is None else prices
     console = open_console(stderr=as_json)
     ready = []
     for one in model or [""]:
@@ -140,6 +160,7 @@ def _prepare(console: Console, config: RolloutConfig) -> Evaluation:
         raise UsageError("no tasks: add --tasks swebench-verified:50, --tasks toy, or a task file")
     if not config.policy.get("name"):
         config = config.model_copy(update={"policy": {**config.policy, "name": "llm"}})
+    check_machine(config.folder, policy=config.policy_name, executor=config.run.executor)
     tasks = shared_source(*config.source())
     plan = config.plan(tasks)
     chosen = read_tasks(tasks, plan.tasks or ())
@@ -147,12 +168,13 @@ def _prepare(console: Console, config: RolloutConfig) -> Evaluation:
         plan = plan.model_copy(update={"env": {**plan.env, "backend": backend_for(chosen)}})
     asked = plan.config()
     check_run(config.folder, asked, hash_config(asked))
-    check_room(config.folder, "the run folder", "choose another folder: --output")
+    check_machine(config.folder, backend=asked["env"]["backend"])
     for fact in check_sandboxes(plan, chosen):
         console.print(f"{fact.what:8}{fact.said}")
     check_agent(plan)
-    for told in filter(None, (check_model(plan, config.run.budget), bring_kit(plan))):
+    for told in filter(None, (check_model(plan, config.run, config.folder), bring_kit(plan))):
         console.print(f"{told.what:8}{told.said}")
+    start_agent(plan, config.run.executor)
     return Evaluation(config, plan, tasks)
 
 
@@ -165,7 +187,8 @@ def _run(console: Console, ready: list[Evaluation], *, as_json: bool) -> None:
             stopped: RolloutStopped | None = None
             interrupted = False
             try:
-                _, interrupted = play(console, one.plan, folder, one.config.run)
+                latest, interrupted = play(console, one.plan, folder, one.config.run)
+                tell_if_nothing_ran(console, latest)
             except RolloutStopped as error:
                 stopped = error
             found.append({**write_results(folder), "folder": str(folder)})
@@ -178,7 +201,8 @@ def _run(console: Console, ready: list[Evaluation], *, as_json: bool) -> None:
         if as_json and found:
             typer.echo(json.dumps({"runs": found}, indent=1))
     _print_end(console, found)
-    end(console, interrupted, left=any(one["graded"] < one["episodes"] for one in found))
+    left = len(found) < len(ready) or any(one["graded"] < one["episodes"] for one in found)
+    end(console, interrupted, left=left)
 
 
 # --- the results ------------------------------------------------------------------------------------------------
@@ -222,12 +246,18 @@ def _lines(found: JsonObject) -> dict[str, str]:
     tokens = f"{read:,} prompt ({cached / read:.0%} cached), {written:,} completion" if read else ""
     return {
         "run": f"{found['agent'] and found['agent'] + ' with '}{found['model']} on {found['source']}",
+        "server": ", ".join(str(ModelServer.model_validate(one)) for one in found["servers"]),
         "resolved": _resolved(found),
         "pass@k": ", ".join(_passed(found)),
         "episodes": f"{graded} of {episodes} graded ({found['tasks']} tasks x {found['attempts']}){left}",
         "cost": _cost(found) if tokens else "",
         "tokens": tokens,
+        "requests": f"{found['requests']:,} answered, {found['retries']:,} failed and sent again" if tokens else "",
         "time": _time(found) if graded else "",
+        "invalid calls": _invalid(found) if graded else "",
+        "shortened": f"the conversations of {found['shortened']} episodes, to fit the model's context"
+        if found["shortened"]
+        else "",
         "not resolved": _counts(found["unresolved"]),
         "failed tries": _counts(found["failed_tries"]),
         "cheat signs": f"in {found['cheat_signs']} episodes: look at them" if found["cheat_signs"] else "",
@@ -256,7 +286,15 @@ def _cost(found: JsonObject) -> str:
     if found["cost"] is None:
         return f"{dollars(None)}: give --price-in and --price-out"
     each = f" (${found['cost'] / found['graded']:,.4f} an episode)" if found["graded"] else ""
-    return dollars(found["cost"]) + each
+    cached = ". Cached prompt tokens are billed in full: give --price-cached" if found["cached_at_full_price"] else ""
+    return dollars(found["cost"]) + each + cached
+
+
+def _invalid(found: JsonObject) -> str:
+    invalid, turns = found["invalid_calls"], found["all_turns"]
+    if invalid is None:
+        return "not counted"
+    return f"{invalid:,} of {turns:,} turns" + (f" ({invalid / turns:.0%})" if invalid else "")
 
 
 def _time(found: JsonObject) -> str:

@@ -152,7 +152,7 @@ def build(
     def one(name: str) -> None:
         built[name] = build_image(tasks.get(name), base, base_url=engine)
 
-    names = matching(tasks, match)
+    names = list(matching(tasks, match))
     problems = for_each(names, one, jobs, threading.Event(), console.print)
     write_tasks([built[name] for name in names if name in built], output)
     console.print(f"{len(built)} tasks written to {output}; {len(problems)} failed")

@@ -1,15 +1,22 @@
 """`swe-gym play`: solve a task yourself."""
 
 import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import gymnasium
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from ..envs.swe_env import SweEnv
+from ..errors import SandboxError
 from ..rollout.episode import play as play_episode
 from ..rollout.policies.human import HumanPolicy
+from ..spaces import StepResult
 from ..tools import TOOLSETS
 from ..trajectories.trajectory import Trajectory
 from ..wrappers.record_trajectory import RecordTrajectory
@@ -47,7 +54,8 @@ def play(
         import readline  # noqa: F401  gives `input` a history and cursor keys
     with RecordTrajectory(env, str(output) if output else None) as recorder:
         try:
-            trajectory = play_episode(recorder, HumanPolicy(env, console), seed=seed)
+            human = HumanPolicy(env, console)
+            trajectory = play_episode(Interruptible(recorder, env, human), human, seed=seed)
         except (EOFError, KeyboardInterrupt) as end:
             console.print("\nGave up; nothing was graded.")
             raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 0) from end
@@ -56,6 +64,46 @@ def play(
         console.print(f"Trajectory: {output}")
     if not trajectory.reward_valid:
         raise typer.Exit(1)
+
+
+class Interruptible(gymnasium.Wrapper[str, str, str, str]):
+    """Ctrl-C ends the running command of the person, not the episode. A second one ends the episode.
+
+    Args:
+        env: The environment to wrap.
+        core: The environment that runs the commands.
+        human: The person. The call that ends the episode cannot be interrupted: a half-taken patch would be graded.
+    """
+
+    def __init__(self, env: gymnasium.Env[str, str], core: SweEnv, human: HumanPolicy) -> None:
+        super().__init__(env)
+        self._core, self._human = core, human
+
+    def step(self, action: str) -> StepResult[str]:
+        """Run an action. Raises KeyboardInterrupt for the second Ctrl-C, or the first one while the work is graded."""
+        with contextlib.nullcontext() if self._human.ends else _hearing(self._end_command):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, float(reward), terminated, truncated, info
+
+    def _end_command(self) -> None:
+        with contextlib.suppress(SandboxError):  # the command reports it
+            self._core.sandbox.end_processes(commands=True)
+
+
+@contextlib.contextmanager
+def _hearing(work: Callable[[], None]) -> Iterator[None]:
+    """Do some work in a thread of its own at the first Ctrl-C in the block."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def hear(*_: Any) -> None:
+        signal.signal(signal.SIGINT, before)
+        threading.Thread(target=work, name="interrupt", daemon=True).start()
+
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _report(console: Console, trajectory: Trajectory) -> None:

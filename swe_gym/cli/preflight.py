@@ -1,20 +1,19 @@
 """Checks before a run: its tasks on their backend, images, disk, and the model's server. Nothing is started."""
 
 import itertools
-import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..cache import cache_folder
 from ..envs.group import task_spec
 from ..errors import TaskError, Unsupported, UsageError
 from ..gateway.agents import make_agent
 from ..gateway.kits import kit_bytes
-from ..rollout.budget import Budget
+from ..gateway.rehearsal import rehearse
+from ..rollout.budget import check_price
+from ..rollout.engine import RolloutOptions
 from ..rollout.plan import Plan
 from ..rollout.policies import make_policies
 from ..sandboxes import BACKENDS
@@ -23,13 +22,15 @@ from ..sandboxes.images import ImageStore
 from ..sandboxes.images.names import ImageName
 from ..sandboxes.local.image import choose_overlay
 from ..tasks import TaskSource
-from ..types import JsonMapping, Task
+from ..trajectories.run_folder import check_servers
+from ..types import JsonMapping, JsonObject, Task
 from .agents import ready_kit
 
 if TYPE_CHECKING:
     from ..rollout.policies.llm import LLMPolicies
     from ..rollout.policies.server_check import ServerFacts
     from ..sandboxes.docker import DockerSandbox
+    from ..trajectories.trajectory import Prices
 
 MOST_TASKS = 5000
 """Number of tasks whose images are checked."""
@@ -39,9 +40,6 @@ REGISTRY_SECONDS = 4.0
 SERVICE_SECONDS = 8.0
 IMAGE_MB = 390
 """Disk space of an image of SWE-bench Verified, on average over all 500, in MiB."""
-
-FREE_MB = 100
-"""MiB that must be free for results and sandboxes."""
 
 
 class Fact(NamedTuple):
@@ -103,7 +101,6 @@ def check_sandboxes(plan: Plan, tasks: Sequence[Task]) -> Iterator[Fact]:
         images = dict.fromkeys(box.spec.image for box in boxes if box.spec.image and box.spec.workspace is None)
         if images:
             yield _check_stored([image for image in images if image])
-        check_room(cache_folder(), "the cache", "set SWE_GYM_CACHE to a writable folder with more space")
 
 
 def _check_cluster(options: JsonMapping) -> Fact:
@@ -166,47 +163,42 @@ def _check_stored(images: Sequence[str]) -> Fact:
     return Fact("images", f"{len(images) - len(missing)} present, {len(missing)} to fetch")
 
 
-def check_room(folder: Path, what: str, fix: str) -> None:
-    """Check that a folder can be written to, and that its disk has some room.
-
-    Raises:
-        UsageError: It cannot, or has not.
-    """
-    there = folder.absolute()
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise UsageError(f"{what} cannot be written: {there} is not a folder. Fix: {fix}")
-    if not os.access(there, os.W_OK):
-        raise UsageError(f"{what} cannot be written: {there} is read-only. Fix: {fix}")
-    if (free := shutil.disk_usage(there).free >> 20) < FREE_MB:
-        raise UsageError(f"{what} has no room: {free} MiB are free in {there}, less than {FREE_MB}. Fix: {fix}")
-
-
-def check_model(plan: Plan, budget: Budget) -> Fact | None:
+def check_model(plan: Plan, how: RolloutOptions, folder: Path) -> Fact | None:
     """Ask the server of the policy `llm` once. Return what it told; None for another policy.
 
     Args:
         plan: The plan.
-        budget: Budget of the whole run.
+        how: How the plan is run.
+        folder: The run folder.
 
     Raises:
-        UsageError: The server, the key, the model or a setting is wrong; or the cost is limited and no price is known.
+        UsageError: The server, the key, the model or a setting is wrong; or the cost is limited and no price is known;
+            or the folder holds attempts of another server.
     """
     if plan.policy != "llm":
         return None
-    with closing(make_policies("llm", {"model": "", **plan.policy_options})) as made:
+    options = {"model": "", **plan.policy_options}
+    try:
+        return _ask_model(plan, options, how, folder)
+    except UsageError as error:
+        if options["model"] or "--model" in str(error):
+            raise
+        raise UsageError(f"no model: add --model NAME. Its server: {error}") from error
+
+
+def _ask_model(plan: Plan, options: JsonObject, how: RolloutOptions, folder: Path) -> Fact:
+    with closing(make_policies("llm", options)) as made:
         from ..rollout.policies.llm import LLMPolicies, is_native  # an extra, which `make_policies` has checked
         from ..rollout.policies.server_check import check_server
 
         assert isinstance(made, LLMPolicies)
         native = bool(plan.agent) or is_native(made.calls, plan.config()["env"]["action_format"])
         told = check_server(made, native=native)
-        if made.price is None and (plan.budget.cost, budget.cost) != (None, None):
-            raise UsageError(
-                f"the budget limits the cost, but the price of {made.model!r} at {made.server} is unknown: give "
-                "--price-in and --price-out, in dollars per million tokens"
-            )
+        check_price(made.price, f"{made.model!r} at {made.server}", plan.budget, how.budget)
+        if told.counts is False and any(one.tokens or one.cost for one in (plan.budget, how.budget)):
+            raise UsageError(f"a budget limits tokens or cost, but {made.server} counts no tokens: omit it")
+        if not how.any_server:
+            check_servers(folder, [told.server])
         return Fact("model", _told(made, told))
 
 
@@ -235,6 +227,18 @@ def bring_kit(plan: Plan) -> Fact | None:
     return Fact("agent", f"{plan.agent} {agent.version}".rstrip() + kit)
 
 
+def start_agent(plan: Plan, executor: str) -> None:
+    """Start a plan's agent on the first task, if it has options of the user: only the agent knows its arguments.
+
+    Raises:
+        UsageError: It ended before it asked its model.
+        SandboxError: The sandbox did not start, or was lost.
+    """
+    if plan.agent_options and plan.tasks and executor == "threads":
+        with closing(plan.make_env()) as env:
+            rehearse(env, plan.agent, plan.agent_options, plan.tasks[0])
+
+
 def _told(made: "LLMPolicies", told: "ServerFacts") -> str:
     called = {True: "calls tools", False: "accepts tools, but called none in a short request", None: "tools in text"}
     price = made.price
@@ -242,6 +246,13 @@ def _told(made: "LLMPolicies", told: "ServerFacts") -> str:
         f"{made.model} at {made.server}",
         f"context {told.context:,} tokens" if told.context else "context length unknown",
         told.note or called[told.called],
-        "unknown price" if price is None else f"${price.input:g} in, ${price.output:g} out per million tokens",
+        "counts no tokens" if told.counts is False else "",
+        "unknown price" if price is None else _priced(price),
     ]
     return ", ".join(filter(None, parts))
+
+
+def _priced(price: "Prices") -> str:
+    cached = "" if price.cached is None else f"${price.cached:g} cached, "
+    checked = f" (as of {price.date})" if price.date else ""
+    return f"${price.input:g} in, {cached}${price.output:g} out per million tokens{checked}"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from rich.console import Console
 from typer.core import TyperCommand
 
@@ -31,14 +31,17 @@ from .common import (
     executor_options,
     open_console,
     part_of,
+    plain_name,
     source_of,
     split_slice,
     takes_filter,
 )
-from .preflight import bring_kit, check_agent, check_model
+from .machine import check_machine
+from .preflight import bring_kit, check_agent, check_model, start_agent
 from .rollout_display import display, print_report
 
 POLICY_HELP = "Policy: baseline, llm, gold, random, ... or module:Class."
+PRICES = {"in": "input", "cached": "cached", "out": "output"}
 FIELDS = {
     "--seed": "seed=VALUE",
     "--split": "tasks.source_options.split=VALUE",
@@ -48,6 +51,7 @@ FIELDS = {
     "--format": "env.action_format=VALUE",
     "--source": "tasks.source=VALUE",
     **{f"--{name.replace('_', '-')}": f"env.{name}=VALUE" for name in ("reward", "counter", "time_limit")},
+    **{f"--price-{name}": f"policy.prices.{field}=VALUE" for name, field in PRICES.items()},
     **{f"--max-{name}": f"budget.{name}=VALUE" for name in ("tokens", "cost")},
     **{f"--run-{name}": f"run.budget.{name}=VALUE" for name in Budget.model_fields},
     **{
@@ -88,8 +92,9 @@ class RolloutCommand(TyperCommand):
         Raises:
             UsageError: It holds an option that is a field.
         """
+        own = {name for parameter in self.params for name in parameter.opts}
         for option in (one.partition("=")[0] for one in args):
-            if option in FIELDS:
+            if option in FIELDS and option not in own:
                 raise UsageError(f"no option {option}: write {FIELDS[option]}")
         return super().parse_args(ctx, args)
 
@@ -126,7 +131,7 @@ class RolloutConfig(Frozen):
         run: How the plan is run.
     """
 
-    name: str = ""
+    name: Annotated[str, AfterValidator(plain_name)] = ""
     output: str = "runs"
     attempts: int = Field(default=1, ge=1)
     seed: int = 0
@@ -140,13 +145,14 @@ class RolloutConfig(Frozen):
     @property
     def folder(self) -> Path:
         """The run folder."""
-        source, player = split_slice(self.tasks.source)[0], str(self.policy.get("model") or self._policy_name)
+        source, player = split_slice(self.tasks.source)[0], str(self.policy.get("model") or self.policy_name)
         tasks = Path(source).stem if is_place_of_tasks(source) else source
         words = filter(None, (tasks, str(self.agent.get("name", "")), player.rpartition("/")[2]))
         return Path(self.output) / (self.name or "-".join(words).replace(":", "-"))
 
     @property
-    def _policy_name(self) -> str:
+    def policy_name(self) -> str:
+        """Name of the policy."""
         asks = self.agent or {"model", "base_url"} & self.policy.keys()
         return str(self.policy.get("name") or ("llm" if asks else "baseline"))
 
@@ -168,7 +174,7 @@ class RolloutConfig(Frozen):
             tasks=tuple(self.tasks.ids(part_of(self.tasks.source, tasks))),
             attempts=self.attempts,
             env=self.env,
-            policy=self._policy_name,
+            policy=self.policy_name,
             policy_options={name: value for name, value in self.policy.items() if name != "name"},
             agent=str(self.agent.get("name", "")),
             agent_options={name: value for name, value in self.agent.items() if name != "name"},
@@ -217,18 +223,21 @@ def rollout(
         [*([source] if is_override else []), *(overrides or [])],
         options,
     )
+    executor, backend = config.run.executor, str(config.env.get("backend", "local"))
+    check_machine(config.folder, backend=backend, policy=config.policy_name, executor=executor)
     tasks = shared_source(*config.source())  # held until the end, so that it is read once
     plan, console = config.plan(tasks), open_console()
     check_agent(plan)
     if check:
         console.print_json(data={**config.model_dump(mode="json", exclude={"env", "policy"}), **plan.config()})
         return
-    check_model(plan, config.run.budget)
+    check_model(plan, config.run, config.folder)
     bring_kit(plan)
+    start_agent(plan, config.run.executor)
     latest, interrupted = play(console, plan, config.folder, config.run)
     if latest is not None:
         print_report(console, latest, config.folder)
-    end(console, interrupted, left=latest is not None and latest.done < latest.total)
+    end(console, interrupted, left=latest is None or latest.done < latest.total)
 
 
 def nested(given: JsonMapping) -> JsonObject:
@@ -343,8 +352,8 @@ def play(console: Console, plan: Plan, folder: Path, how: RolloutOptions) -> tup
 
 
 def end(console: Console, interrupted: bool, *, left: bool) -> None:
-    """Exit with status 130 after Ctrl-C, and with 1 if episodes are left."""
-    if interrupted:
+    """Exit with status 130 if Ctrl-C left episodes, and with 1 if episodes are left otherwise."""
+    if interrupted and left:
         console.print("Interrupted. Run the same command to resume.")
         raise typer.Exit(130)
     if left:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..rollout.progress import Progress
+from ..trajectories.trajectory import Usage
 from .common import plain_table
 
 LINE_EVERY = 10.0
@@ -54,8 +55,10 @@ def progress_line(progress: Progress) -> str:
         f"ETA {duration(progress.eta)}",
         f"{progress.failed_tries} failed tries",
     ]
+    if progress.usage.retries:
+        parts.append(retried(progress.usage))
     if progress.usage.calls:
-        parts.append(f"{progress.tokens_per_second:,.0f} tokens/s, {dollars(progress.usage.cost or None)}")
+        parts.append(f"{progress.tokens_per_second:,.0f} tokens/s, {dollars(progress.usage.cost)}")
     if progress.stopping:
         parts.append(f"stopping: {progress.stopping}")
     return ", ".join(parts)
@@ -76,12 +79,14 @@ def _panel(progress: Progress) -> Group:
         f"{progress.running} running in {progress.sandboxes} sandboxes" + (f" ({waiting})" if waiting else ""),
     )
     if progress.usage.calls:
-        facts.append(f" · {progress.tokens_per_second:,.0f} tokens/s · {dollars(progress.usage.cost or None)}")
+        facts.append(f" · {progress.tokens_per_second:,.0f} tokens/s · {dollars(progress.usage.cost)}")
     lines: list[RenderableType] = [bar, facts]
     if progress.failures:
         kinds = ", ".join(f"{count} {name}" for name, count in list(progress.failures.items())[:4])
         lines.append(Text(f"failed tries: {kinds}", style="yellow"))
         lines += [Text(_said(progress, name), style="dim") for name in list(progress.failures)[:1]]
+    if progress.usage.retries:
+        lines.append(Text(retried(progress.usage), style="yellow"))
     if progress.stopping:
         again = (
             " Press Ctrl-C again to cancel those that run."
@@ -92,8 +97,17 @@ def _panel(progress: Progress) -> Group:
     return Group(*lines)
 
 
+def tell_if_nothing_ran(console: Console, progress: Progress | None) -> None:
+    """Say so if earlier calls had graded every episode."""
+    if progress is not None and progress.done_before == progress.total:
+        console.print(
+            f"Nothing to run: earlier calls graded all {progress.total} episodes. For more, raise --attempts."
+        )
+
+
 def print_report(console: Console, progress: Progress, folder: Path) -> None:
     """Print the results and where they are."""
+    tell_if_nothing_ran(console, progress)
     table = plain_table("stop reason", "episodes", "")
     for reason, count in progress.outcomes.items():
         table.add_row(reason, str(count), "")
@@ -111,7 +125,7 @@ def print_report(console: Console, progress: Progress, folder: Path) -> None:
         used = progress.usage
         console.print(
             f"{used.prompt_tokens:,} prompt tokens, {used.completion_tokens:,} completion tokens, "
-            f"{dollars(used.cost or None)}."
+            f"{dollars(used.cost)}." + (f" {retried(used)}." if used.retries else "")
         )
     console.print(f"Run folder: {folder}")
 
@@ -119,6 +133,11 @@ def print_report(console: Console, progress: Progress, folder: Path) -> None:
 def _said(progress: Progress, name: str) -> str:
     """Return the message of the first failure of a kind, as one line."""
     return textwrap.shorten(progress.first_failures.get(name, ""), 300, placeholder=" ...")
+
+
+def retried(used: Usage) -> str:
+    """Return how many requests failed and were sent again."""
+    return f"{used.retries:,} of {used.calls + used.retries:,} requests sent again"
 
 
 def dollars(cost: float | None) -> str:

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import gymnasium
 import typer
 
+from ..envs.swe_env import SweEnv
 from ..errors import UsageError
+from ..tasks import TaskSource
 from ..toml import parse_pairs
 from ..types import JsonObject
 from .common import BACKEND_HELP, SandboxOptions, open_console
@@ -54,6 +57,7 @@ def serve(
         raise UsageError("--no-token needs a loopback address as --host, and no token: leave it out")
     token = None if no_token else token or secrets.token_urlsafe(24)
     arguments = _arguments(options, backend, sandbox_option, tools, max_turns)
+    held = _open_source(make_env(env_id, **arguments))  # until the end, so that sessions share it
     server = EnvServer(
         lambda: make_env(env_id, **arguments),
         host=host,
@@ -72,6 +76,21 @@ def serve(
     sys.stdout.flush()
     with contextlib.suppress(KeyboardInterrupt):
         server.run()
+    del held
+
+
+def _open_source(env: gymnasium.Env[str, str]) -> TaskSource | None:
+    """Read the tasks of an environment, before a client asks for one.
+
+    Raises:
+        UsageError: There are none, or they cannot be read.
+    """
+    with contextlib.closing(env):
+        if not isinstance(env.unwrapped, SweEnv):
+            return None
+        if not env.unwrapped.source.ids():
+            raise UsageError("the environment has no tasks: choose another source, or other arguments of it")
+        return env.unwrapped.source
 
 
 def _arguments(

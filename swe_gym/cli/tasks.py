@@ -27,6 +27,7 @@ from .common import (
     headline,
     open_console,
     open_source,
+    plain_name,
     plain_table,
     print_json,
     source_of,
@@ -251,6 +252,7 @@ def _shares(parts: Sequence[str]) -> dict[str, float]:
         name, _, share = part.partition("=")
         if name in found:
             raise UsageError(f"--part {part}: duplicate name {name}")
+        plain_name(name)
         try:
             found[name] = float(share)
         except ValueError:

@@ -29,6 +29,7 @@ from .common import (
     takes_filter,
 )
 from .common import sandbox_options as parse_sandbox_options
+from .machine import check_machine
 
 MOST_NAMES = 10
 """Tests per task that the terminal shows."""
@@ -63,6 +64,14 @@ def validate(
     """
     from ..curation.validate import validate as validate_tasks  # slow to import
 
+    place, chosen = executor_options(executor, ray_address), "choose another file: --record"
+    check_machine(
+        record and record.parent,
+        what="the folder of the record",
+        fix=chosen,
+        backend=backend,
+        executor=place["executor"] or "threads",
+    )
     console, tasks = open_console(), open_source(source, source_option)
     ids = only.ids(tasks)
     known = read_records(record) if record else []
@@ -86,7 +95,7 @@ def validate(
                 record=record,
                 date=datetime.datetime.now(datetime.UTC).date().isoformat(),
                 on_record=show,
-                **{name: value for name, value in executor_options(executor, ray_address).items() if value},
+                **{name: value for name, value in place.items() if value},
             )
         except KeyboardInterrupt:
             if record and not as_json:
@@ -119,8 +128,11 @@ def _lines(result: TaskRecord, recorded: bool) -> Text:
         line.append(f"\n         {reason}")
     if result.status == "valid":
         line.append(f"\n         {_counter_tests(result)}", style="dim")
-    if result.disturbing:
-        line.append("\n         its tests disturb each other: pass this record to environments (record=FILE)")
+    if result.unforkable:
+        line.append(
+            f"\n         {len(result.unforkable)} tests fail in forks of the test process; a second run proves them: "
+            "pass this record to environments (record=FILE)"
+        )
     for test, how in list(result.wrong.items())[:MOST_NAMES]:
         line.append(f"\n         {test}: {how}")
     if len(result.wrong) > MOST_NAMES:
@@ -131,10 +143,10 @@ def _lines(result: TaskRecord, recorded: bool) -> Text:
 
 
 def _counter_tests(result: TaskRecord) -> str:
-    """Return how many tests have a counter-test, by kind."""
-    kinds = Counter(result.counter_tests.values())
+    """Return how many tests have a counter-test, by the number of texts among which only a guess finds the original."""
+    texts = Counter(result.texts.get(test, 1) for test in result.counter_tests)
     total = len(result.counter_tests) + len(result.uncovered)
-    if not kinds:
+    if not texts:
         return "no test has a counter-test: rewards of this task are not verified"
-    said = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
+    said = ", ".join(f"{tests} of {number} texts" for number, tests in sorted(texts.items(), reverse=True))
     return f"counter-tests: {len(result.counter_tests)} of {total} ({said})"

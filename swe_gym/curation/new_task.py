@@ -173,7 +173,7 @@ def build_commit_task(repository: str, tests: str, commit: str = "HEAD", options
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}: clone the repository first")
     options.progress("comparing the commit with its parent")
-    new, old = _ask_git(folder, "rev-parse", commit), _ask_git(folder, "rev-parse", f"{commit}^")
+    new, old = _commit_and_parent(folder, commit)
     change = _compare(GitWorkspace(url=str(folder), ref=old), GitWorkspace(url=str(folder), ref=new))
     if not change.gold_patch or not change.test_patch:
         what = "no tests" if change.gold_patch else "nothing but tests"
@@ -311,6 +311,21 @@ def _pinned(python: str, requirements: Sequence[str]) -> PythonEnv:
     prepared = prepare_python(wanted, timeout=_BUILD_TIMEOUT)
     minor = ".".join(prepared.version.split(".")[:2])
     return PythonEnv(version=minor, requirements=list_installed(prepared, timeout=_BUILD_TIMEOUT))
+
+
+def _commit_and_parent(folder: Path, commit: str) -> tuple[str, str]:
+    """Return the hashes of a commit and of its first parent.
+
+    Raises:
+        TaskError: The commit is missing, or has no parent.
+    """
+    new, *parents = _ask_git(folder, "rev-list", "--parents", "--max-count=1", commit, "--").split()
+    if not parents:
+        raise TaskError(
+            f"commit {new} of {folder} has no parent, from which the policy would start: choose a later commit "
+            "(--commit), or fetch the history of a shallow clone (git fetch --unshallow)"
+        )
+    return new, parents[0]
 
 
 def _ask_git(folder: Path, *arguments: str) -> str:

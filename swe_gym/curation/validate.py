@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..envs.group import SandboxGroup
@@ -241,6 +241,8 @@ class _Check(Job[str]):
             for name, diff in (("gold", group.task.oracle.gold_patch), ("empty", "")):
                 started = time.monotonic()
                 verdict, where = judge_diff(group, diff, vouched.options(self._settings.counter))
+                if name == "gold" and not verdict.resolved:
+                    verdict = self._without_forks(group, vouched) or verdict
                 facts |= where
                 verdicts[name].append(verdict)
                 seconds.append(round(time.monotonic() - started, 3))
@@ -265,9 +267,16 @@ class _Check(Job[str]):
             flaky=flaky,
         )
 
-
-MIXED_RUNS = 2
-"""Runs of right work. A further run shows that a test failed only because another one was changed."""
+    def _without_forks(self, group: SandboxGroup, vouched: "Vouched") -> Verdict | None:
+        """Judge the gold patch without twins, which may disturb the tests. Return None if it fails there too."""
+        oracle = group.task.oracle
+        tests = (*oracle.fail_to_pass, *oracle.pass_to_pass, *oracle.expected)
+        counter = dataclasses.replace(vouched.options(self._settings.counter), unforkable=tests)
+        verdict, _ = judge_diff(group, oracle.gold_patch, counter)
+        if not verdict.resolved:
+            return None
+        vouched.without_forks(tests)
+        return verdict
 
 
 class Vouched:
@@ -281,12 +290,18 @@ class Vouched:
         self.unfit: dict[str, tuple[str, ...]] = {}
         self._uncovered: dict[str, str] = {}
         self._natural = True
-        self._disturbing = False
-        self._failed: Counter[tuple[str, str]] = Counter()
+        self._unforkable: set[str] = set()
+        self._texts: dict[str, int] = {}
+        self._kinds: dict[str, str] = {}
+        self._failed: Counter[str] = Counter()
 
     def options(self, counter: Scope) -> CounterOptions:
         """Return the options of the next run: without the changes that the gold patch survived."""
-        return CounterOptions(counter, unfit=self.unfit)
+        return CounterOptions(counter, unfit=self.unfit, unforkable=self._unforkable)
+
+    def without_forks(self, tests: Iterable[str]) -> None:
+        """Leave these tests to second runs from now on."""
+        self._unforkable |= set(tests)
 
     def pending(self, times: int) -> bool:
         """Whether a change replaced an unfit one and has not yet failed `times` times."""
@@ -296,24 +311,32 @@ class Vouched:
         """Add the result of one run with the gold patch."""
         found = gold.counter_tests
         for test, kind in (*found.unfit.items(), *found.alarms.items()):  # gold raises an alarm only by chance
-            self.unfit[test] = (*self.unfit.get(test, ()), kind)
-        self._failed.update((test, kind) for test, kind in found.kinds.items() if kind not in self.unfit.get(test, ()))
+            self.unfit[test] = tuple(dict.fromkeys((*self.unfit.get(test, ()), *kind.split("+"))))
+        self._failed.update(test for test in found.kinds if test not in found.unfit)
+        self._kinds |= found.kinds
+        self._texts = found.texts
         self._uncovered = found.uncovered
-        fit = [kind for test, kind in (*found.kinds.items(), *found.kept.items()) if test not in found.unfit]
-        self._disturbing = self._disturbing or found.runs > MIXED_RUNS
-        self._natural = self._natural and not NATURAL.isdisjoint(fit)
+        self._unforkable |= set(found.unforkable)
+        fit = {test: kind for test, kind in {**found.kinds, **found.kept}.items() if test not in found.unfit}
+        self._natural = self._natural and any(_is_natural(kind) for kind in fit.values())
 
     def facts(self, times: int) -> JsonObject:
         """Return the fields of the record. Only changes that failed in all runs are vouched for."""
-        kinds = {test: kind for (test, kind), number in self._failed.items() if number == times}
-        unsure = {test: "no change of it failed with the gold patch in every run" for test, _ in self._failed}
+        kinds = {test: self._kinds[test] for test, number in self._failed.items() if number >= times}
+        unsure = dict.fromkeys(self._kinds, "no change of it failed with the gold patch in every run")
         return {
             "counter_tests": kinds,
             "uncovered": {test: why for test, why in {**unsure, **self._uncovered}.items() if test not in kinds},
             "unfit": self.unfit,
-            "disturbing": self._disturbing,
+            "texts": {test: number for test, number in self._texts.items() if test in kinds},
+            "unforkable": tuple(sorted(self._unforkable)),
             "natural": self._natural and bool(kinds),
         }
+
+
+def _is_natural(kinds: str) -> bool:
+    """Whether some of the kinds of a test's changes read like a test that a person wrote."""
+    return any(kind in NATURAL or kind.startswith("near-") for kind in kinds.split("+"))
 
 
 def _wrong(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> dict[str, str]:

@@ -7,10 +7,14 @@ import inspect
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import NoReturn
+
+import gymnasium
+from gymnasium import logger
 
 from ..actions.render import require_shell, resolve_format
 from ..errors import MissingDependency, UsageError, unknown_name
@@ -34,6 +38,27 @@ KINDS: dict[str, type | tuple[type, ...]] = {
 """JSON types of the arguments that are not checked elsewhere."""
 
 WORDS = {str: "text", dict: "a dictionary", list: "a list", NoneType: "None"}
+
+
+def warn_of_time_limit(steps: int | None = None) -> None:
+    """Warn of a limit in steps that ends episodes without a grade.
+
+    Args:
+        steps: The limit. None: the one that `gymnasium.make` was given, if it is making an environment now. It wraps
+            the environment and tells it nothing, so it is asked for its own argument.
+    """
+    frame = sys._getframe()
+    while steps is None and (frame := frame.f_back):  # type: ignore[assignment]
+        if frame.f_code is gymnasium.make.__code__:
+            steps = frame.f_locals["max_episode_steps"] or getattr(
+                frame.f_locals.get("env_spec"), "max_episode_steps", None
+            )
+            break
+    if steps is not None and steps > 0:
+        logger.warn(
+            f"max_episode_steps={steps} truncates an episode without grading it, so that it has no reward: use "
+            f"max_turns={steps}, which grades the work."
+        )
 
 
 def json_native(**arguments: Json) -> JsonObject:
@@ -86,6 +111,9 @@ def check_arguments(arguments: JsonMapping, render_modes: Sequence[str]) -> None
     if record is not None and not Path(record).is_file():
         raise UsageError(f"there is no record file {record}: `swe-gym validate --record {record}` writes one")
     CounterOptions(arguments["counter"], arguments["judge_runs"])  # checks its arguments
+    alarm = arguments["alarm_reward"]
+    if isinstance(alarm, bool) or not isinstance(alarm, int | float) or not -math.inf < alarm <= 0:
+        raise UsageError(f"alarm_reward must be a number of at most 0, not {alarm!r}")
     _check_limits(arguments)
     if render_mode is not None and render_mode not in render_modes:
         raise unknown_name("render mode", render_mode, render_modes)

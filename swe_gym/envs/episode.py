@@ -146,11 +146,12 @@ class Episode:
             "limit": self.limit,
             "failure": self.failure,
             "reward_components": {k: float(v) for k, v in self.reward.components.items()} if self.reward else {},
-            "fail_to_pass_passed": -1 if verdict.partial else _passed(verdict.fail_to_pass),
+            "fail_to_pass_passed": _passed(verdict.fail_to_pass),
             "fail_to_pass_total": len(verdict.fail_to_pass),
-            "pass_to_pass_passed": -1 if verdict.partial else _passed(verdict.pass_to_pass),
+            "pass_to_pass_passed": _passed(verdict.pass_to_pass),
             "pass_to_pass_total": len(verdict.pass_to_pass),
             "counter_tests": len(verdict.counter_tests.kinds),
+            "alarms": len(verdict.counter_tests.alarms),
         }
 
 

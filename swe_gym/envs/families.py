@@ -23,6 +23,7 @@ class Settings(TypedDict, total=False):
     tools: str | list[str]
     action_format: str
     reward: str
+    alarm_reward: float
     counter: str
     judge_runs: int
     max_turns: int

@@ -32,7 +32,7 @@ from ..tools import Tool, make_tools
 from ..tools.base import ToolContext
 from ..tools.text import bound, harmless
 from ..types import Action, JsonObject, Reward, Task, ToolCall, ToolResult, ToolSpec, Verdict
-from .checks import check_arguments, check_format, check_known, json_native
+from .checks import check_arguments, check_format, check_known, json_native, warn_of_time_limit
 from .episode import WORLD_ERRORS, Episode, ShownTurn
 from .group import SandboxGroup, task_spec
 from .rendering import draw_turns, format_end, format_turn, format_turns
@@ -97,7 +97,7 @@ class SweEnv(ToolEnv):
        were invalid. The work is graded as it is, and the reward counts.
     3. Truncation: the infrastructure failed; see Rewards.
 
-    `max_episode_steps` of `gymnasium.make` truncates an episode without grading it; use `max_turns`.
+    `max_episode_steps` of `gymnasium.make` truncates an episode without grading it, with a warning; use `max_turns`.
 
     The sandbox is closed as soon as an episode ends. `step` before `reset` or after the end raises `ResetNeeded`.
 
@@ -109,8 +109,9 @@ class SweEnv(ToolEnv):
     int (number of signs of reward hacking), `set_back` list of str (files that the policy wrote and that grading reset,
     at most 50; empty before the end), `limit` str ("", "turns", "time", "invalid", or the argument of `end`), `failure`
     str, `reward_components` dict of float, the counts of hidden tests `fail_to_pass_passed`, `fail_to_pass_total`,
-    `pass_to_pass_passed`, `pass_to_pass_total` int (0 before the end; passed is -1 if the reward did not need the
-    number), and `counter_tests` int (number of fail-to-pass tests with a counter-test; 0 before the end).
+    `pass_to_pass_passed`, `pass_to_pass_total` int, `counter_tests` int (number of fail-to-pass tests with a
+    counter-test), and `alarms` int (number of tests whose counter-test passed: code of the work changed the results of
+    tests). The counts are 0 before the end.
 
     ## Arguments
 
@@ -124,8 +125,9 @@ class SweEnv(ToolEnv):
     | `tools` | str or list | `"default"` | A preset, or names of tools |
     | `action_format` | str | `"auto"` | Format of tool calls; "auto" reads all formats |
     | `reward` | str | `"binary"` | A name of `swe_gym.grading.REWARDS` |
+    | `alarm_reward` | float | `0.0` | Reward of work that raises an alarm, at most 0 |
     | `counter` | str | `"few"` | Pass-to-pass tests that get a counter-test: "few" or "all" |
-    | `judge_runs` | int | `2` | Runs of the tests on resolved work, an even number |
+    | `judge_runs` | int | `2` | Runs of resolved work, if twins cannot play all tests |
     | `max_turns` | int | `50` | Steps until truncation |
     | `time_limit` | float | `1800.0` | Seconds from `reset` until truncation, without grading |
     | `max_observation` | int | `16000` | Maximum length of an observation in characters |
@@ -154,6 +156,7 @@ class SweEnv(ToolEnv):
         tools: str | list[str] = "default",
         action_format: str = "auto",
         reward: str = "binary",
+        alarm_reward: float = 0.0,
         counter: str = "few",
         judge_runs: int = 2,
         max_turns: int = 50,
@@ -170,6 +173,7 @@ class SweEnv(ToolEnv):
         self._config = json_native(**arguments)
         check_arguments(self._config, render_modes=self.metadata["render_modes"])
         check_source(source, arguments["source_options"])
+        warn_of_time_limit()
         opened = open_early(source, self._config["source_options"], task_id)
         self._reward = REWARDS.load(reward)
         self._tools: list[Tool] = make_tools(tools)
@@ -529,8 +533,8 @@ class SweEnv(ToolEnv):
             counter=self._config["counter"],
             runs=self._config["judge_runs"],
             unfit=record.unfit if record else {},
+            unforkable=record.unforkable if record else (),
         )
-        complete = complete or (record is not None and record.disturbing)
         return grade(task, patch, fresh, group.fresh, complete=complete, counter=counter)
 
     def _open(self, task: Task) -> Episode:
@@ -605,7 +609,7 @@ class SweEnv(ToolEnv):
             complete = self._reward is not binary
             episode.verdict = self._grade(episode.task, episode.patch, fresh, episode.group, complete=complete)
             episode.signs += sorted(signs_in_work(episode.patch, episode.verdict, episode.task.oracle))
-            episode.reward = _finite(self._reward(episode.verdict))
+            episode.reward = self._reward_of(episode.verdict)
             closing.result()  # processes of the policy that are still alive could have disturbed the tests
         except WORLD_ERRORS as error:
             episode.failed(error)
@@ -618,6 +622,13 @@ class SweEnv(ToolEnv):
         finally:
             episode.seconds["grading"] += time.monotonic() - started
             self._free(episode)
+
+    def _reward_of(self, verdict: Verdict) -> Reward:
+        """Return the reward of a verdict. Work that changed the results of tests earns `alarm_reward`."""
+        lost = self._config["alarm_reward"]
+        if lost and verdict.counter_tests.alarms:
+            return Reward(value=lost, components={"alarm": lost})
+        return _finite(self._reward(verdict))
 
     def _free(self, episode: Episode) -> None:
         episode.group.release()  # the reward does not wait for it; the next `reset` does

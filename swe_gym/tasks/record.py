@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from ..errors import UsageError, wrong_fields
 from ..lines import json_lines
@@ -32,8 +32,9 @@ class TaskRecord(Frozen):
             failed with the gold patch in every run, as it must.
         uncovered: Test that must start passing and has no counter-test -> why.
         unfit: Test -> changes that the gold patch survived. Grading with this record does not use them.
-        disturbing: Whether a required test fails with right work because another test was changed. Environments with
-            this record confirm a failure by a run without changes.
+        texts: Test of `counter_tests` -> number of its texts among which only a guess finds the original.
+        unforkable: Tests that forks of the test process cannot play with the gold patch. Grading with this record
+            proves them by a second run.
         natural: Whether each grading has a counter-test that reads like a test that a person wrote.
         backend: Kind of sandbox.
         isolation: Isolation of the sandbox; empty if none started.
@@ -54,13 +55,20 @@ class TaskRecord(Frozen):
     counter_tests: dict[str, str] = {}
     uncovered: dict[str, str] = {}
     unfit: dict[str, tuple[str, ...]] = {}
-    disturbing: bool = False
+    texts: dict[str, int] = {}
+    unforkable: tuple[str, ...] = ()
     natural: bool = False
     backend: str
     isolation: str = ""
     image: str = ""
     digest: str = ""
     date: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_old_fields(cls, data: object) -> object:
+        """Read the records of version 0.1, which had a field for tests that changed neighbours disturb."""
+        return {name: value for name, value in data.items() if name != "disturbing"} if isinstance(data, dict) else data
 
 
 def read_records(path: str | os.PathLike[str]) -> list[TaskRecord]:

@@ -15,6 +15,7 @@ from ..rollout.episode import play
 from ..rollout.policies import make_policies
 from ..rollout.policy import Player, Policy
 from ..rollout.tokens import ChatTemplate, Completion, Conversation, short_prompt
+from ..tasks.order import ShuffledOrder
 from ..trajectories.run_folder import open_trajectories
 from ..trajectories.trajectory import Trajectory, Turn
 from ..types import JsonObject, ToolCall
@@ -73,7 +74,8 @@ def run_sft(config: TrainConfig, learner: Learner, template: ChatTemplate, end: 
     elif sft.episodes:
         ids = task_ids(config.env, config.env.train)
         draw = random.Random(f"warm start {config.run.seed}")  # apart from the draws of training
-        ids = [ids[draw.randrange(len(ids))] for _ in range(sft.episodes)]
+        order = ShuffledOrder(len(ids), draw.getrandbits(31))
+        ids = [ids[order[place]] for place in range(sft.episodes)]
         agent = None
         if config.env.agent:
             from .demonstrate import demonstrating_agent  # the extra "agents"

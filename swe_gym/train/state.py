@@ -10,6 +10,7 @@ import torch
 
 from ..errors import UsageError
 from ..rollout.progress import Failure
+from ..tasks.order import ShuffledOrder
 from ..trajectories.run_folder import differences
 from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject
@@ -28,8 +29,8 @@ class RunState:
 
     Attributes:
         update: Number of updates made.
-        drawn: Number of groups drawn.
-        tasks: Random number generator that draws tasks and seeds.
+        drawn: Number of groups drawn. Each task is drawn once before any twice.
+        tasks: Random number generator that draws seeds.
         shuffle: Random number generator that draws minibatches.
         in_flight: Episodes that were drawn and not trained on when the run was saved, and how they ended.
     """
@@ -37,6 +38,7 @@ class RunState:
     def __init__(self, seed: int) -> None:
         self.update = self.drawn = 0
         self.tasks = random.Random(seed)
+        self._order = ShuffledOrder(1, seed)
         self.shuffle = torch.Generator().manual_seed(seed)
         self.in_flight: list[tuple[Slot, End]] = []
         self._minutes_before = 0.0
@@ -48,9 +50,11 @@ class RunState:
         return self._minutes_before + (time.monotonic() - self._started) / 60
 
     def draw(self, task_ids: Sequence[str], groups: int, size: int) -> list[Slot]:
-        """Draw the episodes of groups: a task each, and a seed for each episode."""
-        tasks = [task_ids[self.tasks.randrange(len(task_ids))] for _ in range(groups)]
+        """Draw the episodes of groups: a task each, without replacement, and a seed for each episode."""
+        if self._order.count != len(task_ids):
+            self._order = ShuffledOrder(len(task_ids), self._order.seed)
         first, self.drawn = self.drawn, self.drawn + groups
+        tasks = [task_ids[self._order[place]] for place in range(first, self.drawn)]
         return [
             Slot(task_id, group, self.tasks.getrandbits(31))
             for group, task_id in enumerate(tasks, first)

@@ -13,6 +13,7 @@ from typing import Any
 from gymnasium.wrappers import TimeLimit
 
 from ..envs import families
+from ..envs.checks import warn_of_time_limit
 from ..envs.swe_env import SweEnv
 from ..spaces import AnyEnv
 from .vector_env import SweVectorEnv
@@ -47,6 +48,8 @@ def make_many(
     names = ("autoreset_mode", "warm", "executor", "processes")
     own: dict[str, Any] = {name: arguments.pop(name) for name in names if name in arguments}
     own |= vector_kwargs or {}
+
+    warn_of_time_limit(max_episode_steps)
 
     def make_one() -> AnyEnv:
         env: AnyEnv = env_class(**arguments)

@@ -14,6 +14,7 @@ from ..envs.swe_env import SweEnv
 from ..errors import UsageError, unknown_name
 from ..sandboxes.pool import WarmPool
 from ..spaces import AnyEnv, AnyWrapper, Info, ResetResult, StepResult
+from ..tasks.order import ShuffledOrder
 
 
 class Curriculum:
@@ -21,7 +22,9 @@ class Curriculum:
 
     Args:
         task_ids: Tasks to choose from.
-        order: "uniform" draws tasks with equal probability. "round_robin" plays every task once before any twice.
+        order: "uniform" draws tasks with equal probability. "round_robin" plays every task once before any twice, in
+            the order of `task_ids`. "shuffled" does so in random order, another one in each pass: it draws without
+            replacement.
             "pass_rate" prefers tasks that are sometimes solved: a task with pass rate p has the weight 4p(1-p), at
             least 0.05, and a new task counts as solved half the time.
 
@@ -40,6 +43,7 @@ class Curriculum:
         self._solved = dict.fromkeys(self._task_ids, 0)
         self._played = dict.fromkeys(self._task_ids, 0)
         self._chosen = 0
+        self._shuffle: ShuffledOrder | None = None
 
     def __deepcopy__(self, memo: object) -> Curriculum:
         """Return itself: Gymnasium copies the arguments of wrappers to record them."""
@@ -51,6 +55,12 @@ class Curriculum:
             task_id = self._choose(self, rng)
             self._chosen += 1
             return task_id
+
+    def restart(self) -> None:
+        """Let "shuffled" start over, with an order that the next choice draws."""
+        with self._lock:
+            if self._shuffle is not None:
+                self._shuffle, self._chosen = None, 0
 
     def played(self, task_id: str, *, resolved: bool) -> None:
         """Record the result of a graded episode. Tasks outside the curriculum are ignored."""
@@ -70,6 +80,11 @@ class Curriculum:
     def _round_robin(self, rng: np.random.Generator) -> str:  # noqa: ARG002  the others need it
         return self._task_ids[self._chosen % len(self._task_ids)]
 
+    def _shuffled(self, rng: np.random.Generator) -> str:
+        if self._shuffle is None:
+            self._shuffle = ShuffledOrder(len(self._task_ids), int(rng.integers(1 << 31)))
+        return self._task_ids[self._shuffle[self._chosen]]
+
     def _pass_rate(self, rng: np.random.Generator) -> str:
         solved = np.array([self._solved[task] for task in self._task_ids], dtype=float)
         played = np.array([self._played[task] for task in self._task_ids], dtype=float)
@@ -81,6 +96,7 @@ class Curriculum:
 ORDERS: dict[str, Callable[[Curriculum, np.random.Generator], str]] = {
     "uniform": Curriculum._uniform,
     "round_robin": Curriculum._round_robin,
+    "shuffled": Curriculum._shuffled,
     "pass_rate": Curriculum._pass_rate,
 }
 """Functions that choose the next task."""
@@ -94,7 +110,7 @@ class TaskCurriculum(AnyWrapper, RecordConstructorArgs):
 
     Args:
         env: A `SweEnv`, wrapped or not.
-        order: "uniform", "round_robin" or "pass_rate"; see `Curriculum`.
+        order: "uniform", "round_robin", "shuffled" or "pass_rate"; see `Curriculum`.
         task_ids: Tasks to choose from; None for all tasks of the source.
         curriculum: A shared curriculum, instead of `order` and `task_ids`.
 
@@ -118,6 +134,7 @@ class TaskCurriculum(AnyWrapper, RecordConstructorArgs):
         RecordConstructorArgs.__init__(self, order=order, task_ids=task_ids, curriculum=curriculum)
         gymnasium.Wrapper.__init__(self, env)
         self.curriculum = curriculum or make_curriculum(env, order, task_ids)
+        self._shared = curriculum is not None
         self._rng = np.random.default_rng()
         self._next: str | None = None
 
@@ -126,6 +143,8 @@ class TaskCurriculum(AnyWrapper, RecordConstructorArgs):
         if seed is not None:
             self._rng = np.random.default_rng(seed)
             self._next = None
+            if not self._shared:
+                self.curriculum.restart()
         if (options or {}).get("task_id") is None:
             options = {**(options or {}), "task_id": self._choose()}
             self._next = None

@@ -15,8 +15,9 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ..errors import UsageError
-from ..spaces import AnyWrapper, Array
+from ..spaces import AnyWrapper, Array, Info, ResetResult
 from ..vector import SweVectorEnv
+from ..vector.vector_env import Seeds
 from . import budget, chat_messages, hashed_text, record_trajectory, shape_reward, tool_menu, truncate_observation
 from . import task_curriculum as curriculum_
 
@@ -114,6 +115,9 @@ class HashedText(WrapEach):
 class TaskCurriculum(WrapEach):
     """Applies `swe_gym.wrappers.TaskCurriculum` to each environment, with one `Curriculum` for all.
 
+    With the order "shuffled", no task is played twice before all were, and `reset(seed=N)` gives the slots the same
+    tasks each time.
+
     Attributes:
         curriculum: The shared curriculum.
     """
@@ -125,4 +129,16 @@ class TaskCurriculum(WrapEach):
             envs.envs[0], arguments["order"], arguments["task_ids"]
         )
         self.curriculum: curriculum_.Curriculum = shared
+        self._deals = arguments["curriculum"] is None and arguments["order"] == "shuffled"
         super()._wrap(envs, {**arguments, "curriculum": shared})
+
+    def reset(self, *, seed: Seeds = None, options: Info | None = None) -> ResetResult[Any]:
+        """Reset the environments. A seed restarts the order "shuffled", whose next tasks go to the slots in order."""
+        if self._deals and isinstance(seed, int) and "task_ids" not in (options or {}):
+            self.curriculum.restart()
+            rng = np.random.default_rng(seed)
+            mask = (options or {}).get("reset_mask")
+            slots = self.num_envs if mask is None else int(np.sum(mask))
+            options = {**(options or {}), "task_ids": [self.curriculum.next(rng) for _ in range(slots)]}
+        result: ResetResult[Any] = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        return result

@@ -18,6 +18,7 @@ from swe_gym.errors import PolicyError, SandboxClosed
 from swe_gym.rollout.policy import Policy
 from swe_gym.rollout.tokens import ChatTemplate, Completion, TokenPolicy
 from swe_gym.sandboxes import Sandbox
+from swe_gym.testing.sandbox_contract.case import new_marker, processes_here
 
 SETTINGS: dict[str, Any] = {"max_tokens": 9, "temperature": 1.0, "seed": None}
 
@@ -149,19 +150,23 @@ def test_a_reset_cancelled_before_it_has_a_sandbox_leaves_none(make_env: MakeEnv
 
 
 def test_a_timeout_ends_a_running_command() -> None:
+    marker = new_marker()
+
     async def main() -> Sandbox:
         env = gymnasium.make("SWE/Micro-v0", task_id="micro-1-0", disable_env_checker=True)
         async with AsyncEnv(env) as awaited:
             await awaited.reset()
             sandbox = running(env)
+            step = asyncio.create_task(awaited.step(bash(f"sleep {marker}")))
+            await until(lambda: bool(processes_here(marker)))
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(1):
-                    await awaited.step(bash("sleep 600"))
+                async with asyncio.timeout(0):
+                    await step
             check_threads()
             return sandbox
 
     sandbox = asyncio.run(main())
-    assert not Path(sandbox.workdir).exists()
+    assert not processes_here(marker)
     with pytest.raises(SandboxClosed):
         sandbox.exec("true")
 

@@ -11,6 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -292,6 +293,16 @@ def test_mistakes_are_told_before_anything_listens(
     assert message in said.err
     assert "SECRET" not in said.err
     assert said.out == ""
+
+
+def test_tasks_that_cannot_be_read_are_told_before_anything_listens(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-m", "swe_gym", "serve", "SWE/SWEBench-v0", "--port", "0"]
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot download dataset" in done.stderr
 
 
 def test_a_server_on_the_network_without_tls_says_so() -> None:

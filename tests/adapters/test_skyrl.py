@@ -84,7 +84,7 @@ def test_a_failure_is_not_raised() -> None:
         "infra_failed",
         False,
     )
-    assert env.get_metrics() == {"resolved": 0.0, "infra_failed": 1.0}
+    assert env.get_metrics() == {"infra_failed": 1.0}
     env.close()
 
 
@@ -177,7 +177,7 @@ def test_rows_are_what_was_sampled(fault: str) -> None:
     lost = output["stop_reasons"].index("infra_failed")
     assert not any(output["loss_masks"][lost])
     assert output["rewards"] == [1.0] * 8  # no 0 for the lost one: the mean of its group
-    assert output["rollout_metrics"] == {"environment/resolved": 7 / 8, "environment/infra_failed": 1 / 8}
+    assert output["rollout_metrics"] == {"environment/resolved": 1.0, "environment/infra_failed": 1 / 8}
 
 
 def test_a_group_that_is_lost_is_masked() -> None:

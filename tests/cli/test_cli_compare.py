@@ -24,8 +24,10 @@ def test_compare_prints_runs_differences_and_disagreements(cli, runs: list[Path]
     done = cli("compare", *runs)
     assert (done.status, done.err) == (0, "")
     lines = [line.split() for line in done.out.splitlines()]
-    assert "small small 9/9 11.1 % 2.0 % to 43.5 % 1,980 $0.18 0".split() in lines
-    assert "large large 8/9 87.5 % 52.9 % to 97.8 % 1,980 $0.18 1".split() in lines
+    assert "small small 9/9 11.1 % 2.0 % to 43.5 % 1,980 $0.18".split() in lines
+    assert "large large 8/9 87.5 % 52.9 % to 97.8 % 1,980 $0.18".split() in lines
+    assert "small 18 0 0 0 0".split() in lines
+    assert "large 16 0 0 0 1".split() in lines
     assert "large - small 8 +75.0 +18.9 to +100.0 0.031 6 0 2".split() in lines
     assert "7 of 9 tasks differ or are missing in a run (resolved of graded):" in done.out
     assert [line for line in lines if line[:1] == ["t-1"]] == [["t-1", "0/1", "1/1"]]

@@ -68,7 +68,7 @@ def test_an_evaluation_ends_with_results_and_resumes(cli, server: OpenAIServer, 
     asked = len(server.requests)
     (folder / "predictions-2.jsonl").touch()  # of a third attempt, when there was one
     again = cli(*asked_for, "-k", 2, "--price-in", 1, "--price-out", 2, "--json")
-    assert len(server.requests) == asked + 2  # the list of models and the short request
+    assert len(server.requests) == asked + 3  # the list of models by the check and by the run, and the short request
     assert not (folder / "predictions-2.jsonl").exists()
     (found,) = json.loads(again.out)["runs"]
     assert found["cost"] == pytest.approx((found["prompt_tokens"] + 2 * found["completion_tokens"]) / 1e6)
@@ -176,6 +176,18 @@ def test_an_agent_is_evaluated(cli, server: OpenAIServer, tmp_path: Path) -> Non
     found = json.loads((tmp_path / "runs" / "toy-command-scripted" / "results.json").read_text())
     assert (found["agent"], found["resolved"], found["graded"]) == ("command", 1, 1)
     assert "Did you mean 'mini'" in cli("eval", "--tasks", "toy", *MODEL, "--agent", "minx").err
+
+
+@pytest.mark.parametrize("command", ["eval", "rollout"])
+def test_an_agent_that_does_not_start_is_refused_before_the_run(cli, server: OpenAIServer, command: str) -> None:  # noqa: ARG001
+    agent = f"agent.folder={Path(__file__).parents[1] / 'gateway'}"
+    script = "agent.command=python3 -c 'import argparse; argparse.ArgumentParser().parse_args()' --max-turn 9"
+    tasks = ("eval", "--tasks", "toy") if command == "eval" else ("rollout", "toy")
+    result = cli(*tasks, "--match", "larder*", *MODEL, "--agent", "command", script, agent)
+    assert result.status == 2
+    assert "the agent 'command' ended with exit code 2 before it asked its model" in result.err
+    assert "unrecognized arguments: --max-turn 9" in result.err
+    assert not Path("runs").exists()
 
 
 class FileKit(Kit):

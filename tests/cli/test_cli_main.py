@@ -1,6 +1,7 @@
 """The command line: help, version and errors."""
 
 import os
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -78,7 +79,7 @@ def test_version(cli) -> None:
         (["play", "--tools", "none"], "unknown preset of tools 'none'."),
         (["play", "--backend", "locl"], "unknown backend 'locl'. Did you mean 'local'?"),
         (["demo", "--backend", "locl"], "unknown backend 'locl'. Did you mean 'local'?"),
-        (["demo", "--output", "/proc/nowhere"], "No such file or directory: '/proc/nowhere'"),
+        (["demo", "--output", "/proc/nowhere"], "the run folder has no room: 0 MiB are free in /proc"),
         (["demo", "-m", "l*", "--sandbox-option", "min_isolation=vm"], "less than min_isolation='vm'"),
         (["validate", "none.jsonl"], "file not found"),
         (["validate", "-m", "none"], "no task matches 'none'"),
@@ -155,3 +156,13 @@ def test_the_installed_command_is_this_one() -> None:
     command = Path(sys.executable).with_name("swe-gym")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, f"swe-gym {version('swe-gym')}")
+
+
+def test_ctrl_c_during_the_imports_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "gymnasium.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    code = "from swe_gym_command import main; main()"
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "doctor"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, b"", b"")

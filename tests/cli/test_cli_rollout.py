@@ -1,7 +1,9 @@
 """`swe-gym rollout`, `export`, `import`, `replay` and `bench rollout`."""
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from swe_gym.cli.rollout import make_config
 from swe_gym.cli.rollout_display import progress_line
 from swe_gym.rollout.progress import Progress
+from swe_gym.spaces import Info
 from swe_gym.trajectories.run_folder import read_index, read_run
 from swe_gym.trajectories.trajectory import Trajectory, Usage
 
@@ -31,6 +34,33 @@ def test_a_rollout_reports_and_resumes(cli, tmp_path: Path) -> None:
     refused = cli("rollout", "toy", *GOLD, "--match", "l*", "--name", "first", "--max-turns", 9)
     assert refused.status == 2
     assert "env.max_turns: 50, now 9" in refused.err
+
+
+class Interrupting:
+    """Submits at once, while the person presses Ctrl-C."""
+
+    def reset(self, info: Info) -> None: ...
+
+    def act(self, observation: str) -> str:  # noqa: ARG002
+        os.kill(os.getpid(), signal.SIGINT)
+        return '{"name": "submit", "arguments": {}}'
+
+
+@pytest.mark.parametrize(("attempts", "status"), [(1, 0), (2, 130)])
+def test_a_run_that_is_complete_is_not_interrupted(cli, attempts: int, status: int) -> None:
+    policy = ("--policy", f"{__name__}:Interrupting", "--workers", 1)
+    result = cli("rollout", "toy", *policy, "--match", "larder*", "-k", attempts)
+    assert result.status == status
+    assert f"1/{attempts} done" in result.out
+    assert ("Run the same command to resume." in result.out) == (status == 130)
+
+
+def test_a_rollout_with_nothing_left_says_so(cli) -> None:
+    words = "Nothing to run: earlier calls graded all 1 episodes"
+    assert words not in cli("rollout", "toy:1", *GOLD).out
+    assert words in cli("rollout", "toy:1", *GOLD).out
+    assert words in cli("eval", "--tasks", "toy:1", "policy.name=gold").out
+    assert words not in cli("rollout", "toy:1", *GOLD, "-k", 2).out
 
 
 def test_filters_choose_tasks(cli, tmp_path: Path) -> None:
@@ -214,3 +244,12 @@ def test_the_benchmark_counts_episodes_and_their_cost(cli) -> None:
     assert [row.split()[0] for row in table[-5:]] == ["start", "tools", "grading", "policy", "rest"]
     assert max(map(len, table)) < 40  # four numbers of workers fit into a terminal
     assert cli("bench", "rollout", "--workers", "many").status == 2
+
+
+@pytest.mark.parametrize("command", [("rollout", "toy:1"), ("eval", "--tasks", "toy:1", "--model", "m")])
+@pytest.mark.parametrize("name", ["../../x", "a/b", "..", "/tmp/x"])
+def test_a_run_name_stays_in_the_folder_of_runs(cli, tmp_path: Path, command: tuple[str, ...], name: str) -> None:
+    result = cli(*command, "--name", name)
+    assert result.status == 2
+    assert f"name: {name!r} is a path, not a name" in result.err
+    assert not any(tmp_path.iterdir())

@@ -252,6 +252,8 @@ def test_a_dataset_is_split_by_repository(cli, rows: list[object], tmp_path: Pat
     assert not {train.get(name).repo for name in train.ids()} & {test.get(name).repo for name in test.ids()}
     for mistake in ("train", "train=much"):
         assert "expected NAME=SHARE" in cli("tasks", "split", "parts", *rows, "--part", mistake).err
+    outside = cli("tasks", "split", "parts", *rows, "--part", "../../train=2")
+    assert "'../../train' is a path, not a name" in outside.err
     twice = cli("tasks", "split", "parts", *rows, "--part", "train=2", "--part", "train=1")
     assert "--part train=1: duplicate name train" in twice.err
 

@@ -131,6 +131,11 @@ SERVERS = {
     "a context that is too long": Row(
         f"{HERE} policy.context=99999", ("policy.context=99999", "context length of 32768 tokens")
     ),
+    "a price of cached tokens alone": Row(f"{HERE} --price-cached 1", ("--price-in and --price-out belong together",)),
+    "a price of a rollout": Row("rollout toy --price-in 1", ("no option --price-in: write policy.prices.input=VALUE",)),
+    "no model, and no server": Row(
+        "eval -t toy:1 --base-url http://127.0.0.1:9/v1", ("no model: add --model NAME", "no connection to")
+    ),
     "a budget without a price": Row(f"{HERE} run.budget.cost=5", ("price of 'scripted'", "--price-in and --price-out")),
     "half a price": Row(f"{HERE} --price-in 2", ("--price-in and --price-out belong together",)),
     "an unknown option of the model": Row(f"{HERE} policy.temprature=1", ("Did you mean 'temperature'?",)),
@@ -273,10 +278,21 @@ def program(code: str, *arguments: str, **env: str) -> subprocess.CompletedProce
     )
 
 
-def test_the_extra_of_models_is_missing() -> None:
-    result = program("import sys; sys.modules['openai'] = None", "eval", "-t", "toy:1", "--model", "m")
+@pytest.mark.parametrize(
+    ("module", "extra", "command"),
+    [
+        ("openai", "llm", "eval -t missing.jsonl --model m"),
+        ("openai", "llm", "rollout missing.jsonl --model m"),
+        ("ray", "ray", "rollout missing.jsonl -p gold --executor ray"),
+        ("ray", "ray", "validate missing.jsonl --executor ray"),
+        ("docker", "docker", "validate missing.jsonl --backend docker"),
+        ("docker", "docker", "demo --backend docker"),
+    ],
+)
+def test_a_missing_extra_is_named_before_tasks_are_read(module: str, extra: str, command: str) -> None:
+    result = program(f"import sys; sys.modules[{module!r}] = None", *command.split())
     assert result.returncode == 2
-    assert "pip install 'swe-gym[llm]'" in result.stderr
+    assert f"pip install 'swe-gym[{extra}]'" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -308,7 +324,10 @@ def test_a_full_or_read_only_disk(
     options: str, words: tuple[str, ...], cli, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with mounted(tmp_path / "disk", options) as disk:
-        play(Row(f"eval -t toy:1 policy.name=gold -o {disk}/runs", words), cli, server, monkeypatch)
+        for command in ("eval -t toy:1 policy.name=gold", "rollout toy:1 -p gold", "demo"):
+            play(Row(f"{command} -o {disk}/runs", words), cli, server, monkeypatch)
+        record = Row(f"validate toy --limit 1 --record {disk}/record.jsonl", (*words[:-1], "folder of the record"))
+        play(record, cli, server, monkeypatch)
 
 
 def test_a_read_only_home(cli, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -316,7 +335,8 @@ def test_a_read_only_home(cli, server: OpenAIServer, monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name, raising=False)
     with mounted(tmp_path / "home", "ro") as home:
         said = ("the cache cannot be written", f"{home} is read-only", "SWE_GYM_CACHE")
-        play(Row("eval -t toy:1 policy.name=gold", said, {"HOME": str(home)}), cli, server, monkeypatch)
+        for command in ("eval -t toy:1 policy.name=gold", "rollout toy:1 -p gold", "demo", "validate toy --limit 1"):
+            play(Row(command, said, {"HOME": str(home)}), cli, server, monkeypatch)
 
 
 def test_the_table_is_json_free_of_secrets(cli, server: OpenAIServer, tmp_path: Path) -> None:

@@ -239,8 +239,10 @@ def test_mistakes_about_commits_are_named(repository: Path, tmp_path: Path) -> N
     tests = "python -m unittest"
     with pytest.raises(TaskError, match="changes nothing but tests"):
         build_commit_task(str(repository), tests)
-    with pytest.raises(TaskError, match="git rev-parse"):
+    with pytest.raises(TaskError, match="has no parent, from which the policy would start: choose a later commit"):
         build_commit_task(str(repository), tests, "HEAD~2")
+    with pytest.raises(TaskError, match=r"git rev-list .*HEAD~7"):
+        build_commit_task(str(repository), tests, "HEAD~7")
     with pytest.raises(UsageError, match="clone the repository first"):
         build_commit_task(str(tmp_path / "nothing"), tests)
     with pytest.raises(UsageError, match="runs"):

@@ -3,7 +3,10 @@
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -81,3 +84,17 @@ def test_twenty_five_thousand_ids_are_registered() -> None:
     ids = register_tasks("env_parts:ManySource", names, prefix="Large")
     assert len(set(ids)) == 25_000
     assert gym.spec(ids[-1]).kwargs["task_id"] == names[-1]
+
+
+@pytest.mark.parametrize("make", [gym.make, partial(gym.make_vec, vectorization_mode="sync")], ids=["make", "sync"])
+def test_a_limit_that_truncates_without_a_grade_is_warned_of(make: Any) -> None:
+    with pytest.warns(UserWarning, match="max_episode_steps=3 truncates an episode without grading.*max_turns=3"):
+        env = make("SWE/Toy-v0", max_episode_steps=3)
+    env.close()
+
+
+def test_a_limit_that_is_graded_is_not_warned_of() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gym.make("SWE/Toy-v0", max_turns=3).close()
+        gym.make("SWE/Toy-v0", max_episode_steps=-1).close()

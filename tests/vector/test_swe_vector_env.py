@@ -100,11 +100,13 @@ def test_gymnasiums_vector_environments_return_correct_observations(
 
 def test_make_vec_returns_a_swe_vector_env() -> None:
     before = dict(VectorEnv.metadata), dict(swe_gym.SweEnv.metadata)
-    envs = gym.make_vec("SWE/Toy-v0", num_envs=2, max_turns=3, autoreset_mode="SameStep", max_episode_steps=2)
+    with pytest.warns(UserWarning, match="max_episode_steps=2 truncates an episode without grading"):
+        envs = gym.make_vec("SWE/Toy-v0", num_envs=2, max_turns=3, autoreset_mode="SameStep", max_episode_steps=2)
     assert isinstance(envs, swe_gym.SweVectorEnv)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     assert before == (VectorEnv.metadata, swe_gym.SweEnv.metadata)
-    again = gym.make_vec(gym.envs.registration.EnvSpec.from_json(envs.spec.to_json()))
+    with pytest.warns(UserWarning, match="max_episode_steps=2"):
+        again = gym.make_vec(gym.envs.registration.EnvSpec.from_json(envs.spec.to_json()))
     assert again.num_envs == 2
     with envs, again:
         assert envs.reset(seed=1)[0] == again.reset(seed=1)[0]

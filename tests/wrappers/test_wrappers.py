@@ -274,6 +274,17 @@ def test_round_robin_plays_every_task_once(single: Make) -> None:
     assert env.reset()[1]["task_id"] == ids[0]
 
 
+def test_shuffled_plays_every_task_once_in_random_order(single: Make) -> None:
+    env = wrappers.TaskCurriculum(single(), "shuffled")
+    ids = sorted(env.unwrapped.source.ids())
+    seeds = [7] + [None] * (2 * len(ids) - 1)
+    played = [env.reset(seed=seed)[1]["task_id"] for seed in seeds]
+    first, second = played[: len(ids)], played[len(ids) :]
+    assert sorted(first) == sorted(second) == ids
+    assert first != second
+    assert [env.reset(seed=seed)[1]["task_id"] for seed in seeds] == played
+
+
 def test_the_seed_determines_the_tasks(single: Make) -> None:
     env = wrappers.TaskCurriculum(single(), "uniform")
     first = [env.reset(seed=seed)[1]["task_id"] for seed in (7, None, None)]
@@ -306,6 +317,17 @@ def test_vector_environments_share_a_curriculum(many: MakeMany) -> None:
     assert infos["outcome"].tolist() == ["submitted"] * 4
     assert sorted(envs.curriculum.pass_rates()) == sorted(ids[:4])
     assert sorted(envs.step((SUBMIT,) * 4)[4]["task_id"]) == sorted(ids[4:8])
+
+
+def test_a_vector_environment_draws_without_replacement(many: MakeMany) -> None:
+    envs = vector.TaskCurriculum(many(12), "shuffled")
+    ids = sorted(envs.unwrapped.envs[0].unwrapped.source.ids())
+    drawn = list(envs.reset(seed=0)[1]["task_id"])
+    assert sorted(drawn) == ids
+    assert list(envs.reset(seed=1)[1]["task_id"]) != drawn
+    assert list(envs.reset(seed=0)[1]["task_id"]) == drawn
+    envs.step((SUBMIT,) * 12)
+    assert sorted(envs.step((SUBMIT,) * 12)[4]["task_id"]) == ids  # the second pass
 
 
 def test_a_curriculum_starts_warm_sandboxes(many: MakeMany) -> None:
