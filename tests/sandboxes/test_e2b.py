@@ -286,7 +286,7 @@ def test_an_episode_of_a_bundled_task(server: E2BServer, monkeypatch: pytest.Mon
         for action in solution(TASKS[0]):
             _, reward, terminated, truncated, info = env.step(action)
     assert (reward, terminated, truncated, info["reward_valid"]) == (1.0, True, False, True)
-    assert server.created == 3  # one for the episode, one per run of the judge
+    assert server.created == 2  # one for the episode, one for the judge
     assert server.running == []
 
 

@@ -13,6 +13,11 @@ log = logging.getLogger(__name__)
 LONGEST_PAUSE = 5.0
 
 
+def resource_version(item: Object) -> int:
+    """The version of the cluster's state that a pod or a list shows. Those of pods can be compared: see KEP-5504."""
+    return int(item["metadata"]["resourceVersion"])
+
+
 class PodView:
     """The latest known state of one pod. Waiting for a change does not call the API."""
 
@@ -20,7 +25,8 @@ class PodView:
         self.name = name
         self.pod: Object = {"metadata": {"name": name}}
         self.gone = False
-        self.known_since: float | None = None
+        self._known = False
+        self._absent_at = 0  # the version of the latest list that lacked the pod
         self._changed = threading.Condition()
         self._version = 0
         self._problem: ApiError | None = None
@@ -28,16 +34,23 @@ class PodView:
     def set_created(self, pod: Object) -> None:
         """Record the pod as created, unless the watch has already reported it."""
         with self._changed:
-            if self.known_since is None:
+            if not self._known:
                 self.update(pod)
+                self.set_absent(self._absent_at)
 
     def update(self, pod: Object) -> None:
         """Record the pod's current state."""
         with self._changed:
-            if self.known_since is None:
-                self.known_since = time.monotonic()
+            self._known = True
             self.pod = pod
             self.wake()
+
+    def set_absent(self, version: int) -> None:
+        """Record that the list of this resource version lacks the pod: it is gone, unless its own version is newer."""
+        with self._changed:
+            self._absent_at = version
+            if self._known and resource_version(self.pod) <= version:
+                self.remove()
 
     def remove(self) -> None:
         """Record that the pod no longer exists."""
@@ -138,8 +151,7 @@ class PodWatch:
         self._failures = min(self._failures + 1, 10)
 
     def _list(self) -> None:
-        # The first list may be stale: the watch reports the rest. A later one must not miss a pod just created.
-        started = time.monotonic()
+        # The first list may be stale: the watch reports the rest. After a failure, no event may be missed.
         any_age = {"resourceVersion": "0"} if not self._failures else {}
         reply = self._api.request("GET", self._path, query={"labelSelector": self._selector, **any_age})
         self._tell_problem(None)
@@ -149,8 +161,8 @@ class PodWatch:
         for view in views:
             if view.name in pods:
                 view.update(pods[view.name])
-            elif not any_age and view.known_since is not None and view.known_since < started:
-                view.remove()
+            else:
+                view.set_absent(resource_version(reply))
         self._version = reply["metadata"]["resourceVersion"]
 
     def _follow(self, seconds: int) -> None:
