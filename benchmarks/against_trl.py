@@ -71,7 +71,7 @@ def run_reference(settings: Settings, folder: Path) -> Curve:
             "evaluate_every": settings.evaluate_every,
             "checkpoint_every": settings.updates,
         },
-        "model": {"path": settings.model, "matmul_precision": "medium"},
+        "model": {"path": settings.model},
         "env": {
             "id": "SWE/Micro-v0",
             "options": settings.env,
@@ -103,7 +103,6 @@ def run_reference(settings: Settings, folder: Path) -> Curve:
 def run_trl(settings: Settings, folder: Path) -> Curve:
     """Train with TRL's `GRPOTrainer`."""
     import gymnasium
-    import torch
     from trl import GRPOConfig, GRPOTrainer
 
     import swe_gym  # noqa: F401  registers the ids
@@ -112,7 +111,6 @@ def run_trl(settings: Settings, folder: Path) -> Curve:
     def make_env(**numbers: int) -> Any:
         return gymnasium.make("SWE/Micro-v0", disable_env_checker=True, **settings.env, **numbers)
 
-    torch.set_float32_matmul_precision("medium")
     episodes = settings.prompts * settings.group
     gpu = torch.cuda.is_available()
     args = GRPOConfig(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
-import torch
 from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 import swe_gym  # noqa: F401  registers the environments
@@ -27,7 +26,6 @@ class Experiment:
     max_context: int = 256
     train_tasks: int = 100_000
     held_out_tasks: int = 96
-    matmul_precision: str = "highest"
 
 
 def main(experiment: Experiment, args: GRPOConfig) -> None:
@@ -41,7 +39,6 @@ def main(experiment: Experiment, args: GRPOConfig) -> None:
             **numbers,
         )
 
-    torch.set_float32_matmul_precision(experiment.matmul_precision)
     limits = {"max_tokens": experiment.max_tokens, "max_context": experiment.max_context}
     trainer = GRPOTrainer(
         model=experiment.model,

@@ -68,7 +68,10 @@ def grpo(rewards: Tensor, groups: Tensor) -> Tensor:
 
 
 def reinforce_plus_plus(rewards: Tensor, groups: Tensor) -> Tensor:
-    """Return the reward minus the mean of the group, whitened over the batch (arXiv 2501.03262).
+    """Return the reward minus the mean of the group, whitened over the batch: REINFORCE++-baseline (arXiv 2501.03262).
+
+    REINFORCE++ proper has no groups. The batch is that of episodes; verl's "reinforce_plus_plus_baseline" whitens over
+    tokens.
 
     Args:
         rewards: Shape (episodes,).

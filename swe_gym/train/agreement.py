@@ -41,7 +41,8 @@ def check_logprob_diff(difference: float, limit: float, update: int) -> None:
     if not difference <= limit:  # NaN compares false
         raise TrainingStopped(
             f"after update {update}: the mean log-probabilities of sampler and trainer differ by {difference:.2f}, "
-            f"more than generation.max_logprob_diff = {limit}: their weights differ, or the sampler modifies the logits"
+            f"more than generation.max_logprob_diff = {limit}: their weights or their precision differ, or the "
+            "sampler modifies the logits"
         )
 
 

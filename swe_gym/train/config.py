@@ -67,8 +67,8 @@ class ModelConfig(Frozen):
     Attributes:
         path: Hugging Face id or local folder.
         dtype: Data type of the weights. Only LoRA training allows other types than float32.
-        matmul_precision: Precision of float32 matrix products, as in `torch.set_float32_matmul_precision`. Watch
-            `logprob_diff` in the log when you lower it.
+        matmul_precision: Precision of float32 matrix products, as in `torch.set_float32_matmul_precision`. "medium" is
+            bfloat16 on CPUs with AMX, which moves log-probabilities by 0.01 and more.
         device: "cpu", "cuda" or "auto".
         lora_rank: Rank of LoRA adapters. 0 trains all weights.
         value_head: Add a value head, which advantage "gae" needs.
@@ -157,11 +157,14 @@ class AlgorithmConfig(Frozen):
 
     Attributes:
         advantage: Advantage estimator. "gae" needs a value head; the others compare the episodes of a group.
+            "reinforce++" is REINFORCE++-baseline.
         prompts_per_step: Number of tasks per update.
         group_size: Episodes per task.
         epochs: Passes over the batch.
         minibatches: Optimizer steps per pass.
         loss_agg: How the loss weighs tokens: all alike, all episodes alike, or by a constant length (Dr. GRPO).
+        loss_length: The constant length in tokens, which "seq-mean-token-sum-norm" needs: as many tokens as an episode
+            can sample, for example. verl calls it `loss_scale_factor`.
         clip_low: Lower clip range epsilon: ratio >= 1 - clip_low.
         clip_high: Upper clip range epsilon: ratio <= 1 + clip_high.
         dual_clip: Bound of the loss for negative advantages, above 1. 0 disables it.
@@ -186,6 +189,7 @@ class AlgorithmConfig(Frozen):
     epochs: int = Field(default=1, ge=1)
     minibatches: int = Field(default=1, ge=1)
     loss_agg: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
+    loss_length: int = Field(default=0, ge=0)
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     clip_high: float = Field(default=0.28, gt=0)
     dual_clip: float = Field(default=3.0, ge=0)
@@ -208,6 +212,14 @@ class AlgorithmConfig(Frozen):
         if 0 < dual_clip <= 1:
             raise ValueError("must be above 1, or 0 to disable it: 1 or less removes the gradient of bad actions")
         return dual_clip
+
+    @model_validator(mode="after")
+    def _check_loss_length(self) -> Self:
+        if (self.loss_agg == "seq-mean-token-sum-norm") != bool(self.loss_length):
+            raise ValueError(
+                "loss_agg 'seq-mean-token-sum-norm' divides by loss_length, a number of tokens: set both or neither"
+            )
+        return self
 
 
 class OptimConfig(Frozen):

@@ -20,6 +20,10 @@ from .model import PolicyModel
 from .ranks import Ranks, on_all_ranks
 
 
+LOSSES = ("loss", "policy_loss", "value_loss")
+"""Metrics of what is minimized. All others are averages over tokens."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class OldLogprobs:
     """What the model computes for a batch before an update; all of shape (tokens,).
@@ -139,7 +143,8 @@ class Learner:
             draw: Random number generator that shuffles episodes into minibatches.
 
         Returns:
-            Metrics, averaged over the steps. `skipped` counts steps with a gradient that was not finite: they leave the
+            Metrics, averaged over the steps. Those that are no loss are averages over the sampled tokens, weighted as in
+            the loss; `approx_kl` estimates the KL divergence of the updated policy from the old one. `skipped` counts steps with a gradient that was not finite: they leave the
             weights unchanged.
         """
         self.model.train()
@@ -160,20 +165,22 @@ class Learner:
             if self._algorithm.minibatches == 1:
                 yield torch.ones(batch.tokens, dtype=torch.bool)
                 continue
-            for chosen in episodes[torch.randperm(len(episodes), generator=draw)].chunk(self._algorithm.minibatches):
+            shuffled = episodes[torch.randperm(len(episodes), generator=draw)]
+            for chosen in shuffled.tensor_split(max(1, min(self._algorithm.minibatches, len(episodes)))):
                 yield torch.isin(batch.episodes, chosen)
 
     def _step(self, batch: Batch, part: Tensor, old: OldLogprobs, targets: Targets) -> dict[str, float]:
         weights = torch.zeros(batch.tokens)
-        length = int(batch.episodes.bincount().max())
-        weights[part] = token_weights(batch.episodes[part], self._algorithm.loss_agg, length=length)
+        algorithm = self._algorithm
+        weights[part] = token_weights(batch.episodes[part], algorithm.loss_agg, length=algorithm.loss_length)
         facts: dict[str, float] = {}
         self.optimizer.zero_grad(set_to_none=True)
         for pack, counts in self.ranks.share(batch.packs(self._optim.max_tokens_per_microbatch, part)):
             counted = weights if counts else torch.zeros_like(weights)
             for name, value in self._backward(batch, pack, counted, old, targets).items():
                 facts[name] = facts.get(name, 0.0) + value
-        facts = self.ranks.totals(facts)
+        total = float(weights.sum())  # 1, unless the loss divides by a constant length
+        facts = {name: value if name in LOSSES else value / total for name, value in self.ranks.totals(facts).items()}
         facts["grad_norm"] = self._apply()
         return facts
 
@@ -204,7 +211,7 @@ class Learner:
         )
         facts["policy_loss"] = float(loss.detach())
         facts["entropy"] = float((weight * entropy.detach()).sum())
-        facts["approx_kl"] = float((weight * kl(logprobs.detach(), old.logprobs, "k3")).sum())
+        facts["approx_kl"] = float((weight * kl(old.logprobs, logprobs.detach(), "k3")).sum())  # sampled from the old
         if algorithm.entropy_coef:
             loss = loss - algorithm.entropy_coef * (weight * entropy).sum()
         if old.reference is not None:

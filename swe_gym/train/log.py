@@ -47,6 +47,10 @@ class Log:
                 with _tolerated(tracker):
                     tracker.add(numbers, metrics.get("step", update))
 
+    def has(self, event: str) -> bool:
+        """Return whether there is a line of this event."""
+        return self.path.exists() and any(line["event"] == event for line in read_log(self.path))
+
     def close(self, *, failed: bool = False) -> None:
         """Close the trackers.
 

@@ -17,7 +17,7 @@ from .checkpoint import Checkpoints
 from .collect import Collector, Played
 from .config import TrainConfig
 from .evaluate import check_tasks, evaluation_slots, summarize
-from .generators import TrainGenerator, make_generator
+from .generators import TrainGenerator, check_options, make_generator
 from .loading import load_learner, load_tokenizer, seed_everything
 from .log import Log
 from .ranks import Ranks, open_ranks
@@ -52,6 +52,7 @@ class Trainer:
         self.checkpoints = Checkpoints(self.folder, config.run.keep)
         check_folder(self.folder, self.checkpoints, config)
         check_tasks(config)  # before the model, which takes longer
+        check_options(config.generation)
         self.log = Log(self.folder)
         values = config.model_dump(mode="json")
         try:
@@ -105,17 +106,18 @@ class Trainer:
         if resumed:
             logger.info("resuming %s after update %d", self.folder, self.state.update)
             self._repeated = {line["update"]: line["groups"] for line in removed if "groups" in line}
-        else:
+        # A server that does not start costs no SFT.
+        generator = self._generator = Sampler(make_generator(self.config.generation, self.model, self.tokenizer))
+        if not resumed:
             (self.folder / REFERENCE).unlink(missing_ok=True)  # left by a run without a checkpoint
             self._sft()
+            self._save()
         if self.config.algorithm.kl_coef > 0 and (self.folder / REFERENCE).exists():
             self.learner.load_reference(self.folder / REFERENCE)
-        generator = self._generator = Sampler(make_generator(self.config.generation, self.model, self.tokenizer))
         with self._collectors(generator) as (train, held_out):
             self._sync_weights(generator)
-            if not resumed:
+            if not self.log.has("evaluation"):
                 self._evaluate(held_out)
-                self._save()
             with self._episodes_in_flight(train):
                 self._loop(train, held_out, generator)
 

@@ -23,7 +23,8 @@ def token_weights(episodes: Tensor, loss_agg: LossAgg, *, length: int = 0) -> Te
         episodes: Episode number of each token, shape (tokens,).
         loss_agg: "token-mean": 1 / tokens. "seq-mean-token-mean": 1 / (tokens of the episode * episodes).
             "seq-mean-token-sum-norm": 1 / (episodes * length).
-        length: The constant length of "seq-mean-token-sum-norm".
+        length: The constant length of "seq-mean-token-sum-norm": the same in all updates, or the gradient's scale would
+            follow the longest episode (Dr. GRPO, arXiv 2503.20783).
 
     Returns:
         Weights, shape (tokens,). Those of the first two sum to 1.

@@ -90,3 +90,9 @@ def test_a_former_name_is_an_error_that_names_the_new_one(tmp_path: Path, old: s
     section, _, field = new.partition(".")
     kind: Any = TrainConfig.model_fields[section].annotation
     assert not field or field.partition(".")[0] in kind.model_fields
+
+
+@pytest.mark.parametrize("algorithm", [{"loss_agg": "seq-mean-token-sum-norm"}, {"loss_length": 100}])
+def test_a_constant_length_and_its_aggregation_come_together(algorithm: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="divides by loss_length, a number of tokens: set both or neither"):
+        make_config({"model": {"path": "m"}, "algorithm": algorithm})

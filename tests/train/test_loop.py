@@ -350,6 +350,48 @@ def test_a_run_folder_is_usable_after_a_configuration_error(
     Trainer(config(model_folder, tmp_path / "run", **right)).run()
 
 
+@pytest.mark.parametrize(
+    ("generation", "message"),
+    [
+        ({"backend": "vllm", "options": {"env": {"OMP_NUM_THREADS": [2]}}}, "generation.options: env.OMP_NUM_THREADS"),
+        (
+            {"backend": "vllm", "options": {"argz": []}},
+            "unknown option of generator 'vllm': 'argz'. Did you mean 'args'",
+        ),
+        ({"backend": "hf", "options": {"env": {}}}, "unknown option of generator 'hf': 'env'"),
+    ],
+)
+def test_options_of_the_generator_are_checked_before_the_model_is_loaded(
+    tmp_path: Path, generation: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        Trainer(config("/nowhere/model", tmp_path / "run", generation=generation))
+    assert message in str(refused.value)
+
+
+def test_a_run_that_dies_in_its_first_evaluation_keeps_its_sft(model_folder: str, tmp_path: Path) -> None:
+    sections: dict[str, Any] = {
+        "generation": {**SCRIPTED, "options": {"reply": "test_loop:is_interrupted"}},
+        "optim": {"lr": 1e-3, "max_tokens_per_microbatch": 600},
+        "run": {"updates": 1, "evaluate_every": 1},
+        "sft": {"episodes": 2, "lr": 1e-2},
+        "evaluation": {"tasks": 2},
+    }
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(config(model_folder, tmp_path / "run", **sections)).run()
+    sections["generation"] = SCRIPTED
+    for _ in range(2):  # the second has nothing to do
+        Trainer(config(model_folder, tmp_path / "run", **sections)).run()
+    events = [(line["event"], line["update"]) for line in read_log(tmp_path / "run" / "log.jsonl")]
+    assert [one for one in events if one[0] in ("demonstrations", "evaluation", "checkpoint")] == [
+        ("demonstrations", 0),
+        ("checkpoint", 0),
+        ("evaluation", 0),
+        ("evaluation", 1),
+        ("checkpoint", 1),
+    ]
+
+
 def fails(prompt: str, seed: int | None) -> str:
     if "Create the file" in prompt and (seed is None or seed % 2):
         raise PolicyError("the server hangs", reason="timeout", retryable=True)

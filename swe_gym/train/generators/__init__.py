@@ -1,21 +1,28 @@
 """The table of generators, which sample tokens for training. Each is a `TrainGenerator`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from pydantic import ValidationError
+
+from ...errors import UsageError, unknown_name, wrong_fields
 from ...registry import Registry
 from ...rollout.tokens import Generator
+from ...types import Frozen
 from ..config import GenerationConfig
 from ..model import PolicyModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Options = TypeVar("Options", bound=Frozen)
+
 
 class TrainGenerator(Generator, Protocol):
     """A generator that samples from the trained weights.
 
-    Its constructor takes the configuration, the model and the model's tokenizer.
+    Its constructor takes the configuration, the model and the model's tokenizer. An attribute `Options` of the class, a
+    pydantic model, names its options and their types.
     """
 
     def sync_weights(self, version: int) -> None:
@@ -41,6 +48,33 @@ GENERATORS = Registry[Callable[..., TrainGenerator]](
     extras={"vllm": "train", "hf": "train"},
     group="swe_gym.generators",
 )
+
+
+def check_options(config: GenerationConfig) -> None:
+    """Check the options of the generator that a configuration names. It needs no model.
+
+    Raises:
+        UsageError: The generator's name or an option is unknown, or an option has another type.
+        MissingDependency: The generator needs an extra that is not installed.
+    """
+    options = getattr(GENERATORS.load(config.backend), "Options", None)
+    if options is not None:
+        read_options(options, config)
+
+
+def read_options(model: type[Options], config: GenerationConfig) -> Options:
+    """Return a generator's options by its pydantic model.
+
+    Raises:
+        UsageError: An option is unknown, or has another type.
+    """
+    for name in config.options:
+        if name not in model.model_fields:
+            raise unknown_name(f"option of generator {config.backend!r}:", name, model.model_fields)
+    try:
+        return model.model_validate(config.options)
+    except ValidationError as error:
+        raise UsageError(f"generation.options: {wrong_fields(error)}") from error
 
 
 def make_generator(

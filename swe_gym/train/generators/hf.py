@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...errors import PolicyError
 from ...rollout.tokens import Completion
+from ...types import Frozen
 from ..config import GenerationConfig
 from ..model import PolicyModel
 
@@ -26,6 +27,8 @@ class HfGenerator:
         model: The model, which must not change while sampling.
         tokenizer: Its tokenizer, for the end token.
     """
+
+    Options = Frozen
 
     def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: "PreTrainedTokenizerBase") -> None:  # noqa: ARG002  no options
         self._model = model

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 import httpx
 import torch
+from pydantic import ConfigDict, Field
 
-from ...errors import PolicyError, unknown_name
+from ...errors import PolicyError
 from ...rollout.tokens import Completion, read_completion
-from ...types import Json, JsonObject
+from ...types import Frozen, Json, JsonObject
 from ..config import GenerationConfig
 from ..model import PolicyModel
+from . import read_options
 from .server import VllmServer
 from .sync_file import write_folder
 from .weight_sync import make_weight_sync
@@ -28,7 +30,34 @@ if TYPE_CHECKING:
 TIMEOUT = 600.0
 """Seconds for an answer, or for loading weights."""
 
-OPTIONS = ("api_key", "args", "checksums", "env", "log", "seeds", "start_timeout", "weight_sync", "weight_sync_folder")
+
+class VllmOptions(Frozen):
+    """The options of the vLLM generator.
+
+    Attributes:
+        api_key: Key of the server.
+        weight_sync: How weights are sent: "file", "ipc" or "nccl".
+        weight_sync_folder: Folder for weight files; by default in memory.
+        seeds: Whether requests have seeds; by default on a GPU only, as seeds crash vLLM 0.32 on a CPU.
+        checksums: Whether to compare the server's checksums around a sync; by default on a GPU only, as those of vLLM
+            0.32 on a CPU miss the packed weights.
+        args: Arguments of a server that the trainer starts.
+        env: Its environment variables.
+        log: File for its output.
+        start_timeout: Seconds until it must be ready.
+    """
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # VLLM_CPU_KVCACHE_SPACE = 1
+
+    api_key: str = ""
+    weight_sync: str = "file"
+    weight_sync_folder: str = ""
+    seeds: bool | None = None
+    checksums: bool | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    log: str = ""
+    start_timeout: float = Field(default=600.0, gt=0)
 
 
 class VllmGenerator:
@@ -38,11 +67,7 @@ class VllmGenerator:
     needs `--logprobs-mode processed_logprobs --generation-config vllm`, and `VLLM_SERVER_DEV_MODE=1` for weight sync.
 
     Args:
-        config: The generation settings. Options: "api_key"; "weight_sync", one of "file" (default), "ipc" and "nccl";
-            "weight_sync_folder", for "file" (default: in memory); "seeds", whether requests have seeds, and
-            "checksums", whether to compare the server's checksums around a sync (both default to true on a GPU only:
-            with vLLM 0.32 on a CPU, seeds crash the server and checksums miss the packed weights). For a server that
-            the trainer starts: "args", "env", "log" (file for its output) and "start_timeout" in seconds.
+        config: The generation settings; their options are `VllmOptions`.
         model: The model.
         tokenizer: Its tokenizer.
 
@@ -51,29 +76,29 @@ class VllmGenerator:
         PolicyError: The server does not start or does not answer.
     """
 
+    Options = VllmOptions
+
     def __init__(self, config: GenerationConfig, model: PolicyModel, tokenizer: "PreTrainedTokenizerBase") -> None:
-        for name in config.options:
-            if name not in OPTIONS:
-                raise unknown_name("option of the vLLM generator in generation.options", name, OPTIONS)
+        options = read_options(VllmOptions, config)
         self._model, self._tokenizer = model, tokenizer
         self._version = 0
         self._size: int = model.lm.get_input_embeddings().num_embeddings
-        self._seeds = bool(config.options.get("seeds", torch.cuda.is_available()))
-        self._sums = bool(config.options.get("checksums", torch.cuda.is_available()))
-        self._folder = tempfile.TemporaryDirectory(prefix="swe-gym-weights-", dir=_sync_folder(config))
+        self._seeds = torch.cuda.is_available() if options.seeds is None else options.seeds
+        self._sums = torch.cuda.is_available() if options.checksums is None else options.checksums
+        folder = options.weight_sync_folder or ("/dev/shm" if Path("/dev/shm").is_dir() else None)
+        self._folder = tempfile.TemporaryDirectory(prefix="swe-gym-weights-", dir=folder)
         self._server: VllmServer | None = None
         self._served: tuple[float, ...] | None = None  # fingerprint of the server's weights, if known
         self._closed = threading.Event()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         try:
             self._weight_sync = make_weight_sync(config, model, tokenizer, Path(self._folder.name))
-            url = config.url or self._start(config)
-            key = str(config.options.get("api_key", ""))
+            url = config.url or self._start(config, options)
             self._http = httpx.Client(
                 base_url=url.rstrip("/").removesuffix("/v1"),
                 timeout=httpx.Timeout(TIMEOUT, connect=10),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=512),
-                headers={"Authorization": f"Bearer {key}"} if key else {},
+                headers={"Authorization": f"Bearer {options.api_key}"} if options.api_key else {},
                 trust_env=bool(config.url),  # no proxy for a local server
             )
             self._name = self._model_name()
@@ -82,17 +107,17 @@ class VllmGenerator:
             self.close()
             raise
 
-    def _start(self, config: GenerationConfig) -> str:
+    def _start(self, config: GenerationConfig, options: VllmOptions) -> str:
         folder = Path(self._folder.name) / "0"
         write_folder(self._model, self._tokenizer, folder)
         self._served = self._fingerprint() if self._sums else None
         self._server = VllmServer(
             folder,
             max_context=config.max_context,
-            args=[*self._weight_sync.args, *config.options.get("args", ())],
-            env={**self._weight_sync.env, **config.options.get("env", {})},
-            log=Path(config.options.get("log") or Path(self._folder.name) / "vllm.log"),
-            timeout=float(config.options.get("start_timeout", 600)),
+            args=[*self._weight_sync.args, *options.args],
+            env={**self._weight_sync.env, **options.env},
+            log=Path(options.log or Path(self._folder.name) / "vllm.log"),
+            timeout=options.start_timeout,
         )
         shutil.rmtree(folder, ignore_errors=True)  # the server has read it
         return self._server.url
@@ -244,11 +269,3 @@ def _sound(logprob: object) -> bool:
 
 def _bad_reply(message: str) -> PolicyError:
     return PolicyError(message, reason="bad_reply", retryable=True)
-
-
-def _sync_folder(config: GenerationConfig) -> str | None:
-    """Return the folder for weight files, in memory if there is such a folder."""
-    folder = config.options.get("weight_sync_folder")
-    if folder:
-        return str(folder)
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None

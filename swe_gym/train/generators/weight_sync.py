@@ -121,7 +121,7 @@ def _obstacle(method: str, config: GenerationConfig, device: torch.device) -> st
 def _gpus_of_server(options: JsonMapping) -> list[str]:
     """Return the GPUs of a server that the trainer starts: the first of those visible to it."""
     count = 1
-    for argument, following in itertools.pairwise([*options.get("args", ()), ""]):
+    for argument, following in itertools.pairwise([*map(str, options.get("args", ())), ""]):
         name, equals, value = argument.partition("=")
         number = value if equals else following
         if name in _PARALLEL and number.isdecimal():
