@@ -103,6 +103,7 @@ def run_reference(settings: Settings, folder: Path) -> Curve:
 def run_trl(settings: Settings, folder: Path) -> Curve:
     """Train with TRL's `GRPOTrainer`."""
     import gymnasium
+    import torch
     from trl import GRPOConfig, GRPOTrainer
 
     import swe_gym  # noqa: F401  registers the ids

@@ -19,7 +19,6 @@ from .losses import kl, policy_loss, token_weights, truncated_importance, value_
 from .model import PolicyModel
 from .ranks import Ranks, on_all_ranks
 
-
 LOSSES = ("loss", "policy_loss", "value_loss")
 """Metrics of what is minimized. All others are averages over tokens."""
 
@@ -143,9 +142,9 @@ class Learner:
             draw: Random number generator that shuffles episodes into minibatches.
 
         Returns:
-            Metrics, averaged over the steps. Those that are no loss are averages over the sampled tokens, weighted as in
-            the loss; `approx_kl` estimates the KL divergence of the updated policy from the old one. `skipped` counts steps with a gradient that was not finite: they leave the
-            weights unchanged.
+            Metrics, averaged over the steps. All but losses are averages over the sampled tokens, weighted as in the
+            loss; `approx_kl` estimates the KL divergence of the updated policy from the old one. `skipped` counts steps
+            with a gradient that was not finite: they leave the weights unchanged.
         """
         self.model.train()
         facts: list[dict[str, float]] = []

@@ -1,6 +1,5 @@
 """The steps of an update and the numbers that they log."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
