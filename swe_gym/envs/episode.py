@@ -65,6 +65,7 @@ class Episode:
         verdict: Verdict of the grader.
         reward: Reward of the verdict.
         patch: The graded work.
+        already_passes: Whether the unchanged folder of a user's own task earns the reward.
         signs: Kinds of cheat signs, one entry per action and one per kind in the graded work.
         shown: Last turns.
         seconds: Wall-clock seconds by activity: "start", "tools", "grading".
@@ -88,6 +89,7 @@ class Episode:
     verdict: Verdict | None = None
     reward: Reward | None = None
     patch: Patch | None = None
+    already_passes: bool = False
     signs: list[str] = dataclasses.field(default_factory=list)
     shown: collections.deque[ShownTurn] = dataclasses.field(
         default_factory=lambda: collections.deque(maxlen=SHOWN_TURNS)
@@ -152,6 +154,7 @@ class Episode:
             "pass_to_pass_total": len(verdict.pass_to_pass),
             "counter_tests": len(verdict.counter_tests.kinds),
             "alarms": len(verdict.counter_tests.alarms),
+            "already_passes": self.already_passes,
         }
 
 

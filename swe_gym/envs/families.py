@@ -134,7 +134,8 @@ class LocalEnv(SweEnv):
 
     ## Starting State
 
-    A copy of the folder as it is at `reset`.
+    A copy of the folder as it is at `reset`. The first `reset` runs the command on it once: if it succeeds already, an
+    immediate `submit` earns 1.0, which a warning and `info["already_passes"]` say.
 
     ## Arguments
 

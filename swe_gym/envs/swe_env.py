@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gymnasium.error import ResetNeeded
 
 from ..actions import parse_action
-from ..errors import ActionError, AgentError, FileError, SandboxError, UsageError, unknown_name
+from ..errors import ActionError, AgentError, FileError, GradingError, SandboxError, UsageError, unknown_name
 from ..grading import GRADERS, REWARDS, CounterOptions, grade
 from ..grading.patch import Patch
 from ..grading.rewards import binary
@@ -27,6 +27,7 @@ from ..sandboxes import Sandbox, SandboxSpec
 from ..sandboxes.pool import WarmPool
 from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..tasks import TaskSource, check_source
+from ..tasks.local import LocalSource
 from ..tasks.record import TaskRecord, doubt, read_records
 from ..tools import Tool, make_tools
 from ..tools.base import ToolContext
@@ -46,6 +47,11 @@ MAX_ACTION = 1_000_000
 SANDBOX_FAILED = "The episode ended: its sandbox failed."
 """Observation after a sandbox failure: constant, so that policies learn nothing about the failure."""
 
+ALREADY_PASSES = (
+    "task {task}: the command already succeeds on the unchanged folder, so an immediate submit earns the reward. "
+    "Choose a test_cmd that fails until the work is done."
+)
+"""Warning about a task of the user's own that is none."""
 
 DROP_SECONDS = 5.0
 """Maximum seconds to wait until the sandboxes of a dropped environment are closed."""
@@ -110,8 +116,9 @@ class SweEnv(ToolEnv):
     at most 50; empty before the end), `limit` str ("", "turns", "time", "invalid", or the argument of `end`), `failure`
     str, `reward_components` dict of float, the counts of hidden tests `fail_to_pass_passed`, `fail_to_pass_total`,
     `pass_to_pass_passed`, `pass_to_pass_total` int, `counter_tests` int (number of fail-to-pass tests with a
-    counter-test), and `alarms` int (number of tests whose counter-test passed: code of the work changed the results of
-    tests). The counts are 0 before the end.
+    counter-test), `alarms` int (number of tests whose counter-test passed: code of the work changed the results of
+    tests), and `already_passes` bool (whether the unchanged folder of `SWE/Local-v0` earns the reward). The counts are
+    0 before the end.
 
     ## Arguments
 
@@ -551,6 +558,7 @@ class SweEnv(ToolEnv):
         self._finalizer = weakref.finalize(self, _close_group, group, os.getpid())  # if nobody calls `close`
         try:
             sandbox = group.open_sealed()
+            passes = self._already_passes(task, group, sandbox)
         except BaseException:
             group.close()
             raise
@@ -563,8 +571,28 @@ class SweEnv(ToolEnv):
             deadline=now + self._config["time_limit"],
         )
         episode = Episode(task, group, sandbox, context, self._config["max_turns"], self._config["max_invalid"])
+        episode.already_passes = passes
         episode.seconds["start"] = now - started
         return episode
+
+    def _already_passes(self, task: Task, group: SandboxGroup, sandbox: Sandbox) -> bool:
+        """Return whether a folder of the user's passes unchanged, and warn once: nobody has validated it."""
+        if not isinstance(self.source, LocalSource):
+            return False
+
+        def judge_unchanged() -> bool:
+            patch, fresh = group.take_work(sandbox)
+            try:
+                resolved = self._grade(task, patch, fresh, group, complete=False).resolved
+            except GradingError:
+                return False
+            finally:
+                group.drop(fresh)
+            if resolved:
+                gymnasium.logger.warn(ALREADY_PASSES.format(task=task.task_id))
+            return resolved
+
+        return self.source.already_passes(judge_unchanged)
 
     def _act(self, episode: Episode, action: str) -> str:
         """Parse and run one action. Return the observation, not yet bounded."""

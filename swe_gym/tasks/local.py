@@ -1,7 +1,8 @@
 """A local folder and a test command as a task."""
 
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -65,6 +66,19 @@ class LocalSource:
             )
         except ValidationError as error:
             raise UsageError(f"task source 'local': {wrong_fields(error)}") from error
+        self._passes: bool | None = None
+        self._once = threading.Lock()
+
+    def already_passes(self, try_unchanged: Callable[[], bool]) -> bool:
+        """Return whether the command succeeds on the unchanged folder. The first caller finds out, for all.
+
+        Args:
+            try_unchanged: Judges the unchanged folder.
+        """
+        with self._once:
+            if self._passes is None:
+                self._passes = try_unchanged()
+            return self._passes
 
     def ids(self) -> Sequence[str]:
         """Return the only id, which is derived from the folder's name."""

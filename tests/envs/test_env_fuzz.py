@@ -36,7 +36,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SweEnv]:
     folder = tmp_path_factory.mktemp("fuzzed")
     (folder / "calc.py").write_text("def add(a, b):\n    return a - b\n")
     # one shell command of the fuzzer's may do anything, so the tools have little time
-    with LocalEnv(str(folder), "true", max_turns=10**9, max_invalid=None, time_limit=10**6) as env:
+    with LocalEnv(str(folder), "false", max_turns=10**9, max_invalid=None, time_limit=10**6) as env:
         env.reset()
         yield env
 

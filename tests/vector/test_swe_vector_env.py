@@ -87,7 +87,7 @@ def test_gymnasiums_vector_environments_return_correct_observations(
     kind: type[VectorEnv[Any, Any, Any]], tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_text("é\n")
-    makers = [lambda: gym.make("SWE/Local-v0", path=str(tmp_path), test_cmd="true")] * 2
+    makers = [lambda: gym.make("SWE/Local-v0", path=str(tmp_path), test_cmd="false")] * 2
     with SweVectorEnv(makers) as ours:
         theirs = kind(makers)
         actions = ['{"name": "bash", "arguments": {"command": "cat a.txt"}}', "no call"]

@@ -26,7 +26,7 @@ SLEEP = '{"name": "bash", "arguments": {"command": "sleep 300"}}'
 
 
 def real(folder: Path, count: int = 2) -> SweVectorEnv:
-    return SweVectorEnv([lambda: gym.make("SWE/Local-v0", path=str(folder), test_cmd="true")] * count)
+    return SweVectorEnv([lambda: gym.make("SWE/Local-v0", path=str(folder), test_cmd="false")] * count)
 
 
 def ctrl_c() -> None:
@@ -67,7 +67,7 @@ class CountsResets(gym.Wrapper):  # type: ignore[type-arg]  # of any kind of env
 
 def test_a_cancelled_step_starts_no_episode(tmp_path: Path) -> None:
     def make() -> CountsResets:
-        return CountsResets(gym.make("SWE/Local-v0", path=str(tmp_path), test_cmd="true"))
+        return CountsResets(gym.make("SWE/Local-v0", path=str(tmp_path), test_cmd="false"))
 
     envs = SweVectorEnv([make] * 2, autoreset_mode="SameStep")
     envs.reset()
@@ -255,7 +255,7 @@ def test_garbage_collection_closes() -> None:
 def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
     program = (
         "import gymnasium, swe_gym\n"
-        f"envs = gymnasium.make_vec('SWE/Local-v0', num_envs=2, path={str(tmp_path)!r}, test_cmd='true')\n"
+        f"envs = gymnasium.make_vec('SWE/Local-v0', num_envs=2, path={str(tmp_path)!r}, test_cmd='false')\n"
         "envs.reset()\n"
         f"envs.send(({SLEEP!r}, {SLEEP!r}))\n"
         "print(*(env.unwrapped.sandbox.id for env in envs.envs))\n"
