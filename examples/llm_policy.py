@@ -1,6 +1,6 @@
 """Play a task with a language model, or with a scripted server in its place.
 
-pip install 'swe-gym[llm]'
+pip install -e '.[llm]'
 python examples/llm_policy.py
 python examples/llm_policy.py http://localhost:8000/v1 my-model
 """

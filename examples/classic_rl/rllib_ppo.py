@@ -1,6 +1,6 @@
 """Train PPO of Ray RLlib on the menu, to a mean return of 0.9 in a few minutes on two cores.
 
-pip install 'swe-gym[rllib]'
+pip install -e '.[rllib]'
 python examples/classic_rl/rllib_ppo.py
 """
 

@@ -1,6 +1,6 @@
 """Train PPO of Stable-Baselines3 on the menu, to a mean return of 0.9 in a few minutes on two cores.
 
-pip install 'swe-gym[sb3]'
+pip install -e '.[sb3]'
 python examples/classic_rl/sb3_ppo.py            # PPO
 python examples/classic_rl/sb3_ppo.py --masked   # MaskablePPO, which takes no action twice
 """
