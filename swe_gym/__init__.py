@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from .types import ToolSpec as ToolSpec
     from .types import Verdict as Verdict
     from .vector import SweVectorEnv as SweVectorEnv
+    from .vector import make_vec as make_vec
     from .wrappers.record_trajectory import RecordTrajectory as RecordTrajectory
 
 else:

@@ -1,5 +1,7 @@
 """The names that users import."""
 
+from typing import get_type_hints
+
 import pytest
 
 import swe_gym
@@ -26,6 +28,14 @@ def test_other_names_are_attribute_errors() -> None:
 
 def test_public_things_are_documented() -> None:
     assert [name for name in swe_gym.__all__ if not getattr(swe_gym, name).__doc__] == []
+
+
+def test_many_environments_have_the_type_that_can_send_and_receive() -> None:
+    assert get_type_hints(swe_gym.make_vec)["return"] is swe_gym.SweVectorEnv
+    with swe_gym.make_vec("SWE/Toy-v0", num_envs=2) as envs:
+        assert isinstance(envs, swe_gym.SweVectorEnv)
+    with pytest.raises(swe_gym.UsageError, match=r"'CartPole-v1' makes a .*: use gymnasium\.make_vec"):
+        swe_gym.make_vec("CartPole-v1", 2)
 
 
 def test_the_version_is_the_distributions() -> None:

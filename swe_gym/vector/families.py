@@ -1,4 +1,4 @@
-"""Entry points of `gymnasium.make_vec` for the ids of `swe_gym.envs.registration`.
+"""`make_vec`, and its entry points for the ids of `swe_gym.envs.registration`.
 
 Each environment class of `swe_gym.envs.families` has a function of the same name here.
 """
@@ -10,13 +10,34 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import gymnasium
 from gymnasium.wrappers import TimeLimit
 
 from ..envs import families
 from ..envs.checks import warn_of_time_limit
 from ..envs.swe_env import SweEnv
+from ..errors import UsageError
 from ..spaces import AnyEnv
 from .vector_env import SweVectorEnv
+
+
+def make_vec(env_id: str, num_envs: int = 1, **arguments: Any) -> SweVectorEnv:
+    """Return many environments of one id: `gymnasium.make_vec` with the type that type checkers need.
+
+    Args:
+        env_id: An id of this package, such as "SWE/Toy-v0".
+        num_envs: Number of environments.
+        **arguments: Arguments of the environment, and those of `make_many`.
+
+    Raises:
+        UsageError: The id is of another package, or an argument is invalid.
+        gymnasium.error.UnregisteredEnv: The id is unknown.
+    """
+    envs = gymnasium.make_vec(env_id, num_envs, **arguments)
+    if isinstance(envs, SweVectorEnv):
+        return envs
+    envs.close()
+    raise UsageError(f"{env_id!r} makes a {type(envs).__name__}, not a SweVectorEnv: use gymnasium.make_vec")
 
 
 def __getattr__(name: str) -> Callable[..., SweVectorEnv]:
