@@ -2,8 +2,8 @@
 
 It is the same in every sandbox. It protects the runner, which is a process of the same user as the commands: a command
 that lowers its limits or its priority could end the sandbox. And it closes parts of the host that have no name in a
-file system: the user's keys, the kernel's log, unusual sockets (those of virtual machines belong to no namespace) and,
-without an IPC namespace, shared memory and queues.
+file system: the user's keys, the kernel's log and counters, unusual sockets (those of virtual machines belong to no
+namespace) and, without an IPC namespace, shared memory and queues.
 
 `ctypes` is imported late: not every Python has it.
 """
@@ -31,20 +31,22 @@ if TYPE_CHECKING:
 Calls = collections.namedtuple("Calls", "socket socketpair host ipc on_process setpriority ioprio_set")
 """Numbers of system calls.
 
-`host`: add_key, request_key, keyctl, syslog, and io_uring_setup and socketcall, which make sockets past the filter.
+`host`: add_key, request_key, keyctl, syslog, io_uring_setup and socketcall, which make sockets past the filter, and
+perf_event_open, bpf and userfaultfd, which container engines refuse too.
 `ipc`: shared memory, semaphores and messages of System V (get, use, control), mq_open, mq_unlink.
 `on_process`: prlimit64, sched_setscheduler, sched_setparam, sched_setattr, sched_setaffinity.
 """
 
 TABLE = """
-x86_64 c000003e 41 53 248,249,250,103,425 29,30,31,64,65,66,68,69,70,71,220,240,241 302,144,142,314,203 141 251
-x86_64 40000003 359 360 286,287,288,103,425,102 117,277,278,393,394,395,396,397,399,400,401,402,420 \
+x86_64 c000003e 41 53 248,249,250,103,425,298,321,323 29,30,31,64,65,66,68,69,70,71,220,240,241 \
+  302,144,142,314,203 141 251
+x86_64 40000003 359 360 286,287,288,103,425,102,336,357,374 117,277,278,393,394,395,396,397,399,400,401,402,420 \
   340,156,154,351,241 97 289
-aarch64 c00000b7 198 199 217,218,219,116,425 180,181,186,187,188,189,190,191,192,193,194,195,196 \
+aarch64 c00000b7 198 199 217,218,219,116,425,241,280,282 180,181,186,187,188,189,190,191,192,193,194,195,196 \
   261,119,118,274,122 140 30
-aarch64 40000028 281 288 309,310,311,103,425,102 274,275,298,299,300,301,302,303,304,305,307,308,312,420 \
+aarch64 40000028 281 288 309,310,311,103,425,102,364,386,388 274,275,298,299,300,301,302,303,304,305,307,308,312,420 \
   369,156,154,380,241 97 314
-riscv64 c00000f3 198 199 217,218,219,116,425 180,181,186,187,188,189,190,191,192,193,194,195,196 \
+riscv64 c00000f3 198 199 217,218,219,116,425,241,280,282 180,181,186,187,188,189,190,191,192,193,194,195,196 \
   261,119,118,274,122 140 30
 """
 """A machine, the AUDIT_ARCH_* of one kind of its programs, and the fields of `Calls`."""

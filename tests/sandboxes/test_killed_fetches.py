@@ -15,6 +15,7 @@ import pytest
 from servers.registry import Registry, layer
 
 from swe_gym.sandboxes.images import ImageStore, StoredImage
+from swe_gym.testing.sandbox_contract.case import eventually
 
 pytest.importorskip("docker", reason="fetching needs docker-py")
 
@@ -186,5 +187,5 @@ def test_pruning_removes_what_a_killed_fetch_left(
     fetcher.kill(registry, name, **moment)
     cache = tmp_path / "cache"
     assert left(cache)
-    assert ImageStore().prune() == []
-    assert left(cache) == []
+    # A child of the killed process may hold its lock for a moment.
+    eventually(lambda: ImageStore().prune() == [] and left(cache) == [], 30, "nothing is left")

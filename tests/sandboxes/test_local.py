@@ -699,3 +699,17 @@ def test_a_killed_runner_ends_forwarded_connections_and_the_next_call_reports_it
 def test_every_user_may_listen_on_every_port(make: Make) -> None:
     box = make(options={"tier": "namespace"})
     assert box.exec("cat /proc/sys/net/ipv4/ip_unprivileged_port_start").text == "0\n"
+
+
+def test_commands_do_not_ignore_the_signals_that_the_host_process_ignores(tmp_path: Path) -> None:
+    """As under `nohup`, or in the background of a shell, which ignores SIGINT."""
+    program = """
+import signal
+from swe_gym.sandboxes import SandboxSpec, open_sandbox
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with open_sandbox(SandboxSpec(), "local") as sandbox:
+    print(sandbox.exec("kill -HUP $$; echo alive").signal, sandbox.exec("kill -INT $$; echo alive").signal)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"1 2\n"

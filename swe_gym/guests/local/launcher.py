@@ -29,6 +29,7 @@ def main() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a low soft limit is the host process's own
     server = socket.socket(fileno=0)
+    listen_to_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps supervisors; the host waits on pidfds
     gc.freeze()  # a collection would touch, and so copy, every page that is shared with the sandboxes
     while True:
@@ -40,6 +41,13 @@ def main() -> None:
             become_sandbox(json.loads(message), fds)
         for fd in fds:
             os.close(fd)
+
+
+def listen_to_signals() -> None:
+    """Ignore no signal that the host process ignores, as under nohup: commands would inherit that."""
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # Python ignores these, for itself only
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def become_sandbox(config: Config, fds: "list[int]") -> "NoReturn":

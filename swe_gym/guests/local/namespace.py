@@ -225,12 +225,11 @@ def etc(root: Root, network: bool) -> None:
 
 def names(root: Root, network: bool) -> None:
     """Add the files that name hosts."""
-    root.write("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n")
+    root.write("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n")
     root.write("/etc/hostname", "sandbox\n")
     if not os.path.lexists(root.place("/etc") + "/mtab"):
         os.symlink("/proc/mounts", root.place("/etc") + "/mtab")
-    if network:
-        root.write("/etc/resolv.conf", egress.resolvers())
+    root.write("/etc/resolv.conf", egress.resolvers() if network else "")
 
 
 def devices(root: Root, nodes: "int | None") -> None:
@@ -242,6 +241,8 @@ def devices(root: Root, nodes: "int | None") -> None:
     else:
         layers.attach(nodes, root.folder("/dev"))
     mount("tmpfs", root.folder("/dev/shm"), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, SHARED_MEMORY)
+    with contextlib.suppress(OSError):  # a kernel without message queues
+        mount("mqueue", root.folder("/dev/mqueue"), "mqueue", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink("/proc/self/" + target, root.place("/dev/" + name))
     options = "newinstance,ptmxmode=0666,mode=0620,max=64"  # all sandboxes share the kernel's few thousand
