@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 from env_parts import call
 from hypothesis import HealthCheck, given, settings
@@ -41,7 +42,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SweEnv]:
         yield env
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=max(300, hypothesis.settings().max_examples), suppress_health_check=list(HealthCheck))
 @given(action=TEXT | MESSY | CALLS)
 def test_no_text_raises_or_ends_the_episode(env: SweEnv, action: str) -> None:
     observation, reward, terminated, truncated, info = env.step(action)
