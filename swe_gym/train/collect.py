@@ -166,8 +166,6 @@ class Collector:
         self._config, self._generation = config, generation
         self._generator, self._template = generator, template
         self._options = options
-        if config.agent and config.executor != "threads":
-            raise UsageError(f"an agent learns with executor='threads' only, not {config.executor!r}")
         self._agent = make_agent(config.agent, config.agent_options) if config.agent else None
         self._first = make_env(config, options)  # holds the source, so that it is read once
         self._open = contextlib.ExitStack()

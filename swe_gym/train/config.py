@@ -124,6 +124,12 @@ class EnvConfig(Frozen):
     executor: str = "threads"
     executor_options: JsonObject = {}
 
+    @model_validator(mode="after")
+    def _check_executor(self) -> Self:
+        if self.agent and self.executor != "threads":
+            raise ValueError(f"an agent learns with executor 'threads' only, not {self.executor!r}")
+        return self
+
 
 class GenerationConfig(Frozen):
     """The generator and its sampling parameters.

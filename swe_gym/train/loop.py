@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from ..atomic import write_text
+from ..gateway.agents import make_agent
 from ..rollout.tokens import ChatTemplate
 from ..trajectories.run_folder import LOCK, take_lock
 from .agreement import TrainingStopped, sync_weights
@@ -53,6 +54,8 @@ class Trainer:
         check_folder(self.folder, self.checkpoints, config)
         check_tasks(config)  # before the model, which takes longer
         check_options(config.generation)
+        if config.env.agent:
+            make_agent(config.env.agent, config.env.agent_options)
         self.log = Log(self.folder)
         values = config.model_dump(mode="json")
         try:

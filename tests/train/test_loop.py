@@ -369,6 +369,14 @@ def test_options_of_the_generator_are_checked_before_the_model_is_loaded(
     assert message in str(refused.value)
 
 
+def test_options_of_the_agent_are_checked_before_the_model_is_loaded(tmp_path: Path) -> None:
+    env = {**ENV, "agent": "mini", "agent_options": {"confg": {}}}
+    with pytest.raises(UsageError, match="unknown option of agent 'mini': 'confg'"):
+        Trainer(config("/nowhere/model", tmp_path / "run", env=env))
+    with pytest.raises(UsageError, match="an agent learns with executor 'threads' only, not 'ray'"):
+        config("/nowhere/model", tmp_path / "run", env={**ENV, "agent": "mini", "executor": "ray"})
+
+
 def test_a_run_that_dies_in_its_first_evaluation_keeps_its_sft(model_folder: str, tmp_path: Path) -> None:
     sections: dict[str, Any] = {
         "generation": {**SCRIPTED, "options": {"reply": "test_loop:is_interrupted"}},

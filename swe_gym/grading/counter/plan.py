@@ -23,8 +23,12 @@ FEW = 4
 MOST_TEXTS = 8
 """Texts of a function. Work that has to guess which is the original is right once in so many times."""
 
-TWINS = 48
-"""Forks of one run, about 4 to 30 ms each. Many functions share them, and then have fewer texts."""
+TWINS = 24
+"""Forks of one run, about 4 to 30 ms each, for functions that must start passing. Many functions share them, and then
+have fewer texts: work has to guess right for each."""
+
+FEWEST_TEXTS = 3
+"""Texts of a function that shares the forks with many, or that must keep passing: honest work passes it anyway."""
 
 NOT_FOUND, NO_CHANGE = "its source was not found", "nothing in it can be changed"
 
@@ -183,13 +187,14 @@ def plan_counters(
             uncovered[test] = NOT_FOUND
         else:
             by_place[place].append(test)
+    functions = len(by_place)
     kept = _kept(finder, keeping, by_place, rng, options.counter)
     names = {place.names[-1] for place in (*by_place, *kept)}
     for test in keeping:  # a function may have tests of both lists
         place = finder.place(test) if any(name in test for name in names) else None
         if place in by_place or place in kept:
             by_place[place].append(test)
-    draw = _Drawing(finder, rng, options, set(starting), _texts_each(len(by_place)))
+    draw = _Drawing(finder, rng, options, set(starting), max(FEWEST_TEXTS, min(MOST_TEXTS, TWINS // max(1, functions))))
     groups = []
     for places in _joined(finder, by_place):
         group = draw.group(places, sorted({test for place in places for test in by_place[place]}))
@@ -201,11 +206,6 @@ def plan_counters(
     paths = {place.path for group in groups for place in group.places}
     sources = {path: source for path in sorted(paths) if (source := finder.source(path))}
     return CounterPlan(tuple(groups), uncovered, sources)
-
-
-def _texts_each(functions: int) -> int:
-    """Texts of each function. Functions that must keep passing count too."""
-    return max(2, min(MOST_TEXTS, TWINS // max(1, functions)))
 
 
 def _kept(
@@ -248,7 +248,9 @@ class _Drawing:
     def group(self, places: Sequence[Place], tests: Sequence[str]) -> Group | None:
         """Draw the texts of a group. Return None if one of its functions has no change."""
         unfit = {kind for test in tests for kind in self.options.unfit.get(test, ())}
-        drawn = [self._draw(place, unfit) for place in places]
+        starts = not self.starting.isdisjoint(tests)
+        count = self.count if starts else FEWEST_TEXTS
+        drawn = [self._draw(place, unfit, count) for place in places]
         changed = [
             Row(
                 tuple((*extra, *text.edits) for (_, extra), text in zip(drawn, texts, strict=True)),
@@ -258,29 +260,29 @@ class _Drawing:
         ]
         if not changed:
             return None
-        original = self.rng.randrange(min(self.count, len(changed) + 1))
-        rows = changed[: self.count - 1]
+        original = self.rng.randrange(min(count, len(changed) + 1))
+        rows = changed[: count - 1]
         rows.insert(original, Row(tuple(extra for _, extra in drawn)))
         return Group(
             places=tuple(places),
             tests=tuple(tests),
             rows=tuple(rows),
             original=original,
-            cover=changed[-1] if len(changed) == self.count else self.rng.choice(rows),
+            cover=changed[-1] if len(changed) == count else self.rng.choice(rows),
             effective=min(len(rows), *(found.effective for found, _ in drawn)),
-            starts=not self.starting.isdisjoint(tests),
+            starts=starts,
             forks=not any(self._nested(place) for place in places)
             and not set(tests).intersection(self.options.unforkable),
         )
 
-    def _draw(self, place: Place, unfit: Collection[str]) -> tuple[Drawn, tuple[Edit, ...]]:
+    def _draw(self, place: Place, unfit: Collection[str], count: int) -> tuple[Drawn, tuple[Edit, ...]]:
         """The changed texts of a function, and an edit without effect for all of them."""
         source = self.finder.source(place.path)
         if source is None:
             return Drawn(), ()
         function = source.function(place.names)
         try:
-            drawn = draw_texts(function, source, self.rng, self.count, unfit)
+            drawn = draw_texts(function, source, self.rng, count, unfit)
         except RecursionError:  # an expression of thousands of parts
             return Drawn(), ()
         extra = neutral_edit(function, source, self.rng)

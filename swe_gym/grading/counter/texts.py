@@ -14,7 +14,7 @@ import numbers
 import re
 import string
 import sys
-from collections import abc
+from collections import Counter, abc
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -109,9 +109,12 @@ def draw_texts(function: Function, source: Source, rng: Random, count: int, unfi
         At most `count` changed texts in random order: one more than twins play.
     """
     rows = list(_rows(function, source, rng, count, unfit))
-    paired = _paired(rows, rng, count) if count >= 4 else None
-    if paired is not None:
-        return paired
+    drawn = (_paired(rows, rng, count) if count >= 4 else None) or _unpaired(rows, rng, count)
+    return _with_each_kind(drawn, rows, rng, count)
+
+
+def _unpaired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn:
+    """Draw texts of the product of features."""
     chosen = _chosen(rows, count)
     corners = [corner for corner in _corners(chosen) if corner]
     rng.shuffle(corners)
@@ -130,22 +133,60 @@ def _paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn
     forgiven = [feature for row in rows for feature in row if feature.kind in FORGIVEN]
     rng.shuffle(forgiven)
     for feature in forgiven:
-        rest = [[one for one in row if not one.rank and not _overlaps(one, [feature], gap=1)] for row in rows]
-        others = _chosen(rest, count // 2)
-        corners = [corner for corner in _corners(others) if corner]
-        if len(corners) < count // 2 - 1:
-            recased = _recased(feature, rows, rng, count // 2)
-            if recased is None:
-                continue
+        for further in (_further(feature, forgiven), []):
+            drawn = _pairs([feature, *further], rows, rng, count)
+            if drawn is not None:
+                return drawn
+        recased = _recased(feature, rows, rng, count // 2)
+        if recased is not None:
             return recased
-        rng.shuffle(corners)
-        picked = [(), *corners[: count // 2 - 1]]
-        pairs = [[*corner, *((feature, edit) for edit in edits)] for corner in picked for edits in ((), feature.edits)]
-        texts = [_text(corner) for corner in pairs if corner]
-        rng.shuffle(texts)
-        cover = [_text(corner) for corner in corners[count // 2 - 1 :][:1]]
-        return Drawn((*texts, *cover), count // 2 * (1 if feature.rank else 2))
     return None
+
+
+def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn:
+    """Add a text of each forgiven change that no text has alone, in the place of others if there are too many.
+
+    A product that forgives this change, and nothing else, passes no other text.
+    """
+    played = list(drawn.texts[: count - 1])
+    alone = {text.kinds[0] for text in played if len(text.kinds) == 1}
+    forgiven = [feature for row in rows for feature in row if feature.kind in FORGIVEN]
+    missing = {feature.kind: Text(feature.edits, (feature.kind,)) for feature in forgiven if feature.kind not in alone}
+    if not missing or count < 4:
+        return drawn
+    others = [text for text in played if len(text.kinds) != 1 or text.kinds[0] not in FORGIVEN]
+    kept = [text for text in played if text not in others]
+    room = count - 1 - len(missing) - len(kept)
+    texts = [*kept, *missing.values(), *others[:room]]
+    rng.shuffle(texts)
+    return Drawn((*texts, *(others[room:] or drawn.texts[count - 1 :])[:1]), max(2, drawn.effective - len(missing)))
+
+
+def _further(feature: Feature, forgiven: Sequence[Feature]) -> list[Feature]:
+    """One feature of each other kind, apart from each other: a product may forgive any one kind."""
+    found = [feature]
+    for one in forgiven:
+        if one.kind not in {other.kind for other in found} and not _overlaps(one, found, gap=1):
+            found.append(one)
+    return found[1:]
+
+
+def _pairs(kinds: Sequence[Feature], rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
+    """Draw pairs of texts with and without the first of `kinds`, and two pairs with and without each further one."""
+    rest = [[one for one in row if not one.rank and not _overlaps(one, kinds, gap=1)] for row in rows]
+    bases = count // 2 - len(kinds) + 1
+    corners = [corner for corner in _corners(_chosen(rest, count // 2)) if corner]
+    if bases < 2 or len(corners) < bases - 1:
+        return None
+    rng.shuffle(corners)
+    picked = [[], *corners[: bases - 1]]
+    drawn = [corner for corner in picked if corner]
+    for number, feature in enumerate(kinds):
+        drawn += [[*corner, (feature, edit)] for corner in picked[: 2 if number else None] for edit in feature.edits]
+    texts = [_text(corner) for corner in drawn]
+    rng.shuffle(texts)
+    cover = [_text(corner) for corner in corners[bases - 1 :][:1]]
+    return Drawn((*texts, *cover), bases * (1 if any(feature.rank for feature in kinds) else 2))
 
 
 def _recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
@@ -235,11 +276,11 @@ def _of_change(change: Change, function: Function, source: Source, rng: Random, 
     if change.kind in ("literal", "helper") and not _is_sought(function, source, change):
         near = _near(text, change.start, source, rng, count)
         siblings, ordered = _siblings(function, source, change)
+        if ordered is not None:
+            near.append(Feature("near-order", (ordered,)))
         for start, end in siblings:
-            near += _near(source.text(start, end), start, source, rng, count)[:1]
-        if ordered is not None and rng.random() < 0.3:
-            few = len(siblings) < 3  # the two that are swapped have no other change
-            near.insert(len(near) if few else 0, Feature("near-order", (ordered,)))
+            near += _near(source.text(start, end), start, source, rng, count)
+        near = _varied(near)
     elif change.kind == "pattern":
         near = _near(text, change.start, source, rng, count) if PLAIN.fullmatch(text.strip("\"'")) else []
         near = [feature for feature in near if feature.kind != "near-word"]  # which right work may say too
@@ -248,6 +289,16 @@ def _of_change(change: Change, function: Function, source: Source, rng: Random, 
     drawn.pop(text, None)
     far = [Feature(change.kind, tuple(drawn.values())[: count - 1], rank)] if drawn else []
     return near or far
+
+
+def _varied(features: Sequence[Feature]) -> list[Feature]:
+    """Order features: one of each kind before a second of any, and what products forgive before other letters."""
+    seen: Counter[str] = Counter()
+    keys = []
+    for feature in features:
+        keys.append((seen[feature.kind], feature.kind in ("near-letter", "near-digit")))
+        seen[feature.kind] += 1
+    return [features[number] for number in sorted(range(len(features)), key=keys.__getitem__)]
 
 
 def _is_sought(function: Function, source: Source, change: Change) -> bool:
@@ -367,22 +418,30 @@ def _float_window(value: float, text: str, count: int) -> list[str]:
 def _in_string(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
     """Words, numbers, letters, digits and blanks of a string, each a feature.
 
-    Different kinds come first: products forgive one. A reader recognises another letter or case of a known word.
+    Different kinds come first, and before all those that products forgive. A reader recognises another letter or case
+    of a known word.
     """
     by_kind: dict[str, list[Feature]] = {"near-word": _in_words(text, start, source, rng, count)}
+    by_kind |= {kind: [] for kind in FORGIVEN}
     places = list(_places(text, rng))
     rng.shuffle(places)
     for kind, place, length, new in places:
         edit = Edit(start + place, start + place + length, new)
         by_kind.setdefault(kind, []).append(Feature(kind, (edit,), 2 if _is_in_word(text, place) else 0))
     chosen: list[Feature] = []
-    for feature in itertools.chain(*itertools.zip_longest(*by_kind.values())):
-        if feature is None:
-            continue
-        same = [one for one in chosen if (one.kind == "near-word") is (feature.kind == "near-word")]
-        if len(chosen) < MOST_FEATURES and not _overlaps(feature, same, gap=1):
-            chosen.append(feature)  # a word and a letter of it are not changed together
-    return chosen
+    while any(by_kind.values()) and len(chosen) < MOST_FEATURES:
+        for left in by_kind.values():
+            while left and _clashes(left[0], chosen):
+                left.pop(0)
+            chosen += left[:1]
+            del left[:1]
+    return chosen[:MOST_FEATURES]
+
+
+def _clashes(feature: Feature, chosen: Sequence[Feature]) -> bool:
+    """Whether a feature cannot be added: a word and a letter of it are two, but never changed together."""
+    same = [one for one in chosen if (one.kind == "near-word") is (feature.kind == "near-word")]
+    return _overlaps(feature, same, gap=int(feature.kind not in FORGIVEN))
 
 
 def _in_words(text: str, start: int, source: Source, rng: Random, count: int) -> list[Feature]:
@@ -431,16 +490,14 @@ def _is_in_word(text: str, place: int) -> bool:
 
 def _places(text: str, rng: Random) -> Iterator[tuple[str, int, int, str]]:
     """Yield the changeable places of a string: kind, position, length, new text."""
-    cased = itertools.cycle(rng.sample((True, False), 2))
     for base, body in _plain_bodies(text):
         changing = set(letters(body, base))
         for place in sorted(changing):
             letter = text[place]
             if letter.isdigit():
                 yield "near-digit", place, 1, str((int(letter) + rng.choice((1, 9))) % 10)
-            elif next(cased):
-                yield "near-case", place, 1, letter.swapcase()
             else:
+                yield "near-case", place, 1, letter.swapcase()
                 yield "near-letter", place, 1, _other_letter(letter, rng)
         for blank in re.finditer(r"(?<=\w) (?=\w)", body):
             if not {base + blank.start() - 1, base + blank.end()} <= changing:  # as in "\N{EN DASH}"

@@ -221,6 +221,28 @@ def test_near_and_far_changes_occur() -> None:
     assert {"exception", "near-case"} <= set(kinds_of("with pytest.raises(ValueError, match='some words'):\n    f()"))
 
 
+@pytest.mark.parametrize(
+    ("expected", "kinds"),
+    [
+        ("teapot", "near-case"),
+        ("green-tea", "near-case"),
+        ("a big tea", "near-case near-blank"),
+        ("Not Found", "near-case near-blank"),
+        (["ash", "oak"], "near-case near-order"),
+        (["c", "b", "a"], "near-order"),
+        ([3, 1, 2], "near-order"),
+        (["ash tree", "oak", "elm"], "near-case near-order near-blank"),
+    ],
+    ids=str,
+)
+def test_what_values_may_forgive_is_always_played_alone(expected: object, kinds: str) -> None:
+    """A product that ignores case, for example, passes texts that differ in nothing else."""
+    source = source_of(f"assert f() == {expected!r}")
+    for seed in range(60):
+        played = draw(source, seed).texts[: COUNT - 1]
+        assert set(kinds.split()) <= {text.kinds[0] for text in played if len(text.kinds) == 1}, seed
+
+
 def test_any_assertion_may_be_changed() -> None:
     body = "\n".join(f"assert f({number}) == {number}00" for number in range(1, 7))
     seen = {
