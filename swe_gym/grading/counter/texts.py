@@ -130,17 +130,29 @@ def _paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn
     So one of them differs from the original by that change alone, and a product whose values ignore case, blanks or
     order passes it. Since every text has such a twin, the pair tells nothing. Return None if there are too few texts.
     """
-    forgiven = [feature for row in rows for feature in row if feature.kind in FORGIVEN]
+    forgiven = _forgiven(rows)
     rng.shuffle(forgiven)
     for feature in forgiven:
-        for further in (_further(feature, forgiven), []):
-            drawn = _pairs([feature, *further], rows, rng, count)
-            if drawn is not None:
-                return drawn
-        recased = _recased(feature, rows, rng, count // 2)
-        if recased is not None:
+        rest = [[one for one in row if not one.rank and not _overlaps(one, [feature], gap=1)] for row in rows]
+        others = _chosen(rest, count // 2)
+        corners = [corner for corner in _corners(others) if corner]
+        if len(corners) < count // 2 - 1:
+            recased = _recased(feature, rows, rng, count // 2)
+            if recased is None:
+                continue
             return recased
+        rng.shuffle(corners)
+        picked = [(), *corners[: count // 2 - 1]]
+        pairs = [[*corner, *((feature, edit) for edit in edits)] for corner in picked for edits in ((), feature.edits)]
+        texts = [_text(corner) for corner in pairs if corner]
+        rng.shuffle(texts)
+        cover = [_text(corner) for corner in corners[count // 2 - 1 :][:1]]
+        return Drawn((*texts, *cover), count // 2 * (1 if feature.rank else 2))
     return None
+
+
+def _forgiven(rows: Sequence[Sequence[Feature]]) -> list[Feature]:
+    return [feature for row in rows for feature in row if feature.kind in FORGIVEN]
 
 
 def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn:
@@ -148,45 +160,17 @@ def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random
 
     A product that forgives this change, and nothing else, passes no other text.
     """
-    played = list(drawn.texts[: count - 1])
+    played, cover = list(drawn.texts[: count - 1]), drawn.texts[count - 1 :]
     alone = {text.kinds[0] for text in played if len(text.kinds) == 1}
-    forgiven = [feature for row in rows for feature in row if feature.kind in FORGIVEN]
-    missing = {feature.kind: Text(feature.edits, (feature.kind,)) for feature in forgiven if feature.kind not in alone}
+    missing = {one.kind: Text(one.edits, (one.kind,)) for one in _forgiven(rows) if one.kind not in alone}
     if not missing or count < 4:
         return drawn
-    others = [text for text in played if len(text.kinds) != 1 or text.kinds[0] not in FORGIVEN]
-    kept = [text for text in played if text not in others]
-    room = count - 1 - len(missing) - len(kept)
-    texts = [*kept, *missing.values(), *others[:room]]
+    mixed = [text for text in played if len(text.kinds) > 1 and not set(FORGIVEN).isdisjoint(text.kinds)]
+    others = [text for text in played if text not in mixed]
+    room = count - 1 - len(missing)
+    texts = [*missing.values(), *[*others, *mixed][:room]]
     rng.shuffle(texts)
-    return Drawn((*texts, *(others[room:] or drawn.texts[count - 1 :])[:1]), max(2, drawn.effective - len(missing)))
-
-
-def _further(feature: Feature, forgiven: Sequence[Feature]) -> list[Feature]:
-    """One feature of each other kind, apart from each other: a product may forgive any one kind."""
-    found = [feature]
-    for one in forgiven:
-        if one.kind not in {other.kind for other in found} and not _overlaps(one, found, gap=1):
-            found.append(one)
-    return found[1:]
-
-
-def _pairs(kinds: Sequence[Feature], rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
-    """Draw pairs of texts with and without the first of `kinds`, and two pairs with and without each further one."""
-    rest = [[one for one in row if not one.rank and not _overlaps(one, kinds, gap=1)] for row in rows]
-    bases = count // 2 - len(kinds) + 1
-    corners = [corner for corner in _corners(_chosen(rest, count // 2)) if corner]
-    if bases < 2 or len(corners) < bases - 1:
-        return None
-    rng.shuffle(corners)
-    picked = [[], *corners[: bases - 1]]
-    drawn = [corner for corner in picked if corner]
-    for number, feature in enumerate(kinds):
-        drawn += [[*corner, (feature, edit)] for corner in picked[: 2 if number else None] for edit in feature.edits]
-    texts = [_text(corner) for corner in drawn]
-    rng.shuffle(texts)
-    cover = [_text(corner) for corner in corners[bases - 1 :][:1]]
-    return Drawn((*texts, *cover), bases * (1 if any(feature.rank for feature in kinds) else 2))
+    return Drawn((*texts, *cover), drawn.effective - max(0, len(others) - room))
 
 
 def _recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
@@ -251,7 +235,8 @@ def _rows(
         place = _statement(function, source, change)
         if place in seen:
             continue
-        row = [feature for feature in _of_change(change, function, source, rng, count) if feature.kind not in unfit]
+        found_here = _of_change(change, function, source, rng, count + 1)  # one more for the cover
+        row = [feature for feature in found_here if feature.kind not in unfit]
         if row:
             seen.add(place)
             yield row[:MOST_FEATURES]
@@ -464,8 +449,8 @@ def _other_words(word: str, source: Source, rng: Random, count: int) -> list[str
         return rng.sample([letter for letter in string.ascii_lowercase if letter != word], count - 1)
     if not word.isdigit():
         others = [other for other in source.words if other != word and not keyword.iskeyword(other)]
-        if len(others) < count:  # a short file
-            others += rng.sample([name for name in MODULES if name != word and name not in others], count)
+        if (missing := count - 1 - len(others)) > 0:  # a short file
+            others += rng.sample([name for name in MODULES if name != word and name not in others], missing)
         return rng.sample(others, min(len(others), count - 1))
     numbers = [str(number) for number in _window(int(word), count)]
     if len(word) > 1 and word[0] == "0":
