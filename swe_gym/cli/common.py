@@ -1,8 +1,10 @@
 """Options that commands share, and how commands print."""
 
+import csv
 import enum
 import fnmatch
 import inspect
+import io
 import json
 import random
 import re
@@ -43,6 +45,7 @@ SOURCE_HELP = (
 )
 Source = Annotated[str, typer.Option("--source", "-s", help=SOURCE_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 SourceOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -356,6 +359,30 @@ def open_console(*, stderr: bool = False) -> Console:
 def print_json(data: object) -> None:
     """Print plain data as JSON, in ASCII."""
     typer.echo(json.dumps(data, indent=2, default=str))
+
+
+def one_format(*, as_json: bool, as_csv: bool) -> None:
+    """Check that a command prints one format.
+
+    Raises:
+        UsageError: Two are set.
+    """
+    if as_json and as_csv:
+        raise UsageError("--csv and --json exclude each other: pass one of them")
+
+
+def print_csv(rows: Sequence[JsonObject]) -> None:
+    """Print rows of the same columns as CSV, with a header. None is an empty cell."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    typer.echo(text.getvalue(), nl=False)
+
+
+def percent(share: float | None) -> str:
+    """Return a share as text; empty for None."""
+    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def plain_table(*headers: str) -> Table:

@@ -6,7 +6,6 @@ nor unresolved: they are counted separately, and a task without a graded attempt
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -134,11 +133,11 @@ class PairedDifference(Frozen):
     Attributes:
         first: Name of the first run.
         second: Name of the second run.
-        tasks: Number of common tasks.
-        difference: Mean over the common tasks of the share of resolved attempts, second minus first; None without any.
+        tasks: Number of common tasks, at least one.
+        difference: Mean over the common tasks of the share of resolved attempts, second minus first.
         low: Lower end of its 95 % confidence interval.
         high: Upper end of it.
-        p_value: Two-sided p-value of `sign_flip_test`, not corrected for the number of pairs.
+        p_value: Two-sided p-value of `sign_flip_test`, not corrected for the number of runs.
         better: Number of tasks that the second run resolves more often.
         worse: Number of tasks that it resolves less often.
     """
@@ -146,7 +145,7 @@ class PairedDifference(Frozen):
     first: str
     second: str
     tasks: int
-    difference: float | None
+    difference: float
     low: float
     high: float
     p_value: float
@@ -174,8 +173,8 @@ class Comparison(Frozen):
     """A comparison of runs.
 
     Attributes:
-        runs: The runs.
-        pairs: The paired difference of each two runs.
+        runs: The runs. The first is the base.
+        pairs: The paired difference of the base and each other run that has a graded task in common with it.
         tasks: The tasks: disagreements first, largest first; then tasks that some run lacks; then the others.
         settings: Settings that differ: name -> value in each run.
         warnings: What makes the runs hard to compare.
@@ -194,7 +193,8 @@ def compare(folders: Sequence[str | os.PathLike[str]]) -> Comparison:
     The tasks are the unit of the paired differences, since attempts at one task are not independent.
 
     Args:
-        folders: The run folders, two or more. Running runs are compared as far as they are.
+        folders: The run folders, two or more. The first is the base, from which the others differ. Running runs are
+            compared as far as they are.
 
     Raises:
         UsageError: A folder is not a run folder or given twice, or there are fewer than two.
@@ -259,12 +259,14 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
 
 
 def compare_results(results: Sequence[RunResults]) -> Comparison:
-    """Compare runs whose results have been read."""
+    """Compare runs whose results have been read. The first is the base."""
+    base, *others = results
+    pairs = {result.summary.name: _compare_pair(base, result) for result in others}
     settings = config_differences([compared_settings(result.info) for result in results])
     tasks = _compare_tasks([result.outcomes for result in results])
     return Comparison(
         runs=tuple(result.summary for result in results),
-        pairs=tuple(_compare_pair(*pair) for pair in itertools.combinations(results, 2)),
+        pairs=tuple(pair for pair in pairs.values() if pair),
         tasks=tasks,
         settings={name: tuple(values) for name, values in settings.items()},
         warnings=(
@@ -276,19 +278,27 @@ def compare_results(results: Sequence[RunResults]) -> Comparison:
                 if one.summary.cached_at_full_price
             ),
             *_missing_grades(results, tasks),
+            *(
+                f"{name}: has no graded task in common with {base.summary.name}, so there is no paired difference"
+                for name, pair in pairs.items()
+                if pair is None
+            ),
         ),
     )
 
 
-def _compare_pair(first: RunResults, second: RunResults) -> PairedDifference:
+def _compare_pair(first: RunResults, second: RunResults) -> PairedDifference | None:
+    """Return the paired difference of two runs; None without common tasks."""
     common = [task_id for task_id in first.outcomes if task_id in second.outcomes]
+    if not common:
+        return None
     differences = [_share(second.outcomes[task_id]) - _share(first.outcomes[task_id]) for task_id in common]
     low, high = difference_interval(differences)
     return PairedDifference(
         first=first.summary.name,
         second=second.summary.name,
         tasks=len(common),
-        difference=_mean([float(difference) for difference in differences]),
+        difference=float(sum(differences, Fraction()) / len(common)),
         low=low,
         high=high,
         p_value=sign_flip_test(differences),

@@ -299,7 +299,7 @@ function comparisonParts() {
       ? el("div", { class: "warnings" }, el("h3", {}, "These runs differ in more than the policy, or are incomplete"), el("ul", {}, data.warnings.map((one) => el("li", {}, one))))
       : "",
     tableOf("Runs", plainHeads(runColumns.filter(({ key }) => key !== "changes")), compared.map((one) => cellsOf(one, runColumns.filter(({ key }) => key !== "changes")))),
-    pairsTable(data.pairs),
+    pairsTable(data.pairs, names),
     settingsTable(data.settings, names),
   ].filter(Boolean);
 }
@@ -312,30 +312,42 @@ const tableOf = (title, heads, rows, note) =>
     note ? el("p", { class: "dim" }, note) : null,
     el(
       "div",
-      { class: "sideways", tabindex: "0", role: "region", "aria-label": title },
+      { class: "sideways", tabindex: "0", role: "region", "aria-label": [title].flat()[0] },
       el("table", { class: "listing" }, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows.map((cells) => el("tr", {}, cells)))),
     ),
   );
 
-function pairsTable(pairs) {
+function pairsTable(pairs, names) {
   const far = Math.max(0.05, ...pairs.flatMap(({ low, high }) => [-low, high]));
   const cell = (text, kind = "number") => el("td", { class: kind }, text);
-  const heads = ["Difference", "Points", "95 % interval", "p", "Better on", "Worse on", "Equal on"];
+  const heads = ["Run", "Points", "95 % interval", "p", "Better on", "Worse on", "Equal on"];
   return tableOf(
-    "Paired differences",
+    ["Differences to ", baseChoice(names)],
     heads.map((title, i) => el("th", { scope: "col", class: i === 0 || i === 2 ? "" : "number" }, title)),
     pairs.map((pair) => [
-      el("th", { scope: "row" }, `${pair.second} − ${pair.first}`),
-      cell(pair.difference === null ? "–" : el("b", {}, points(pair.difference))),
-      el("td", { class: "resolved" }, el("span", { class: "dim" }, `${points(pair.low)} to ${points(pair.high)}`), intervalBar(pair.low, pair.difference ?? 0, pair.high, -far, far)),
+      el("th", { scope: "row" }, pair.second),
+      cell(el("b", {}, points(pair.difference))),
+      el("td", { class: "resolved" }, el("span", { class: "dim" }, `${points(pair.low)} to ${points(pair.high)}`), intervalBar(pair.low, pair.difference, pair.high, -far, far)),
       cell(pair.p_value < 0.001 ? "< 0.001" : pair.p_value.toFixed(3)),
       cell(count(pair.better)),
       cell(count(pair.worse)),
       cell(count(pair.tasks - pair.better - pair.worse)),
     ]),
-    "Percentage points of the share of resolved attempts, over the tasks that both runs have graded. p: exact sign-flip test with tasks as the unit, not corrected for the number of pairs.",
+    "Percentage points of the share of resolved attempts, over the tasks that both runs have graded. p: exact sign-flip test with tasks as the unit, not corrected for the number of runs.",
   );
 }
+
+/** The run that the others are compared with. */
+const baseChoice = (names) =>
+  el(
+    "select",
+    {
+      "aria-label": "Run that the others are compared with",
+      "data-row": "base",
+      onchange: (event) => go(comparisonAddress([event.target.value, ...names.filter((name) => name !== event.target.value)])),
+    },
+    names.map((name) => el("option", { value: name }, name)),
+  );
 
 function settingsTable(settings, names) {
   const rows = Object.entries(settings);
