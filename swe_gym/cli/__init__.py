@@ -19,6 +19,7 @@ COMMANDS = {
     "eval": ("eval:evaluate", "Evaluate a model: checks, a rollout, results."),
     "agents": ("agents:agents", "List agents and the size of their kits; build kits."),
     "view": ("view:view", "Show a run in the browser."),
+    "runs": ("runs:runs", "List runs."),
     "compare": ("compare:compare", "Compare runs over the same tasks."),
     "report": ("report:report", "Write a run to one HTML file."),
     "replay": ("replay:replay", "Replay recorded actions and compare the results."),

@@ -23,6 +23,7 @@ from ..tasks.choice import changed_lines
 from ..tasks.file import is_place_of_tasks
 from ..tasks.record import digest, read_records
 from ..toml import parse_pairs
+from ..trajectories.comparison import RunSummary
 from ..types import Frozen, JsonObject, Task
 
 if TYPE_CHECKING:  # slow to import, and help needs none of it
@@ -383,6 +384,13 @@ def print_csv(rows: Sequence[JsonObject]) -> None:
 def percent(share: float | None) -> str:
     """Return a share as text; empty for None."""
     return "" if share is None else f"{100 * share:.1f} %"
+
+
+def paid(run: RunSummary) -> str:
+    """Return the cost of a run as text; empty if no model was asked."""
+    if run.cost is None:
+        return "unknown" if run.prompt_tokens + run.completion_tokens + run.requests else ""
+    return f"${run.cost:,.2f}"
 
 
 def plain_table(*headers: str) -> Table:

@@ -11,7 +11,7 @@ from rich.text import Text
 from ..trajectories.comparison import Comparison, RunSummary
 from ..trajectories.comparison import compare as compare_folders
 from ..types import JsonObject
-from .common import AsCsv, AsJson, one_format, open_console, percent, plain_table, print_csv, print_json
+from .common import AsCsv, AsJson, one_format, open_console, paid, percent, plain_table, print_csv, print_json
 
 MOST_TASKS = 50
 """Tasks that are printed. `--json` has all."""
@@ -90,7 +90,7 @@ def _print_runs(console: Console, found: Comparison) -> None:
             _interval(run),
             *([percent(run.pass_at_k.get(most))] if passed else []),
             f"{run.prompt_tokens + run.completion_tokens:,}",
-            "unknown" if run.cost is None else f"${run.cost:,.2f}",
+            paid(run),
         )
     console.print(table)
 

@@ -6,12 +6,13 @@ nor unresolved: they are counted separately, and a task without a graded attempt
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ..errors import UsageError
 from ..types import Frozen, Json, JsonMapping, JsonObject
@@ -51,16 +52,28 @@ class Attempt(Protocol):
     def seconds(self) -> dict[str, float]:
         """Wall-clock seconds by activity, and "total"."""
 
+    @property
+    def started(self) -> str:
+        """Start (UTC, ISO 8601); empty if unknown."""
+
+
+RunState = Literal["running", "interrupted", "finished"]
+"""State of a run. "finished": each attempt is graded, or the last process tried all of them."""
+
 
 class RunSummary(Frozen):
     """A run in numbers.
 
     Attributes:
         name: Name of the run folder.
+        source: Task source.
         policy: Policy name.
+        agent: Name of the agent that asks the model; empty if the policy plays.
         model: Model name; empty if there is no model.
         servers: Servers of the model, in the order in which they were first asked; "unknown" if it was not recorded.
         created: Start of the run (UTC, ISO 8601).
+        planned_tasks: Number of tasks of the run.
+        attempts: Attempts per task.
         tasks: Number of tasks with a graded attempt.
         graded: Number of graded attempts.
         planned: Number of attempts that the run is to grade.
@@ -73,6 +86,7 @@ class RunSummary(Frozen):
         invalid_calls: How many of them had no valid tool call; None if that was not counted in each attempt.
         shortened: Number of graded attempts whose conversation was shortened to fit into the model's context.
         seconds: Mean wall-clock seconds of a graded attempt; None if nothing is graded.
+        duration: Seconds in which at least one try ran. Pauses between two calls of the run do not count.
         failed_tries: Number of failed tries.
         omitted: Number of graded attempts that earlier calls of the run asked for, and the last one did not. No other
             number counts them.
@@ -86,10 +100,14 @@ class RunSummary(Frozen):
     """
 
     name: str
+    source: str
     policy: str
+    agent: str
     model: str
     servers: tuple[str, ...]
     created: str
+    planned_tasks: int
+    attempts: int
     tasks: int
     graded: int
     planned: int
@@ -102,6 +120,7 @@ class RunSummary(Frozen):
     invalid_calls: int | None
     shortened: int
     seconds: float | None
+    duration: float
     failed_tries: int
     omitted: int
     prompt_tokens: int
@@ -202,12 +221,7 @@ def compare(folders: Sequence[str | os.PathLike[str]]) -> Comparison:
     paths = [Path(folder) for folder in folders]
     if len(paths) < 2:
         raise UsageError("a comparison needs two or more run folders")
-    return compare_results(
-        [
-            summarize(name, read_run(path), read_episodes(path), read_failed(path))
-            for path, name in zip(paths, distinct_names(paths), strict=True)
-        ]
-    )
+    return compare_results([read_results(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)])
 
 
 def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Iterable[Attempt]) -> RunResults:
@@ -229,10 +243,14 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
     used = [attempt.usage for attempt in (*attempts, *tries)]
     summary = RunSummary(
         name=name,
+        source=source_of(info),
         policy=str(info.config.get("policy", "")),
+        agent=str(info.config.get("agent", "")),
         model=model_of(info),
         servers=tuple(map(str, info.servers)),
         created=info.created,
+        planned_tasks=len(info.tasks),
+        attempts=info.attempts,
         tasks=len(outcomes),
         graded=len(attempts),
         planned=len(info.tasks) * info.attempts,
@@ -245,6 +263,7 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
         invalid_calls=sum_of_known(attempt.invalid_calls for attempt in attempts),
         shortened=sum(attempt.usage.shortened > 0 for attempt in attempts),
         seconds=_mean([attempt.seconds.get("total", 0.0) for attempt in attempts]),
+        duration=_duration([*attempts, *tries]),
         failed_tries=len(tries),
         omitted=len(found) - len(attempts),
         prompt_tokens=sum(usage.prompt_tokens for usage in used),
@@ -256,6 +275,47 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
         cost=info.cost(used),
     )
     return RunResults(summary, info, outcomes)
+
+
+def _duration(attempts: Iterable[Attempt]) -> float:
+    """Return the seconds in which at least one attempt ran."""
+    spans = []
+    for one in attempts:
+        if one.started:
+            start = datetime.datetime.fromisoformat(one.started).timestamp()
+            spans.append((start, start + one.seconds.get("total", 0.0)))
+    ran, end = 0.0, 0.0
+    for start, stop in sorted(spans):
+        ran += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return ran
+
+
+def read_results(folder: str | os.PathLike[str], name: str = "") -> RunResults:
+    """Read a run folder and count its attempts.
+
+    Args:
+        folder: The run folder.
+        name: Name of the run; empty for that of the folder.
+
+    Raises:
+        UsageError: The folder is not a run folder, or a line is invalid.
+    """
+    return summarize(name or Path(folder).resolve().name, read_run(folder), read_episodes(folder), read_failed(folder))
+
+
+def run_state(summary: RunSummary, progress: JsonMapping, *, running: bool) -> RunState:
+    """Return the state of a run.
+
+    Args:
+        summary: The run in numbers.
+        progress: Its last progress, as `read_progress` returns it.
+        running: Whether it is running.
+    """
+    if running:
+        return "running"
+    tried = progress.get("done", 0) + progress.get("given_up", 0) >= progress.get("total", 1)
+    return "finished" if tried or summary.graded >= summary.planned else "interrupted"
 
 
 def compare_results(results: Sequence[RunResults]) -> Comparison:
@@ -381,6 +441,12 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             break
     return names
+
+
+def source_of(info: RunInfo) -> str:
+    """Return the task source of a run; empty if it is unknown."""
+    env = info.config.get("env")
+    return str(env.get("source") or "") if isinstance(env, dict) else ""
 
 
 def model_of(info: RunInfo) -> str:
