@@ -321,12 +321,11 @@ def run_state(summary: RunSummary, progress: JsonMapping, *, running: bool) -> R
 def compare_results(results: Sequence[RunResults]) -> Comparison:
     """Compare runs whose results have been read. The first is the base."""
     base, *others = results
-    pairs = {result.summary.name: _compare_pair(base, result) for result in others}
     settings = config_differences([compared_settings(result.info) for result in results])
     tasks = _compare_tasks([result.outcomes for result in results])
     return Comparison(
         runs=tuple(result.summary for result in results),
-        pairs=tuple(pair for pair in pairs.values() if pair),
+        pairs=tuple(pair for other in others if (pair := _compare_pair(base, other))),
         tasks=tasks,
         settings={name: tuple(values) for name, values in settings.items()},
         warnings=(
@@ -337,12 +336,8 @@ def compare_results(results: Sequence[RunResults]) -> Comparison:
                 for one in results
                 if one.summary.cached_at_full_price
             ),
-            *_missing_grades(results, tasks),
-            *(
-                f"{name}: has no graded task in common with {base.summary.name}, so there is no paired difference"
-                for name, pair in pairs.items()
-                if pair is None
-            ),
+            *_missing_grades(results),
+            *(warning for other in others for warning in _missing_tasks(base, other)),
         ),
     )
 
@@ -476,12 +471,22 @@ def _several_servers(results: Sequence[RunResults]) -> Iterable[str]:
             yield f"{summary.name}: mixes answers of several servers or models: {', '.join(summary.servers)}"
 
 
-def _missing_grades(results: Sequence[RunResults], tasks: Sequence[TaskComparison]) -> Iterable[str]:
+def _missing_grades(results: Sequence[RunResults]) -> Iterable[str]:
     for summary in (result.summary for result in results):
         if summary.graded < summary.planned:
             yield f"{summary.name}: {summary.planned - summary.graded} of {summary.planned} attempts are not graded"
         if summary.omitted:
             yield f"{summary.name}: {summary.omitted} attempts that only earlier calls asked for are omitted"
-    missing = sum(0 in task.graded for task in tasks)
-    if missing:
-        yield f"{missing} of {len(tasks)} tasks are not graded in every run; paired differences use common tasks only"
+
+
+def _missing_tasks(base: RunResults, other: RunResults) -> Iterable[str]:
+    """Yield a warning if one of two runs has graded a task and the other has not."""
+    common, tasks = base.outcomes.keys() & other.outcomes.keys(), base.outcomes.keys() | other.outcomes.keys()
+    names = " and ".join(sorted((base.summary.name, other.summary.name)))
+    if not common:
+        yield f"{names} have no graded task in common, so they have no paired difference"
+    elif len(common) < len(tasks):
+        yield (
+            f"{len(tasks) - len(common)} of {len(tasks)} tasks are graded in only one of {names}; their paired "
+            "difference uses the common tasks"
+        )

@@ -171,6 +171,12 @@ def read_run(folder: str | os.PathLike[str]) -> RunInfo:
         raise UsageError(f"{path} is not a run of version 1: {wrong_fields(error)}") from error
 
 
+def holds_runs(folder: str | os.PathLike[str]) -> bool:
+    """Return whether a folder is not a run folder itself, but has run folders in it."""
+    path = Path(folder)
+    return not (path / RUN).exists() and any(path.glob(f"*/{RUN}"))
+
+
 def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the run folders in a folder by name, or the folder itself if it is one.
 

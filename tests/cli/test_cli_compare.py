@@ -76,7 +76,7 @@ def test_a_base_outside_the_runs_is_added(cli, four: list[Path]) -> None:
 def test_runs_without_common_tasks_are_named(cli, four: list[Path]) -> None:
     done = cli("compare", four[0], four[3])
     assert "difference to" not in done.out
-    assert "Warning: other: has no graded task in common with small, so there is no paired difference" in done.out
+    assert "Warning: other and small have no graded task in common, so they have no paired difference" in done.out
     assert [pair["second"] for pair in json.loads(cli("compare", *four, "--json").out)["pairs"]] == ["large", "some"]
 
 

@@ -126,7 +126,7 @@ def test_what_makes_runs_hard_to_compare_is_named(runs: list[Path]) -> None:
         "swe_gym version differs: not set in first, 0.2.0 in second",
         "first: 1 of 6 attempts are not graded",
         "second: 2 of 6 attempts are not graded",
-        "1 of 3 tasks are not graded in every run; paired differences use common tasks only",
+        "1 of 3 tasks are graded in only one of first and second; their paired difference uses the common tasks",
     )
 
 
@@ -139,7 +139,7 @@ def test_an_index_that_lags_and_equal_names(runs: list[Path], tmp_path: Path) ->
     assert [run.name for run in found.runs] == [f"{tmp_path.name}/first", "other/first"]
     assert (found.runs[1].resolved, found.pairs) == (None, ())
     assert found.warnings[-1] == (
-        f"other/first: has no graded task in common with {tmp_path.name}/first, so there is no paired difference"
+        f"other/first and {tmp_path.name}/first have no graded task in common, so they have no paired difference"
     )
 
 

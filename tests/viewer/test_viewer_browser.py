@@ -496,7 +496,7 @@ def test_a_report_with_verdicts_and_few_episodes(pages: Pages, tmp_path: Path) -
     page.locator("tr[data-id]").first.click()
     until_text(page, ".verdict", SECRET_TEST)
     page.keyboard.press("]")
-    until_text(page, ".problem", "This episode is not in the file")
+    until_text(page, ".problem", "This episode is not in the report")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
