@@ -414,7 +414,7 @@ def config_differences(configs: Sequence[JsonMapping]) -> dict[str, list[Json]]:
 
 def _flat(values: JsonMapping, prefix: str = "") -> Iterable[tuple[str, Json]]:
     for name, value in values.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict):  # an empty one has no field that differs
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -58,7 +58,7 @@ def test_runs_are_listed_sorted_and_searched(pages: Pages, url: str) -> None:
     assert names(page) == ["plots", "large-v2, new", "small"]
     assert page.locator("#counts").inner_text() == "3 runs · 34 graded attempts"
     row = page.locator(".listing tbody tr").nth(1)
-    assert "unfinished" in row.inner_text()
+    assert "interrupted" in row.inner_text()
     assert "80.0 % 37.6\u201396.4 %" in row.inner_text().replace("\n", " ")
     assert "max_turns 50" in row.inner_text()
     assert "80.0 % @2" in row.inner_text()
@@ -70,6 +70,59 @@ def test_runs_are_listed_sorted_and_searched(pages: Pages, url: str) -> None:
     until(page, "document.querySelectorAll('.listing tbody tr').length === 2")
     assert page.locator("#found").inner_text() == "2 of 3"
     assert pages.complaints == []
+
+
+CUT = """() => [...document.querySelectorAll("main td, main th, main a, main code, main button, select, h1")]
+    .filter((node) => node.offsetWidth && !node.closest(".unseen") && node.className !== "unseen")
+    .filter((node) => node.scrollWidth > node.clientWidth + 1 && getComputedStyle(node).display !== "inline"
+        || node.getBoundingClientRect().right > innerWidth + 1)
+    .map((node) => node.outerHTML)"""
+
+
+@pytest.mark.parametrize("width", [400, 760, 1000, 1280, 1920])
+def test_the_main_numbers_of_a_run_are_shown_at_every_width(pages: Pages, url: str, width: int) -> None:
+    page = pages(url, width=width)
+    row = page.locator(".listing tbody tr").nth(1)
+    for key, shown in (
+        ("resolved", "80.0 %"),
+        ("planned", "6 \u00d7 2"),
+        ("duration", "7.0 s"),
+        ("tokens", "2,420"),
+        ("cost", "$0.22"),
+    ):
+        cell = row.locator(f"td[data-key={key}]")
+        assert (key, cell.is_visible()) == (key, True)
+        assert shown in cell.inner_text().replace("\u00a0", " ")
+    assert "10/12 graded" in row.inner_text()
+    assert page.locator("[data-key=retries]:visible").count() == 0  # no run has any
+    assert page.evaluate(CUT) == []
+    page.evaluate("location.hash = '#/compare/small,plots,large-v2%2C%20new'")
+    page.wait_for_selector(".comparison")
+    assert page.evaluate(CUT) == []
+    assert page.evaluate(
+        "[...document.querySelectorAll('.sideways')].every((one) => one.scrollWidth <= one.clientWidth)"
+    )
+
+
+def test_settings_that_tell_nothing_are_left_out(pages: Pages, tmp_path: Path) -> None:
+    server = {"url": "http://10.0.0.5:8000/v1", "model": {"id": "big"}}
+    for name, options, env, servers in (
+        ("gold", {}, {"max_turns": 50}, ()),
+        ("cold", {"model": "big", "temperature": 0.2}, {"max_turns": 50}, (server,)),
+        ("short", {"model": "big"}, {"max_turns": 20}, (server,)),
+    ):
+        config = {"policy": "llm" if options else "gold", "policy_options": options, "env": env}
+        write_run(tmp_path / name, trajectory(), config=config, servers=servers, created=name)
+    with ViewServer(tmp_path) as view:
+        page = pages(view.url)
+        cells = page.locator("td[data-key=changes]").all_inner_texts()
+        assert [cell.replace("\n", ", ") for cell in cells] == ["max_turns 20", "", "temperature 0.2"]
+        page.evaluate("location.hash = '#/compare/gold,cold'")
+        until_text(page, ".comparison", "http://10.0.0.5:8000/v1")
+        said = page.locator("section:has(> h3:text('Settings')) tbody th").all_inner_texts()
+        assert said == [
+            *("policy", "policy_options.model", "policy_options.temperature", "server.model.id", "server.url"),
+        ]
 
 
 def test_runs_are_compared_by_keyboard(pages: Pages, url: str) -> None:

@@ -22,7 +22,7 @@ const bars = (items, kind) =>
       const piece = el("span", { class: `fill ${kind}` });
       piece.style.width = `${100 * share}%`;
       return [
-        el("span", { class: "label", title: name }, name),
+        el("span", { class: "what", title: name }, name),
         el("span", { class: "track" }, piece),
         el("span", { class: "words" }, words),
       ];
@@ -178,7 +178,7 @@ async function plotsPage() {
         stats.reasons,
         "neutral",
       ),
-      counted("Failures", "Failed attempts, which are retried and do not count.", stats.failures, "warn"),
+      stats.failures.length ? counted("Failures", "Failed attempts, which are retried and do not count.", stats.failures, "warn") : null,
     ),
     el(
       "details",
