@@ -45,6 +45,7 @@ from .rollout import (
     AgentName,
     Attempts,
     BaseUrl,
+    CacheFolder,
     MaxTurns,
     Output,
     Overrides,
@@ -112,6 +113,7 @@ def evaluate(
     price_in: Price = None,
     price_out: Price = None,
     price_cached: CachedPrice = None,
+    cache: CacheFolder = None,
     name: RunName = None,
     output: Output = None,
     config: Annotated[
@@ -250,8 +252,9 @@ def _lines(found: JsonObject) -> dict[str, str]:
         "resolved": _resolved(found),
         "pass@k": ", ".join(_passed(found)),
         "episodes": f"{graded} of {episodes} graded ({found['tasks']} tasks x {found['attempts']}){left}",
-        "cost": _cost(found) if tokens else "",
+        "cost": _cost(found) if tokens or found["cached_answers"] else "",
         "tokens": tokens,
+        "cache": _cached(found) if found["cached_answers"] else "",
         "requests": f"{found['requests']:,} answered, {found['retries']:,} failed and sent again" if tokens else "",
         "time": _time(found) if graded else "",
         "invalid calls": _invalid(found) if graded else "",
@@ -288,6 +291,11 @@ def _cost(found: JsonObject) -> str:
     each = f" (${found['cost'] / found['graded']:,.4f} an episode)" if found["graded"] else ""
     cached = ". Cached prompt tokens are billed in full: give --price-cached" if found["cached_at_full_price"] else ""
     return dollars(found["cost"]) + each + cached
+
+
+def _cached(found: JsonObject) -> str:
+    known = found["cached_answers"]
+    return f"{known:,} of {known + found['requests']:,} answers came from the cache: not billed, and in no other number"
 
 
 def _invalid(found: JsonObject) -> str:

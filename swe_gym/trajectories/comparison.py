@@ -94,6 +94,8 @@ class RunSummary(Frozen):
         completion_tokens: Completion tokens of all tries.
         requests: Requests of all tries that were answered.
         retries: Requests of all tries that failed and were sent again.
+        cached_answers: Answers of all tries from the cache of answers, which no number of tokens, requests or dollars
+            counts.
         cached_tokens: Prompt tokens of all tries from the server's cache.
         cached_at_full_price: Whether these are billed like other prompt tokens, since no price of them was told.
         cost: US dollars of all tries; None if a price is unknown.
@@ -127,6 +129,7 @@ class RunSummary(Frozen):
     completion_tokens: int
     requests: int
     retries: int
+    cached_answers: int
     cached_tokens: int
     cached_at_full_price: bool
     cost: float | None
@@ -270,6 +273,7 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
         completion_tokens=sum(usage.completion_tokens for usage in used),
         requests=sum(usage.calls for usage in used),
         retries=sum(usage.retries for usage in used),
+        cached_answers=sum(usage.cached_answers for usage in used),
         cached_tokens=sum(usage.cached_tokens for usage in used),
         cached_at_full_price=info.cached_at_full_price(used),
         cost=info.cost(used),
@@ -335,6 +339,12 @@ def compare_results(results: Sequence[RunResults]) -> Comparison:
                 f"{one.summary.name}: cached prompt tokens are billed at the full price: no price of them was given"
                 for one in results
                 if one.summary.cached_at_full_price
+            ),
+            *(
+                f"{one.summary.name}: {one.summary.cached_answers:,} answers came from the cache, which its tokens, "
+                "cost and time leave out"
+                for one in results
+                if one.summary.cached_answers
             ),
             *_missing_grades(results),
             *(warning for other in others for warning in _missing_tasks(base, other)),

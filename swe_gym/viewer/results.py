@@ -113,6 +113,7 @@ def summarize(run: RunInfo, rows: Sequence[Row], unchanged: Iterable[str] = ()) 
         "completion_tokens": summary.completion_tokens,
         "requests": summary.requests,
         "retries": summary.retries,
+        "cached_answers": summary.cached_answers,
         "turns": summary.turns,
         "all_turns": summary.all_turns,
         "invalid_calls": summary.invalid_calls,

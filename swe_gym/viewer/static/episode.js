@@ -131,6 +131,7 @@ function factsView(episode, row) {
         : "",
     ],
     ["requests sent again", used.retries || ""],
+    ["answers from the cache", used.cached_answers || ""],
     ["cost", costOf(used)],
     [
       "sandbox",

@@ -143,12 +143,15 @@ async function plotsPage() {
       stats.read + stats.written
         ? tile(count(stats.read + stats.written), `tokens, ${count(stats.written)} written`)
         : null,
-      stats.requests ? tile(costOf({ cost: stats.cost, calls: stats.requests }), "cost") : null,
+      stats.requests || stats.cached_answers ? tile(costOf({ cost: stats.cost, calls: stats.requests }), "cost") : null,
       stats.invalid_calls
         ? tile(count(stats.invalid_calls), `of ${count(stats.turns)} turns had no valid call`)
         : null,
       stats.shortened ? tile(count(stats.shortened), "conversations shortened") : null,
       stats.retries ? tile(count(stats.retries), `of ${count(stats.requests + stats.retries)} requests sent again`) : null,
+      stats.cached_answers
+        ? tile(count(stats.cached_answers), `of ${count(stats.requests + stats.cached_answers)} answers from the cache`)
+        : null,
       tile(count(stats.failed), stats.failed === 1 ? "failed try" : "failed tries"),
     ),
     el(

@@ -88,7 +88,7 @@ function showRunCounts() {
 
 // --- cells -----------------------------------------------------------------------------------------------------
 
-const dollars = (cost, tokens) => (cost === null ? (tokens ? "unknown" : "") : cost < 0.1 ? money(cost) : `$${cost.toFixed(2)}`);
+const dollars = (cost, tokens) => (cost === null ? (tokens ? "unknown" : "") : cost < 0.1 ? money(cost) || "$0" : `$${cost.toFixed(2)}`);
 const share = (value) => (value === null ? "–" : `${(100 * value).toFixed(1)} %`);
 const points = (value) => `${value < 0 ? "−" : "+"}${(100 * Math.abs(value)).toFixed(1)}`;
 const settingText = (value) => (value === null ? "not set" : typeof value === "string" ? value : JSON.stringify(value));
@@ -149,11 +149,12 @@ const runColumns = [
   { key: "planned", title: "Tasks", first: -1, kind: "number", show: tasksCell, about: "Tasks × attempts" },
   { key: "duration", title: "Time", first: -1, kind: "number", show: (one) => (one.duration ? time(one.duration) : ""), about: "Time in which an episode ran" },
   { key: "tokens", title: "Tokens", first: -1, kind: "number", rare: (one) => one.tokens, show: (one) => (one.tokens ? shortCount(one.tokens) : ""), tip: (one) => `${count(one.prompt_tokens)} prompt, ${count(one.completion_tokens)} completion` },
-  { key: "cost", title: "Cost", first: 1, kind: "number", rare: (one) => one.tokens, show: (one) => dollars(one.cost, one.tokens) },
+  { key: "cost", title: "Cost", first: 1, kind: "number", rare: (one) => one.tokens || one.cached_answers, show: (one) => dollars(one.cost, one.tokens) },
   { key: "failed_tries", title: "Failed tries", first: -1, kind: "number wide", rare: (one) => one.failed_tries, show: (one) => some(one.failed_tries) },
   { key: "invalid_calls", title: "Invalid calls", first: -1, kind: "number wide", rare: (one) => one.invalid_calls, show: (one) => (one.invalid_calls ? percent(one.invalid_calls / one.all_turns) : "") },
   { key: "shortened", title: "Shortened", first: -1, kind: "number wide", rare: (one) => one.shortened, show: (one) => some(one.shortened) },
   { key: "retries", title: "Retries", first: -1, kind: "number wide", rare: (one) => one.retries, show: (one) => some(one.retries) },
+  { key: "cached_answers", title: "From cache", first: -1, kind: "number wide", rare: (one) => one.cached_answers, show: (one) => some(one.cached_answers), about: "Answers from the cache, not billed" },
   { key: "created", title: "Started", first: -1, kind: "number some", show: (one) => one.created.slice(5, 16).replace("T", " "), tip: (one) => one.created },
 ];
 
