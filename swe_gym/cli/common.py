@@ -55,8 +55,9 @@ SourceOptions = Annotated[
         help="Argument of the source, for example path=rows.parquet. Repeatable.",
     ),
 ]
-Match = Annotated[str, typer.Option("--match", "-m", help="Only ids that match this glob pattern.")]
-BACKEND_HELP = "Sandbox backend: local, docker, kubernetes, e2b or ags."
+Match = Annotated[str, typer.Option("--match", "-m", help="Only tasks whose id matches this glob pattern.")]
+BACKENDS_HELP = "Sandbox backend: local, docker, kubernetes, e2b or ags"
+BACKEND_HELP = f"{BACKENDS_HELP}."
 Backend = Annotated[str, typer.Option(help=BACKEND_HELP)]
 SandboxOptions = Annotated[
     list[str] | None,
@@ -116,7 +117,7 @@ def _choice(*names: str, help: str, **more: Any) -> Any:
 class TaskFilter(Frozen):
     """Conditions on tasks, which must all hold. Every command that takes them means the same by them."""
 
-    match: Annotated[str, _choice("--match", "-m", help="Only ids that match this glob pattern.")] = "*"
+    match: Annotated[str, _choice("--match", "-m", help="Only tasks whose id matches this glob pattern.")] = "*"
     repo: Annotated[list[str], _choice("--repo", help="Only this repository. Repeat to allow several.")] = []
     difficulty: Annotated[str, _choice("--difficulty", help="Only this difficulty.")] = ""
     tag: Annotated[list[str], _choice("--tag", help="Only tasks with this tag. Repeat to require several.")] = []

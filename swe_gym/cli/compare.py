@@ -18,7 +18,7 @@ MOST_TASKS = 50
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, for example runs/*.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, for example runs/*.")],
     base: Annotated[
         str, typer.Option(metavar="RUN", help="Run that the others are compared with (default: the first).")
     ] = "",

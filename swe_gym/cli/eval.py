@@ -20,7 +20,7 @@ from ..trajectories.trajectory import ModelServer
 from ..types import JsonObject
 from ..viewer.results import RESULTS, write_results
 from .common import (
-    BACKEND_HELP,
+    BACKENDS_HELP,
     SOURCE_HELP,
     ExecutorName,
     RayAddress,
@@ -66,7 +66,12 @@ MOST_REPOSITORIES = 25
 
 COMMAND_CLASS = RolloutCommand
 
-Price = Annotated[float | None, typer.Option(min=0, help="Dollars per million tokens.", rich_help_panel="Prices")]
+PriceIn = Annotated[
+    float | None, typer.Option(min=0, help="Dollars per million prompt tokens.", rich_help_panel="Prices")
+]
+PriceOut = Annotated[
+    float | None, typer.Option(min=0, help="Dollars per million completion tokens.", rich_help_panel="Prices")
+]
 CachedPrice = Annotated[
     float | None,
     typer.Option(
@@ -103,15 +108,17 @@ def evaluate(
     agent: AgentName = None,
     attempts: Attempts = None,
     temperature: Temperature = None,
-    backend: Annotated[str | None, typer.Option(help=BACKEND_HELP + " Default: docker if tasks have images.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help=f"{BACKENDS_HELP} (default: docker if tasks have images, else local).")
+    ] = None,
     sandbox_option: SandboxOptions = None,
     tools: Tools = None,
     max_turns: MaxTurns = None,
     workers: Workers = None,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
-    price_in: Price = None,
-    price_out: Price = None,
+    price_in: PriceIn = None,
+    price_out: PriceOut = None,
     price_cached: CachedPrice = None,
     cache: CacheFolder = None,
     name: RunName = None,

@@ -17,7 +17,7 @@ from .common import open_console
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Run folders, trajectory files, or run folders of `swe-gym train`."),
+        typer.Argument(metavar="RUN", help="Run folders, trajectory files, or run folders of `swe-gym train`."),
     ],
     output: Annotated[
         Path | None,

@@ -69,18 +69,24 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="FIELD=VALUE", help="Any field, for example run.retries=0 env.time_limit=600."),
 ]
-Attempts = Annotated[int | None, typer.Option("--attempts", "-k", min=1, help="Episodes per task.")]
+Attempts = Annotated[int | None, typer.Option("--attempts", "-k", min=1, help="Episodes per task (default: 1).")]
 AgentName = Annotated[
     str | None,
     typer.Option(
         "--agent", help="Agent that plays with its own tools: mini, claude-code, ... `swe-gym agents` lists them."
     ),
 ]
-BaseUrl = Annotated[str | None, typer.Option(help="Server URL, for example http://localhost:8000/v1.")]
-Temperature = Annotated[float | None, typer.Option(help="Sampling temperature.")]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(help="Server URL, for example http://localhost:8000/v1 (default: OPENAI_BASE_URL, else OpenAI)."),
+]
+Temperature = Annotated[float | None, typer.Option(help="Sampling temperature (default: the server's).")]
 Tools = Annotated[str | None, typer.Option(help=TOOLS_HELP)]
-MaxTurns = Annotated[int | None, typer.Option(min=1, help="Steps per episode.")]
-Workers = Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")]
+MaxTurns = Annotated[int | None, typer.Option(min=1, help="Steps per episode (default: 50).")]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", "-w", min=1, help="Episodes that run at once (default: 4; with Ray, as many as fit)."),
+]
 CACHE = "--cache"
 CacheFolder = Annotated[
     str | None,
