@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_
 
 import typer
 from pydantic import Field
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -347,12 +348,39 @@ def sandbox_options(backend: str, pairs: list[str] | None) -> JsonObject:
 # --- how a command prints -----------------------------------------------------------------------------------
 
 
+class _Console(Console):
+    """Prints the tables of `plain_table` whole: in a narrow terminal their lines wrap, and no number is cut."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print objects, as `Console.print` does."""
+        needed = max((_needed(one) for one in objects if isinstance(one, Table)), default=0)
+        if needed <= self.width:
+            super().print(*objects, **how)
+            return
+        before, self._width = self._width, needed
+        try:
+            super().print(*objects, **{**how, "crop": False})
+        finally:
+            self._width = before
+
+
+LAST_COLUMN = 20
+"""Characters that the last column of a table keeps in a narrow terminal, where it wraps."""
+
+
+def _needed(table: Table) -> int:
+    """Return the width in which no column of a table is cut. The last column wraps."""
+    texts = ([column.header, *column.cells] for column in table.columns)
+    widths = [max(cell_len(str(text)) for text in column) for column in texts]
+    return sum(width + 2 for width in widths[:-1]) + min(LAST_COLUMN, *widths[-1:])
+
+
 def open_console(*, stderr: bool = False) -> Console:
     """Open standard output or standard error: rich output in a terminal, plain lines of any length in a file or a pipe.
 
     Markup is off, since much of the output comes from tasks and policies.
     """
-    plain = Console(highlight=False, markup=False, emoji=False, stderr=stderr)
+    plain = _Console(highlight=False, markup=False, emoji=False, stderr=stderr)
     if not plain.is_terminal:
         plain.width = 100_000
     return plain
