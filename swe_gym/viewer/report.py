@@ -102,7 +102,7 @@ def write_site(
     Raises:
         UsageError: A run is missing or given twice, an episode cannot be read, or the folder holds something else.
     """
-    target = Path(folder)
+    target = Path(folder).resolve()
     _check_site(target)
     indexes = _read_all(sources)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def write_site(
         )
         results = {name: results_of(name, index) for name, index in indexes.items()}
         _write_data(made / DATA, "comparison", _all_comparisons(indexes, results))
-        runs = {"many": True, "name": target.resolve().name, "runs": list_runs(indexes, results), "problems": {}}
+        runs = {"many": True, "name": target.name, "runs": list_runs(indexes, results), "problems": {}}
         write_page(made / PAGE, PAGE, [("runs", json.dumps(runs))], beside=True)
         size = sum(path.stat().st_size for path in made.rglob("*") if path.is_file())
         shutil.rmtree(target, ignore_errors=True)
@@ -141,6 +141,7 @@ def _read_all(sources: Sequence[str | os.PathLike[str]]) -> dict[str, RunIndex]:
     indexes = dict(zip(distinct_names(paths), map(RunIndex, paths), strict=True))
     for index in indexes.values():
         index.read_all()
+        index.live, index.active = [], False  # the page has what was finished when it was written
     return indexes
 
 

@@ -1,6 +1,7 @@
 """The report of several runs: a folder that a browser opens from disk or from any web server."""
 
 import base64
+import contextlib
 import functools
 import gzip
 import http.server
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs_on_disk import SECRET_TEST, failed, trajectory, write_run
+from runs_on_disk import SECRET_TEST, failed, run_info, trajectory, write_run
 from viewer_parts import NASTY, Pages, until, until_text
 
 from swe_gym.errors import UsageError
+from swe_gym.trajectories.run_folder import RunFolder
 from swe_gym.viewer.report import write_site
 from swe_gym.viewer.runs import Runs
 
@@ -66,6 +68,18 @@ def test_a_site_has_no_secret_and_no_place(runs: Path, site: Path, tmp_path: Pat
     assert written[:3] == (4, 10, 4)
     assert SECRET_TEST in everything(site)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "site"]
+
+
+def test_a_site_has_the_finished_episodes_of_a_running_run(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", run_info(tasks=("a-1", "b-2"), attempts=1)) as folder:
+        folder.progress({"running": 1, "total": 2, "done": 1, "given_up": 0})
+        folder.add(trajectory())
+        with contextlib.closing(folder.start(trajectory("b-2"))):
+            write_site([tmp_path / "run"], tmp_path / "site")
+    (text,) = re.findall(r'id="runs">(.*?)</script>', (tmp_path / "site" / "index.html").read_text())
+    (run,) = json.loads(text)["runs"]
+    assert (run["active"], run["state"], run["running"], run["graded"]) == (False, "interrupted", 0, 1)
+    assert content(tmp_path / "site" / "data" / "0" / "news.js")["live"] == []
 
 
 def test_a_failed_site_keeps_the_old_one(runs: Path, site: Path, tmp_path: Path) -> None:
