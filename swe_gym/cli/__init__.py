@@ -19,8 +19,9 @@ COMMANDS = {
     "eval": ("eval:evaluate", "Evaluate a model: checks, a rollout, results."),
     "agents": ("agents:agents", "List agents and the size of their kits; build kits."),
     "view": ("view:view", "Show a run in the browser."),
+    "runs": ("runs:runs", "List runs."),
     "compare": ("compare:compare", "Compare runs over the same tasks."),
-    "report": ("report:report", "Write a run to one HTML file."),
+    "report": ("report:report", "Write runs to HTML files."),
     "replay": ("replay:replay", "Replay recorded actions and compare the results."),
     "export": ("export:export", "Convert trajectories to the format of another system."),
     "import": ("export:import_", "Convert trajectories from the format of another system."),
@@ -36,6 +37,44 @@ COMMANDS = {
 """Command -> "module:function or Typer", and its line in the list of commands.
 
 A module may name the class of its command as `COMMAND_CLASS`."""
+
+METAVARS = {
+    "N": (
+        *("attempt", "attempts", "cpus", "episodes", "jobs", "limit", "live", "max_lines", "max_turns", "min_lines"),
+        *("most_episodes", "nproc", "quota", "rounds", "runs", "seed", "sessions", "times", "workers"),
+    ),
+    "NUMBER": ("min_reward", "temperature"),
+    "DOLLARS": ("price_cached", "price_in", "price_out"),
+    "SECONDS": ("idle", "timeout"),
+    "MIB": ("memory_mb", "min_free_mb"),
+    "GIB": ("keep_gb",),
+    "NAME": ("agent", "backend", "difficulty", "executor", "license", "model", "name", "policy", "region"),
+    "TYPE": ("network", "registry_type"),
+    "FORMAT": ("form", "suffix", "to"),
+    "SOURCE": ("source",),
+    "TOOLS": ("tools",),
+    "TAG": ("tag",),
+    "OWNER/NAME": ("repo",),
+    "PATTERN": ("match",),
+    "REGEX": ("ignore",),
+    "FILE": ("archive", "config", "record", "statement", "svg", "tls_cert", "tls_key"),
+    "FOLDER": ("from_git",),
+    "PATH": ("output",),
+    "URL": ("base_url", "endpoint"),
+    "HOST": ("allow_host", "host"),
+    "HOST:PORT": ("ray_address",),
+    "PORT": ("port",),
+    "TOKEN": ("token",),
+    "ROLE": ("role_arn",),
+    "IMAGE": ("base", "default", "envd_image"),
+    "COMMAND": ("tests",),
+    "COMMIT": ("commit",),
+    "VERSION": ("python",),
+    "REQUIREMENT": ("requirement",),
+}
+"""Metavariable -> options that show it in help, unless they name another one themselves."""
+
+_METAVAR = {option: metavar for metavar, options in METAVARS.items() for option in options}
 
 PACKAGES = (
     *("gymnasium", "numpy", "pydantic", "typer", "rich", "docker", "kubernetes", "e2b", "openai", "huggingface_hub"),
@@ -63,7 +102,18 @@ def load_command(name: str) -> Any:
         alone.add_typer(target, name=name)
     else:
         alone.command(name, cls=getattr(module, "COMMAND_CLASS", None))(target)
-    return typer.main.get_group(alone).commands[name]
+    command = typer.main.get_group(alone).commands[name]
+    _name_values(command)
+    return command
+
+
+def _name_values(command: Any) -> None:
+    """Set the metavariables of the options of a command, or of its sub-commands."""
+    for one in getattr(command, "commands", {}).values():
+        _name_values(one)
+    for option in command.params:
+        if option.param_type_name == "option" and not option.is_flag and option.metavar is None:
+            option.metavar = _METAVAR.get(option.name)
 
 
 def _unloaded() -> None:
@@ -111,7 +161,9 @@ def _options(
     log_level: Annotated[
         LogLevel | None, typer.Option(help="Log retries, losses and cancellations to standard error.")
     ] = None,
-    log_file: Annotated[Path | None, typer.Option(dir_okay=False, help="Log to this file instead.")] = None,
+    log_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Log to this file instead.")
+    ] = None,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print all versions and exit."),

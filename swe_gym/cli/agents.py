@@ -14,7 +14,7 @@ from .common import AsJson, open_console, plain_table, print_json
 
 
 def agents(
-    build: Annotated[list[str] | None, typer.Argument(metavar="[NAME]", help="Build the kits of these agents.")] = None,
+    build: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Build the kits of these agents.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the agents for `rollout --agent`, and the size of their kits. With names, build their kits first.

@@ -20,6 +20,7 @@ from ..trajectories.run_folder import read_index
 from ..types import JsonMapping
 from .common import AsJson, Backend, SandboxOptions, open_console, plain_table, print_json
 from .common import sandbox_options as parse_sandbox_options
+from .rollout import POLICY_HELP
 
 PARTS = ("start", "tools", "grading", "policy")
 """Parts of an episode's wall-clock time."""
@@ -44,10 +45,11 @@ class Level(NamedTuple):
 
 def rollout(
     workers: Annotated[
-        str, typer.Option("--workers", "-w", help="Numbers of workers to measure, separated by commas.")
+        str,
+        typer.Option("--workers", "-w", metavar="N,N,...", help="Numbers of workers to measure, separated by commas."),
     ] = "1,4,16,64",
     episodes: Annotated[int, typer.Option(min=1, help="Minimum number of episodes per measurement.")] = 28,
-    policy: Annotated[str, typer.Option("--policy", "-p", help="Policy.")] = "baseline",
+    policy: Annotated[str, typer.Option("--policy", "-p", help=POLICY_HELP)] = "baseline",
     backend: Backend = "local",
     sandbox_option: SandboxOptions = None,
     as_json: AsJson = False,

@@ -26,13 +26,13 @@ Local sandboxes die with their client, and E2B's end at the service's timeout.""
 
 
 def clean(
-    backend: Annotated[list[str] | None, typer.Option(help="Clean only this backend; may be repeated.")] = None,
+    backend: Annotated[list[str] | None, typer.Option(help="Clean only this backend. Repeatable.")] = None,
     backend_option: BackendOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove sandboxes whose owner has died or whose lease has expired. Nothing without swe_gym's label is touched.
 
-    Exit status 1: a backend named by --backend could not be cleaned.
+    The exit status is 1 if a backend named by --backend could not be cleaned.
     """
     for name in backend or []:
         if name not in SWEEPS:

@@ -1,8 +1,10 @@
 """Options that commands share, and how commands print."""
 
+import csv
 import enum
 import fnmatch
 import inspect
+import io
 import json
 import random
 import re
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_
 
 import typer
 from pydantic import Field
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -21,6 +24,7 @@ from ..tasks.choice import changed_lines
 from ..tasks.file import is_place_of_tasks
 from ..tasks.record import digest, read_records
 from ..toml import parse_pairs
+from ..trajectories.comparison import RunSummary
 from ..types import Frozen, JsonObject, Task
 
 if TYPE_CHECKING:  # slow to import, and help needs none of it
@@ -43,6 +47,7 @@ SOURCE_HELP = (
 )
 Source = Annotated[str, typer.Option("--source", "-s", help=SOURCE_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 SourceOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -51,8 +56,9 @@ SourceOptions = Annotated[
         help="Argument of the source, for example path=rows.parquet. Repeatable.",
     ),
 ]
-Match = Annotated[str, typer.Option("--match", "-m", help="Only ids that match this glob pattern.")]
-BACKEND_HELP = "Sandbox backend: local, docker, kubernetes, e2b or ags."
+Match = Annotated[str, typer.Option("--match", "-m", help="Only tasks whose id matches this glob pattern.")]
+BACKENDS_HELP = "Sandbox backend: local, docker, kubernetes, e2b or ags"
+BACKEND_HELP = f"{BACKENDS_HELP}."
 Backend = Annotated[str, typer.Option(help=BACKEND_HELP)]
 SandboxOptions = Annotated[
     list[str] | None,
@@ -112,7 +118,7 @@ def _choice(*names: str, help: str, **more: Any) -> Any:
 class TaskFilter(Frozen):
     """Conditions on tasks, which must all hold. Every command that takes them means the same by them."""
 
-    match: Annotated[str, _choice("--match", "-m", help="Only ids that match this glob pattern.")] = "*"
+    match: Annotated[str, _choice("--match", "-m", help="Only tasks whose id matches this glob pattern.")] = "*"
     repo: Annotated[list[str], _choice("--repo", help="Only this repository. Repeat to allow several.")] = []
     difficulty: Annotated[str, _choice("--difficulty", help="Only this difficulty.")] = ""
     tag: Annotated[list[str], _choice("--tag", help="Only tasks with this tag. Repeat to require several.")] = []
@@ -342,12 +348,39 @@ def sandbox_options(backend: str, pairs: list[str] | None) -> JsonObject:
 # --- how a command prints -----------------------------------------------------------------------------------
 
 
+class _Console(Console):
+    """Prints the tables of `plain_table` whole: in a narrow terminal their lines wrap, and no number is cut."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print objects, as `Console.print` does."""
+        needed = max((_needed(one) for one in objects if isinstance(one, Table)), default=0)
+        if needed <= self.width:
+            super().print(*objects, **how)
+            return
+        before, self._width = self._width, needed
+        try:
+            super().print(*objects, **{**how, "crop": False})
+        finally:
+            self._width = before
+
+
+LAST_COLUMN = 20
+"""Characters that the last column of a table keeps in a narrow terminal, where it wraps."""
+
+
+def _needed(table: Table) -> int:
+    """Return the width in which no column of a table is cut. The last column wraps."""
+    texts = ([column.header, *column.cells] for column in table.columns)
+    widths = [max(cell_len(str(text)) for text in column) for column in texts]
+    return sum(width + 2 for width in widths[:-1]) + min(LAST_COLUMN, *widths[-1:])
+
+
 def open_console(*, stderr: bool = False) -> Console:
     """Open standard output or standard error: rich output in a terminal, plain lines of any length in a file or a pipe.
 
     Markup is off, since much of the output comes from tasks and policies.
     """
-    plain = Console(highlight=False, markup=False, emoji=False, stderr=stderr)
+    plain = _Console(highlight=False, markup=False, emoji=False, stderr=stderr)
     if not plain.is_terminal:
         plain.width = 100_000
     return plain
@@ -356,6 +389,37 @@ def open_console(*, stderr: bool = False) -> Console:
 def print_json(data: object) -> None:
     """Print plain data as JSON, in ASCII."""
     typer.echo(json.dumps(data, indent=2, default=str))
+
+
+def one_format(*, as_json: bool, as_csv: bool) -> None:
+    """Check that a command prints one format.
+
+    Raises:
+        UsageError: Two are set.
+    """
+    if as_json and as_csv:
+        raise UsageError("--csv and --json exclude each other: pass one of them")
+
+
+def print_csv(rows: Sequence[JsonObject]) -> None:
+    """Print rows of the same columns as CSV, with a header. None is an empty cell."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    typer.echo(text.getvalue(), nl=False)
+
+
+def percent(share: float | None) -> str:
+    """Return a share as text; empty for None."""
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def paid(run: RunSummary) -> str:
+    """Return the cost of a run as text; empty if no model was asked."""
+    if run.cost is None:
+        return "unknown" if run.prompt_tokens + run.completion_tokens + run.requests else ""
+    return f"${run.cost:,.2f}"
 
 
 def plain_table(*headers: str) -> Table:

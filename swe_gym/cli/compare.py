@@ -1,5 +1,6 @@
 """`swe-gym compare`: compare runs over the same tasks."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -7,33 +8,71 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..trajectories.comparison import Comparison, PairedDifference, RunSummary
+from ..trajectories.comparison import Comparison, RunSummary
 from ..trajectories.comparison import compare as compare_folders
-from .common import AsJson, open_console, plain_table, print_json
+from ..types import JsonObject
+from .common import AsCsv, AsJson, one_format, open_console, paid, percent, plain_table, print_csv, print_json
 
 MOST_TASKS = 50
 """Tasks that are printed. `--json` has all."""
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run folders, for example runs/first.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, for example runs/*.")],
+    base: Annotated[
+        str, typer.Option(metavar="RUN", help="Run that the others are compared with (default: the first).")
+    ] = "",
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
-    """Compare runs over the same tasks: resolved, cost, paired differences, and the tasks on which they disagree.
+    """Compare runs over the same tasks: resolved, cost, differences to a base, and tasks on which the runs disagree.
 
     Only graded attempts count. The paired test takes tasks as the unit. Warnings name settings that make the runs hard
     to compare.
     """
-    found, console = compare_folders(runs), open_console()
+    one_format(as_json=as_json, as_csv=as_csv)
+    found, console = compare_folders(_base_first(runs, base) if base else runs), open_console()
     if as_json:
         print_json(found.model_dump(mode="json"))
         return
+    if as_csv:
+        print_csv(list(_lines(found)))
+        return
     _print_runs(console, found)
     _print_trouble(console, found.runs)
-    _print_pairs(console, found.pairs)
+    if found.pairs:
+        _print_pairs(console, found)
     _print_tasks(console, found)
     for warning in found.warnings:
         console.print(Text(f"Warning: {warning}", style="yellow"))
+
+
+def _base_first(runs: Sequence[Path], base: str) -> list[Path]:
+    """Return the runs with the base in front: the one of this name or path, else the folder of this path."""
+    named = [run for run in runs if base == run.resolve().name or Path(base).resolve() == run.resolve()]
+    first = named[0] if len(named) == 1 else Path(base)
+    return [first, *(run for run in runs if run.resolve() != first.resolve())]
+
+
+def _lines(found: Comparison) -> Iterator[JsonObject]:
+    """Yield a row per run: its numbers, and its difference to the base."""
+    pairs = {pair.second: pair for pair in found.pairs}
+    most = max((max(run.pass_at_k, default=1) for run in found.runs), default=1)
+    for number, run in enumerate(found.runs):
+        pair = pairs.get(run.name)
+        yield {
+            **run.model_dump(exclude={"pass_at_k", "servers"}),
+            "servers": ", ".join(run.servers),
+            **{f"pass@{k}": run.pass_at_k.get(k) for k in range(1, most + 1)},
+            "base": found.runs[0].name,
+            "common_tasks": pair.tasks if pair else 0 if number else None,
+            "difference": pair and pair.difference,
+            "difference_low": pair and pair.low,
+            "difference_high": pair and pair.high,
+            "difference_p_value": pair and pair.p_value,
+            "better": pair and pair.better,
+            "worse": pair and pair.worse,
+        }
 
 
 def _print_runs(console: Console, found: Comparison) -> None:
@@ -47,11 +86,11 @@ def _print_runs(console: Console, found: Comparison) -> None:
             run.model or run.policy,
             *([", ".join(run.servers) or "unknown" if run.model else ""] if asked else []),
             f"{run.graded}/{run.planned}",
-            _percent(run.resolved),
+            percent(run.resolved),
             _interval(run),
-            *([_percent(run.pass_at_k.get(most))] if passed else []),
+            *([percent(run.pass_at_k.get(most))] if passed else []),
             f"{run.prompt_tokens + run.completion_tokens:,}",
-            "unknown" if run.cost is None else f"${run.cost:,.2f}",
+            paid(run),
         )
     console.print(table)
 
@@ -73,13 +112,15 @@ def _print_trouble(console: Console, runs: tuple[RunSummary, ...]) -> None:
     console.print(table)
 
 
-def _print_pairs(console: Console, pairs: tuple[PairedDifference, ...]) -> None:
-    table = plain_table("paired difference", "tasks", "points", "95 % interval", "p", "better", "worse", "equal")
-    for pair in pairs:
+def _print_pairs(console: Console, found: Comparison) -> None:
+    """Print the paired differences of the base and the other runs."""
+    name = f"difference to {found.runs[0].name}"
+    table = plain_table(name, "tasks", "points", "95 % interval", "p", "better", "worse", "equal")
+    for pair in found.pairs:
         table.add_row(
-            f"{pair.second} - {pair.first}",
+            pair.second,
             str(pair.tasks),
-            "" if pair.difference is None else f"{100 * pair.difference:+.1f}",
+            f"{100 * pair.difference:+.1f}",
             f"{100 * pair.low:+.1f} to {100 * pair.high:+.1f}",
             f"{pair.p_value:.3f}" if pair.p_value >= 0.001 else f"{pair.p_value:.1e}",
             *(str(count) for count in (pair.better, pair.worse, pair.tasks - pair.better - pair.worse)),
@@ -102,8 +143,4 @@ def _print_tasks(console: Console, found: Comparison) -> None:
 
 
 def _interval(run: RunSummary) -> str:
-    return "" if run.resolved is None else f"{_percent(run.low)} to {_percent(run.high)}"
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
+    return "" if run.resolved is None else f"{percent(run.low)} to {percent(run.high)}"

@@ -71,7 +71,7 @@ def doctor(
         int | None, typer.Option(min=1, help="With --training: sandboxes that your account may run at once.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="All checks, and what each isolation tier does not isolate.")
+        bool, typer.Option("--verbose", "-v", help="Show all checks, and what each isolation tier does not isolate.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -83,8 +83,8 @@ def doctor(
     --training checks a configuration of verl or rLLM (Hydra's YAML) or of `swe-gym train` (TOML) before GPUs are
     rented: lengths, batch, rows, sandboxes, credentials, versions, leftover Ray processes, and the hub.
 
-    Exit status 1: no sandbox can run on this machine or, with --cluster, in the cluster; or a check of the training
-    configuration failed.
+    The exit status is 1 if no sandbox can run on this machine or, with --cluster, in the cluster, or if a check of the
+    training configuration failed.
     """
     options = parse_pairs("--backend-option", backend_option)
     if options and not cluster:

@@ -20,7 +20,7 @@ from ..trajectories.trajectory import ModelServer
 from ..types import JsonObject
 from ..viewer.results import RESULTS, write_results
 from .common import (
-    BACKEND_HELP,
+    BACKENDS_HELP,
     SOURCE_HELP,
     ExecutorName,
     RayAddress,
@@ -45,6 +45,7 @@ from .rollout import (
     AgentName,
     Attempts,
     BaseUrl,
+    CacheFolder,
     MaxTurns,
     Output,
     Overrides,
@@ -65,7 +66,12 @@ MOST_REPOSITORIES = 25
 
 COMMAND_CLASS = RolloutCommand
 
-Price = Annotated[float | None, typer.Option(min=0, help="Dollars per million tokens.", rich_help_panel="Prices")]
+PriceIn = Annotated[
+    float | None, typer.Option(min=0, help="Dollars per million prompt tokens.", rich_help_panel="Prices")
+]
+PriceOut = Annotated[
+    float | None, typer.Option(min=0, help="Dollars per million completion tokens.", rich_help_panel="Prices")
+]
 CachedPrice = Annotated[
     float | None,
     typer.Option(
@@ -102,16 +108,19 @@ def evaluate(
     agent: AgentName = None,
     attempts: Attempts = None,
     temperature: Temperature = None,
-    backend: Annotated[str | None, typer.Option(help=BACKEND_HELP + " Default: docker if tasks have images.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help=f"{BACKENDS_HELP} (default: docker if tasks have images, else local).")
+    ] = None,
     sandbox_option: SandboxOptions = None,
     tools: Tools = None,
     max_turns: MaxTurns = None,
     workers: Workers = None,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
-    price_in: Price = None,
-    price_out: Price = None,
+    price_in: PriceIn = None,
+    price_out: PriceOut = None,
     price_cached: CachedPrice = None,
+    cache: CacheFolder = None,
     name: RunName = None,
     output: Output = None,
     config: Annotated[
@@ -250,8 +259,9 @@ def _lines(found: JsonObject) -> dict[str, str]:
         "resolved": _resolved(found),
         "pass@k": ", ".join(_passed(found)),
         "episodes": f"{graded} of {episodes} graded ({found['tasks']} tasks x {found['attempts']}){left}",
-        "cost": _cost(found) if tokens else "",
+        "cost": _cost(found) if tokens or found["cached_answers"] else "",
         "tokens": tokens,
+        "cache": _cached(found) if found["cached_answers"] else "",
         "requests": f"{found['requests']:,} answered, {found['retries']:,} failed and sent again" if tokens else "",
         "time": _time(found) if graded else "",
         "invalid calls": _invalid(found) if graded else "",
@@ -288,6 +298,11 @@ def _cost(found: JsonObject) -> str:
     each = f" (${found['cost'] / found['graded']:,.4f} an episode)" if found["graded"] else ""
     cached = ". Cached prompt tokens are billed in full: give --price-cached" if found["cached_at_full_price"] else ""
     return dollars(found["cost"]) + each + cached
+
+
+def _cached(found: JsonObject) -> str:
+    known = found["cached_answers"]
+    return f"{known:,} of {known + found['requests']:,} answers came from the cache: not billed, and in no other number"
 
 
 def _invalid(found: JsonObject) -> str:

@@ -19,8 +19,8 @@ Attempt = Annotated[int | None, typer.Option(min=0, help="Only this attempt at e
 
 
 def export(
-    path: Annotated[Path, typer.Argument(help="Run folder, or file of trajectories.")],
-    output: Annotated[Path, typer.Argument(help="Output file: .jsonl, .json or .parquet.")],
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder or trajectory file.")],
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="Output file: .jsonl, .json or .parquet.")],
     to: Annotated[str, typer.Option("--to", "-t", help=f"Format: {', '.join(EXPORTERS)}.")] = "sft",
     match: MatchTask = "*",
     attempt: Attempt = None,
@@ -42,8 +42,10 @@ def export(
 
 
 def import_(
-    path: Annotated[Path, typer.Argument(help="Input file: .jsonl, .json (also .gz, .xz) or .parquet.")],
-    output: Annotated[Path, typer.Argument(help="File of trajectories to append to.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="Input file: .jsonl, .json (also .gz, .xz) or .parquet.")
+    ],
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="Trajectory file to append to.")],
     form: Annotated[str, typer.Option("--from", "-f", help=f"Format: auto, {', '.join(IMPORTERS)}.")] = "auto",
 ) -> None:
     """Convert trajectories of R2E-Gym, debug-gym or a chat dataset to swe_gym's format.

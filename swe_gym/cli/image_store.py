@@ -24,7 +24,7 @@ GIB = 1 << 30
 @app.command("fetch")
 def fetch_images(
     images: Annotated[
-        list[str] | None, typer.Argument(metavar="IMAGE", help="Images; none: those of --source.")
+        list[str] | None, typer.Argument(metavar="IMAGE", help="Images (default: those of --source).")
     ] = None,
     source: Source = "toy",
     source_option: SourceOptions = None,
@@ -34,7 +34,7 @@ def fetch_images(
 ) -> None:
     """Fetch images from their registries into the store of local sandboxes, which need no container engine.
 
-    Run the same command again to resume. Exit status 1: an image is missing.
+    Run the same command again to resume. The exit status is 1 if an image is missing.
     """
     console = open_console()
     store = ImageStore()
@@ -61,7 +61,7 @@ def fetch_images(
 @app.command("import")
 def import_images(
     images: Annotated[
-        list[str] | None, typer.Argument(metavar="IMAGE", help="Images; none: those of --source.")
+        list[str] | None, typer.Argument(metavar="IMAGE", help="Images (default: those of --source).")
     ] = None,
     archive: Annotated[
         Path | None,

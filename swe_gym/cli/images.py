@@ -20,6 +20,7 @@ from ..tasks.file import write_tasks
 from ..types import JsonObject, Task
 from .bars import progress_bar
 from .common import (
+    SOURCE_HELP,
     AsJson,
     Match,
     Source,
@@ -92,7 +93,8 @@ def pull(
 ) -> None:
     """Pull the missing images of tasks. Run the same command again to resume.
 
-    If a registry limits the rate, the command waits as long as the registry asks. Exit status 1: an image is missing.
+    If a registry limits the rate, the command waits as long as the registry asks. The exit status is 1 if an image is
+    missing.
     """
     from ..sandboxes.docker.images import progress_line, pull_image
 
@@ -140,7 +142,7 @@ def build(
     """Build an image for each task with a workspace, and write a task file that uses the images.
 
     Each image holds the base image, the task's Python, its requirements and its repository. Tasks share layers, and
-    existing images are not built again. Exit status 1: a build failed.
+    existing images are not built again. The exit status is 1 if a build failed.
     """
     console = open_console()
     _connect(engine).close()
@@ -172,7 +174,7 @@ def check(
 ) -> None:
     """Open a sandbox of each image and check that it has the programs that tools need. Pulls nothing.
 
-    Exit status 1: an image is missing or lacks a program.
+    The exit status is 1 if an image is missing or lacks a program.
     """
     console = open_console()
     images = list(needed_images(source, source_option, match, default))
@@ -195,7 +197,7 @@ def check(
 
 @app.command()
 def remove(
-    source: Annotated[str, typer.Option("--source", "-s", help="A task source, or a task file.")],
+    source: Annotated[str, typer.Option("--source", "-s", help=SOURCE_HELP)],
     source_option: SourceOptions = None,
     match: Match = "*",
     default: Default = None,
@@ -233,12 +235,16 @@ def ags(
     source_option: SourceOptions = None,
     match: Match = "*",
     region: Annotated[str, typer.Option(help="Region of the account.")] = "ap-guangzhou",
-    registry_type: Annotated[str, typer.Option(help="enterprise (TCR), personal (CCR) or custom.")] = "enterprise",
+    registry_type: Annotated[
+        str, typer.Option(help="Type of the registry: enterprise (TCR), personal (CCR) or custom.")
+    ] = "enterprise",
     role_arn: Annotated[str, typer.Option(help="Role that may pull the images.")] = "",
     envd_image: Annotated[
         str, typer.Option(help="Image with /usr/bin/envd, mounted into each instance (default: the images hold envd).")
     ] = "",
-    network: Annotated[str, typer.Option(help="PUBLIC, VPC or SANDBOX (no network).")] = "SANDBOX",
+    network: Annotated[
+        str, typer.Option(help="Network of an instance: PUBLIC, VPC or SANDBOX (no network).")
+    ] = "SANDBOX",
     cpus: Annotated[float, typer.Option(min=0.1, help="CPUs of an instance.")] = 2.0,
     memory_mb: Annotated[int, typer.Option(min=128, help="Memory of an instance in MiB.")] = 4096,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of tools at a time.")] = 4,

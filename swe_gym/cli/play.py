@@ -25,7 +25,7 @@ from .common import sandbox_options as parse_sandbox_options
 
 
 def play(
-    task_id: Annotated[str | None, typer.Argument(help="Task id (default: a random task).")] = None,
+    task_id: Annotated[str | None, typer.Argument(metavar="TASK_ID", help="Task id (default: a random task).")] = None,
     source: Source = "toy",
     source_option: SourceOptions = None,
     backend: Backend = "local",

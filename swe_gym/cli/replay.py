@@ -14,7 +14,7 @@ from .export import Attempt, MatchTask, chosen
 
 
 def replay(
-    path: Annotated[Path, typer.Argument(help="Run folder or trajectory file.")],
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder or trajectory file.")],
     match: MatchTask = "*",
     attempt: Attempt = None,
     backend: Annotated[str | None, typer.Option(help="Sandbox backend (default: the recorded one).")] = None,

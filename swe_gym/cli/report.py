@@ -1,4 +1,4 @@
-"""`swe-gym report`: write runs to one HTML file."""
+"""`swe-gym report`: write runs to HTML files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,62 +6,93 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from ..viewer.report import MOST_EPISODES, write_report
+from ..trajectories.run_folder import holds_runs
+from ..viewer.report import MOST_EPISODES, Report, write_report, write_site
+from ..viewer.server import PAGE
 from ..viewer.training import is_training
 from ..viewer.training_report import TrainingReport, write_curves, write_training_report
 from .common import open_console
 
 
 def report(
-    paths: Annotated[list[Path], typer.Argument(help="Run folder, trajectory file, or folders of `swe-gym train`.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="HTML file (default: NAME.html).")] = None,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders, trajectory files, or run folders of `swe-gym train`."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="HTML file or folder (default: NAME.html; report for several runs)."),
+    ] = None,
     with_verdicts: Annotated[
         bool,
         typer.Option("--with-verdicts", help="Include verdicts, which name hidden tests and quote their output."),
     ] = False,
     most_episodes: Annotated[
-        int, typer.Option(min=0, help="Episodes that can be opened. The table and the plots show all.")
+        int, typer.Option(min=0, help="Episodes of a run that can be opened. The table and the plots show all.")
     ] = MOST_EPISODES,
     svg: Annotated[
         Path | None, typer.Option("--svg", help="Write the curves of training runs to this SVG file.")
     ] = None,
 ) -> None:
-    """Write a run to one HTML file that needs no server and no network.
+    """Write a run to one HTML file, or several runs to a folder to publish. Neither needs a server.
 
-    Verdicts are left out unless --with-verdicts is set, because they name hidden tests. Several training runs share
-    one page.
+    The page is that of `swe-gym view`. Verdicts are left out unless --with-verdicts is set, because they name hidden
+    tests. Several training runs share one HTML file.
     """
-    training = all(is_training(path) for path in paths)
-    if len(paths) > 1 and not training:
-        other = next(path for path in paths if not is_training(path))
-        raise UsageError(
-            f"{other} is not a training run, and only training runs share a report: pass one run at a time"
-        )
-    if svg is not None and not training:
-        raise UsageError(f"--svg needs training runs, and {paths[0]} is not one")
-    if svg is not None and svg.suffix != ".svg":
-        raise UsageError(f"{svg}: the name must end with .svg")
-    target = output or Path(f"{paths[0].resolve().stem if len(paths) == 1 else 'training'}.html")
-    if target.suffix != ".html":
-        raise UsageError(f"{target}: the name must end with .html")
-    if not training:
-        _report_episodes(paths[0], target, with_verdicts=with_verdicts, most_episodes=most_episodes)
+    trained = [is_training(path) for path in runs]
+    if any(trained):
+        _report_training(runs, trained, output, svg)
         return
     if svg is not None:
-        _say(svg, write_curves(paths, svg))
-    if svg is None or output is not None:
-        _say(target, write_training_report(paths, target))
+        raise UsageError(f"--svg needs training runs, and {runs[0]} is not one")
+    several = len(runs) > 1 or holds_runs(runs[0])
+    target = output or Path("report" if several else f"{runs[0].resolve().stem}.html")
+    console = open_console()
+    if target.suffix != ".html":
+        written = write_site(runs, target, with_verdicts=with_verdicts, most_episodes=most_episodes)
+        place = f". Open {target / PAGE}, or copy the folder to a web server"
+    elif several:
+        raise UsageError(f"{target}: several runs make a folder, not one file: remove .html")
+    else:
+        written = write_report(runs[0], target, with_verdicts=with_verdicts, most_episodes=most_episodes)
+        place = ""
+    console.print(f"{target}: {_content(written, several=not target.suffix, with_verdicts=with_verdicts)}{place}")
 
 
-def _report_episodes(path: Path, target: Path, *, with_verdicts: bool, most_episodes: int) -> None:
-    written = write_report(path, target, with_verdicts=with_verdicts, most_episodes=most_episodes)
+def _content(written: Report, *, several: bool, with_verdicts: bool) -> str:
+    """Return what was written, in words."""
+    runs = f"{written.runs} run{'' if written.runs == 1 else 's'}, " if several else ""
     readable = "" if written.readable == written.episodes else f", {written.readable:,} can be opened"
     kept = "with verdicts: they name hidden tests" if with_verdicts else "without verdicts"
-    open_console().print(f"{target}: {written.episodes:,} episodes{readable}, {written.size / 1e6:.1f} MB, {kept}")
+    return f"{runs}{written.episodes:,} episodes{readable}, {_size(written.size)}, {kept}"
+
+
+def _report_training(runs: list[Path], trained: list[bool], output: Path | None, svg: Path | None) -> None:
+    """Write training runs to one HTML file, or their curves to an SVG file.
+
+    Raises:
+        UsageError: A run is not a training run, or a name has another suffix.
+    """
+    if not all(trained):
+        raise UsageError(
+            f"{runs[trained.index(False)]} is not a training run, and {runs[trained.index(True)]} is one: write a "
+            "report for each kind"
+        )
+    if svg is not None and svg.suffix != ".svg":
+        raise UsageError(f"{svg}: the name must end with .svg")
+    target = output or Path(f"{runs[0].resolve().stem if len(runs) == 1 else 'training'}.html")
+    if target.suffix != ".html":
+        raise UsageError(f"{target}: the name must end with .html")
+    if svg is not None:
+        _say(svg, write_curves(runs, svg))
+    if svg is None or output is not None:
+        _say(target, write_training_report(runs, target))
 
 
 def _say(target: Path, written: TrainingReport) -> None:
     runs = "training run" if written.runs == 1 else "training runs"
-    open_console().print(
-        f"{target}: {written.runs} {runs}, {written.updates:,} updates, {max(1, round(written.size / 1e3)):,} kB"
-    )
+    open_console().print(f"{target}: {written.runs} {runs}, {written.updates:,} updates, {_size(written.size)}")
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size > 1e6 else f"{max(1, round(size / 1e3))} kB"

@@ -1,5 +1,6 @@
 """`swe-gym rollout`: run a policy on many tasks; stop and resume."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,6 +9,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from rich.console import Console
 from typer.core import TyperCommand
 
+from ..cache import cache_folder
 from ..envs.sources import shared_source
 from ..errors import UsageError, wrong_fields
 from ..gateway.agents import AGENTS
@@ -67,18 +69,33 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="FIELD=VALUE", help="Any field, for example run.retries=0 env.time_limit=600."),
 ]
-Attempts = Annotated[int | None, typer.Option("--attempts", "-k", min=1, help="Episodes per task.")]
+Attempts = Annotated[int | None, typer.Option("--attempts", "-k", min=1, help="Episodes per task (default: 1).")]
 AgentName = Annotated[
     str | None,
     typer.Option(
         "--agent", help="Agent that plays with its own tools: mini, claude-code, ... `swe-gym agents` lists them."
     ),
 ]
-BaseUrl = Annotated[str | None, typer.Option(help="Server URL, for example http://localhost:8000/v1.")]
-Temperature = Annotated[float | None, typer.Option(help="Sampling temperature.")]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(help="Server URL, for example http://localhost:8000/v1 (default: OPENAI_BASE_URL, else OpenAI)."),
+]
+Temperature = Annotated[float | None, typer.Option(help="Sampling temperature (default: the server's).")]
 Tools = Annotated[str | None, typer.Option(help=TOOLS_HELP)]
-MaxTurns = Annotated[int | None, typer.Option(min=1, help="Steps per episode.")]
-Workers = Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Episodes that run at once.")]
+MaxTurns = Annotated[int | None, typer.Option(min=1, help="Steps per episode (default: 50).")]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", "-w", min=1, help="Episodes that run at once (default: 4; with Ray, as many as fit)."),
+]
+CACHE = "--cache"
+CacheFolder = Annotated[
+    str | None,
+    typer.Option(
+        CACHE,
+        metavar="[DIR]",
+        help="Keep the model's answers in this folder and reuse them (default: the cache folder).",
+    ),
+]
 RunName = Annotated[str | None, typer.Option("--name", "-n", help="Run name (default: SOURCE-POLICY).")]
 Output = Annotated[str | None, typer.Option("--output", "-o", help="Folder of runs (default: runs).")]
 
@@ -96,7 +113,17 @@ class RolloutCommand(TyperCommand):
         for option in (one.partition("=")[0] for one in args):
             if option in FIELDS and option not in own:
                 raise UsageError(f"no option {option}: write {FIELDS[option]}")
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, _with_folder(args))
+
+
+def _with_folder(args: Sequence[str]) -> list[str]:
+    """Return the arguments with the default folder of `--cache`, if it has none."""
+    found = []
+    for place, one in enumerate(args):
+        after = args[place + 1] if place + 1 < len(args) else "-"
+        bare = one == CACHE and (after.startswith("-") or "=" in after)
+        found.append(f"{CACHE}={cache_folder() / 'answers'}" if bare else one)
+    return found
 
 
 COMMAND_CLASS = RolloutCommand
@@ -203,6 +230,7 @@ def rollout(
     workers: Workers = None,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
+    cache: CacheFolder = None,
     name: RunName = None,
     output: Output = None,
     check: Annotated[bool, typer.Option("--check", help="Print the configuration and exit.")] = False,
@@ -255,7 +283,10 @@ def nested(given: JsonMapping) -> JsonObject:
             **only.model_dump(exclude_unset=True),
             "source_options": parse_pairs("--source-option", given["source_option"]),
         },
-        "policy": {name: given[name] for name in ("model", "base_url", "temperature")},
+        "policy": {
+            **{name: given[name] for name in ("model", "base_url", "temperature")},
+            "cache": given["cache"] and str(Path(given["cache"]).expanduser().absolute()),
+        },
         "agent": {"name": given["agent"]},
         "env": {
             **env,

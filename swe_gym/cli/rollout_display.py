@@ -57,6 +57,8 @@ def progress_line(progress: Progress) -> str:
     ]
     if progress.usage.retries:
         parts.append(retried(progress.usage))
+    if progress.usage.cached_answers:
+        parts.append(from_cache(progress.usage))
     if progress.usage.calls:
         parts.append(f"{progress.tokens_per_second:,.0f} tokens/s, {dollars(progress.usage.cost)}")
     if progress.stopping:
@@ -87,6 +89,8 @@ def _panel(progress: Progress) -> Group:
         lines += [Text(_said(progress, name), style="dim") for name in list(progress.failures)[:1]]
     if progress.usage.retries:
         lines.append(Text(retried(progress.usage), style="yellow"))
+    if progress.usage.cached_answers:
+        lines.append(Text(from_cache(progress.usage)))
     if progress.stopping:
         again = (
             " Press Ctrl-C again to cancel those that run."
@@ -127,6 +131,8 @@ def print_report(console: Console, progress: Progress, folder: Path) -> None:
             f"{used.prompt_tokens:,} prompt tokens, {used.completion_tokens:,} completion tokens, "
             f"{dollars(used.cost)}." + (f" {retried(used)}." if used.retries else "")
         )
+    if progress.usage.cached_answers:
+        console.print(f"{from_cache(progress.usage)}, which are not billed.")
     console.print(f"Run folder: {folder}")
 
 
@@ -138,6 +144,11 @@ def _said(progress: Progress, name: str) -> str:
 def retried(used: Usage) -> str:
     """Return how many requests failed and were sent again."""
     return f"{used.retries:,} of {used.calls + used.retries:,} requests sent again"
+
+
+def from_cache(used: Usage) -> str:
+    """Return how many answers came from the cache of answers."""
+    return f"{used.cached_answers:,} of {used.calls + used.cached_answers:,} answers from the cache"
 
 
 def dollars(cost: float | None) -> str:

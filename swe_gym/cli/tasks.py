@@ -144,7 +144,7 @@ def _tests(task: Task) -> str:
 @app.command()
 @takes_filter()
 def export(
-    output: Annotated[Path, typer.Argument(help="A .jsonl, .json or .parquet file.")],
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="Output file: .jsonl, .json or .parquet.")],
     to: Annotated[
         str, typer.Option("--to", metavar="|".join(sorted(EXPORTERS)), help="Write a trainer's rows, without oracles.")
     ] = "",
@@ -174,7 +174,7 @@ def export(
 @app.command()
 @takes_filter()
 def pack(
-    folder: Annotated[Path, typer.Argument(help="Folder to make. It must be missing or empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make. It must be missing or empty.")],
     source: Source = "toy",
     source_option: SourceOptions = None,
     license: Annotated[str, typer.Option(help="License for the dataset card, such as mit or apache-2.0.")] = "unknown",
@@ -203,7 +203,10 @@ def pack(
 
 @app.command()
 def push(
-    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Bundle made by `swe-gym tasks pack`.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", exists=True, file_okay=False, help="Bundle made by `swe-gym tasks pack`."),
+    ],
     dataset: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Dataset on the Hugging Face Hub.")],
     public: Annotated[bool, typer.Option("--public", help="Make a new dataset public.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that the upload may take.")] = 3600.0,
@@ -223,10 +226,10 @@ def push(
 @app.command()
 @takes_filter()
 def split(
-    folder: Annotated[Path, typer.Argument(help="Output folder. Each part is one file.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder. Each part is one file.")],
     part: Annotated[
         list[str],
-        typer.Option(metavar="NAME=SHARE", help="Name and share of a part, such as train=0.9; may be repeated."),
+        typer.Option(metavar="NAME=SHARE", help="Name and share of a part, for example train=0.9. Repeatable."),
     ],
     seed: Annotated[int, typer.Option(help="Seed that orders repositories of equal size.")] = 0,
     suffix: Annotated[str, typer.Option(help="File format: jsonl, json or parquet.")] = "jsonl",
@@ -267,7 +270,7 @@ def new(
         typer.Option(metavar="PACKAGE OLD NEW", help="Package and two of its releases on the package index."),
     ] = None,
     from_git: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="A local git repository; needs --tests.")
+        Path | None, typer.Option(exists=True, file_okay=False, help="Local git repository. Needs --tests.")
     ] = None,
     tests: Annotated[str, typer.Option(help="With --from-git: command that runs the tests.")] = "",
     commit: Annotated[str, typer.Option(help="With --from-git: commit that solves the task.")] = "HEAD",
@@ -280,7 +283,7 @@ def new(
     ] = None,
     python: Annotated[str, typer.Option(help="Python version (default: the running one).")] = "",
     requirement: Annotated[
-        list[str] | None, typer.Option(help="Additional requirement of the tests; may be repeated.")
+        list[str] | None, typer.Option(help="Additional requirement of the tests. Repeatable.")
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Test runs in each state.")] = 3,
 ) -> None:

@@ -14,7 +14,7 @@ from .common import open_console
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="TOML configuration; see docs/learning.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration (.toml).")],
     changes: Annotated[
         list[str] | None,
         typer.Argument(metavar="SECTION.FIELD=VALUE", help="Overrides, for example optim.lr=2e-5."),

@@ -39,12 +39,12 @@ STYLES = {"valid": "green", "invalid": "red", "skipped": "yellow", "error": "bol
 
 @takes_filter(without=("record",))
 def validate(
-    source: Annotated[str, typer.Argument(help=SOURCE_HELP)] = "toy",
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)] = "toy",
     source_option: SourceOptions = None,
     times: Annotated[
         int, typer.Option("--times", "-k", min=1, help="Runs of the gold patch and of the untouched repository.")
     ] = 3,
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Number of tasks that run at once.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Tasks that run at once.")] = 2,
     executor: ExecutorName = None,
     ray_address: RayAddress = None,
     record: Annotated[

@@ -12,7 +12,7 @@ from .common import open_console
 
 
 def view(
-    path: Annotated[Path, typer.Argument(help="Run folder, trajectory file, or folder of run folders.")],
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, trajectory file, or folder of run folders.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8642,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:

@@ -15,7 +15,7 @@ from .budget import Budget
 
 _PRIVATE = re.compile(r"(.*[_-])?(key|keys|url|token|secret|password|headers|authorization)")
 _OF_A_PLAN = {"source", "source_options", "task_id", "render_mode"}  # arguments of SweEnv that the plan sets
-_HOW = {"timeout", "deadline", "retries", "prices"}  # options that do not change the answers
+_HOW = {"timeout", "deadline", "retries", "cache", "prices"}  # options that do not change the answers
 
 
 class Plan(Frozen):
@@ -66,8 +66,9 @@ class Plan(Frozen):
         """Return everything that determines the episodes, defaults included, without keys and URLs.
 
         Raises:
-            UsageError: An argument of the environment is invalid.
+            UsageError: An argument of the environment is invalid, or a cache of answers would change the episodes.
         """
+        self._check_cache()
         agent = {"agent": self.agent, "agent_options": public(self.agent_options)} if self.agent else {}
         return {
             "env": self.make_env().config,
@@ -77,6 +78,23 @@ class Plan(Frozen):
             "seed": self.seed,
             **agent,
         }
+
+    def _check_cache(self) -> None:
+        """Refuse a cache of answers where they would not be those of the same episode.
+
+        Raises:
+            UsageError: An agent asks the model, or the budget counts what answers from the cache do not use.
+        """
+        if not self.policy_options.get("cache"):
+            return
+        if self.agent:
+            raise UsageError(f"the agent {self.agent!r} asks for itself, and its answers are not kept: omit the cache")
+        for name in ("tokens", "cost"):
+            if getattr(self.budget, name) is not None:
+                raise UsageError(
+                    f"answers from the cache use no tokens, so budget.{name} would end the same episode later: omit "
+                    f"the cache or budget.{name}. A budget of the whole run is run.budget.{name}"
+                )
 
     def episode_seed(self, key: EpisodeKey) -> int:
         """Return the seed of one attempt, the same in every run of this plan."""

@@ -6,13 +6,13 @@ nor unresolved: they are counted separately, and a task without a graded attempt
 
 from __future__ import annotations
 
-import itertools
+import datetime
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ..errors import UsageError
 from ..types import Frozen, Json, JsonMapping, JsonObject
@@ -52,16 +52,28 @@ class Attempt(Protocol):
     def seconds(self) -> dict[str, float]:
         """Wall-clock seconds by activity, and "total"."""
 
+    @property
+    def started(self) -> str:
+        """Start (UTC, ISO 8601); empty if unknown."""
+
+
+RunState = Literal["running", "interrupted", "finished"]
+"""State of a run. "finished": each attempt is graded, or the last process tried all of them."""
+
 
 class RunSummary(Frozen):
     """A run in numbers.
 
     Attributes:
         name: Name of the run folder.
+        source: Task source.
         policy: Policy name.
+        agent: Name of the agent that asks the model; empty if the policy plays.
         model: Model name; empty if there is no model.
         servers: Servers of the model, in the order in which they were first asked; "unknown" if it was not recorded.
         created: Start of the run (UTC, ISO 8601).
+        planned_tasks: Number of tasks of the run.
+        attempts: Attempts per task.
         tasks: Number of tasks with a graded attempt.
         graded: Number of graded attempts.
         planned: Number of attempts that the run is to grade.
@@ -74,6 +86,7 @@ class RunSummary(Frozen):
         invalid_calls: How many of them had no valid tool call; None if that was not counted in each attempt.
         shortened: Number of graded attempts whose conversation was shortened to fit into the model's context.
         seconds: Mean wall-clock seconds of a graded attempt; None if nothing is graded.
+        duration: Seconds in which at least one try ran. Pauses between two calls of the run do not count.
         failed_tries: Number of failed tries.
         omitted: Number of graded attempts that earlier calls of the run asked for, and the last one did not. No other
             number counts them.
@@ -81,16 +94,22 @@ class RunSummary(Frozen):
         completion_tokens: Completion tokens of all tries.
         requests: Requests of all tries that were answered.
         retries: Requests of all tries that failed and were sent again.
+        cached_answers: Answers of all tries from the cache of answers, which no number of tokens, requests or dollars
+            counts.
         cached_tokens: Prompt tokens of all tries from the server's cache.
         cached_at_full_price: Whether these are billed like other prompt tokens, since no price of them was told.
         cost: US dollars of all tries; None if a price is unknown.
     """
 
     name: str
+    source: str
     policy: str
+    agent: str
     model: str
     servers: tuple[str, ...]
     created: str
+    planned_tasks: int
+    attempts: int
     tasks: int
     graded: int
     planned: int
@@ -103,12 +122,14 @@ class RunSummary(Frozen):
     invalid_calls: int | None
     shortened: int
     seconds: float | None
+    duration: float
     failed_tries: int
     omitted: int
     prompt_tokens: int
     completion_tokens: int
     requests: int
     retries: int
+    cached_answers: int
     cached_tokens: int
     cached_at_full_price: bool
     cost: float | None
@@ -134,11 +155,11 @@ class PairedDifference(Frozen):
     Attributes:
         first: Name of the first run.
         second: Name of the second run.
-        tasks: Number of common tasks.
-        difference: Mean over the common tasks of the share of resolved attempts, second minus first; None without any.
+        tasks: Number of common tasks, at least one.
+        difference: Mean over the common tasks of the share of resolved attempts, second minus first.
         low: Lower end of its 95 % confidence interval.
         high: Upper end of it.
-        p_value: Two-sided p-value of `sign_flip_test`, not corrected for the number of pairs.
+        p_value: Two-sided p-value of `sign_flip_test`, not corrected for the number of runs.
         better: Number of tasks that the second run resolves more often.
         worse: Number of tasks that it resolves less often.
     """
@@ -146,7 +167,7 @@ class PairedDifference(Frozen):
     first: str
     second: str
     tasks: int
-    difference: float | None
+    difference: float
     low: float
     high: float
     p_value: float
@@ -174,8 +195,8 @@ class Comparison(Frozen):
     """A comparison of runs.
 
     Attributes:
-        runs: The runs.
-        pairs: The paired difference of each two runs.
+        runs: The runs. The first is the base.
+        pairs: The paired difference of the base and each other run that has a graded task in common with it.
         tasks: The tasks: disagreements first, largest first; then tasks that some run lacks; then the others.
         settings: Settings that differ: name -> value in each run.
         warnings: What makes the runs hard to compare.
@@ -194,7 +215,8 @@ def compare(folders: Sequence[str | os.PathLike[str]]) -> Comparison:
     The tasks are the unit of the paired differences, since attempts at one task are not independent.
 
     Args:
-        folders: The run folders, two or more. Running runs are compared as far as they are.
+        folders: The run folders, two or more. The first is the base, from which the others differ. Running runs are
+            compared as far as they are.
 
     Raises:
         UsageError: A folder is not a run folder or given twice, or there are fewer than two.
@@ -202,12 +224,7 @@ def compare(folders: Sequence[str | os.PathLike[str]]) -> Comparison:
     paths = [Path(folder) for folder in folders]
     if len(paths) < 2:
         raise UsageError("a comparison needs two or more run folders")
-    return compare_results(
-        [
-            summarize(name, read_run(path), read_episodes(path), read_failed(path))
-            for path, name in zip(paths, distinct_names(paths), strict=True)
-        ]
-    )
+    return compare_results([read_results(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)])
 
 
 def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Iterable[Attempt]) -> RunResults:
@@ -229,10 +246,14 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
     used = [attempt.usage for attempt in (*attempts, *tries)]
     summary = RunSummary(
         name=name,
+        source=source_of(info),
         policy=str(info.config.get("policy", "")),
+        agent=str(info.config.get("agent", "")),
         model=model_of(info),
         servers=tuple(map(str, info.servers)),
         created=info.created,
+        planned_tasks=len(info.tasks),
+        attempts=info.attempts,
         tasks=len(outcomes),
         graded=len(attempts),
         planned=len(info.tasks) * info.attempts,
@@ -245,12 +266,14 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
         invalid_calls=sum_of_known(attempt.invalid_calls for attempt in attempts),
         shortened=sum(attempt.usage.shortened > 0 for attempt in attempts),
         seconds=_mean([attempt.seconds.get("total", 0.0) for attempt in attempts]),
+        duration=_duration([*attempts, *tries]),
         failed_tries=len(tries),
         omitted=len(found) - len(attempts),
         prompt_tokens=sum(usage.prompt_tokens for usage in used),
         completion_tokens=sum(usage.completion_tokens for usage in used),
         requests=sum(usage.calls for usage in used),
         retries=sum(usage.retries for usage in used),
+        cached_answers=sum(usage.cached_answers for usage in used),
         cached_tokens=sum(usage.cached_tokens for usage in used),
         cached_at_full_price=info.cached_at_full_price(used),
         cost=info.cost(used),
@@ -258,13 +281,55 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
     return RunResults(summary, info, outcomes)
 
 
+def _duration(attempts: Iterable[Attempt]) -> float:
+    """Return the seconds in which at least one attempt ran."""
+    spans = []
+    for one in attempts:
+        if one.started:
+            start = datetime.datetime.fromisoformat(one.started).timestamp()
+            spans.append((start, start + one.seconds.get("total", 0.0)))
+    ran, end = 0.0, 0.0
+    for start, stop in sorted(spans):
+        ran += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return ran
+
+
+def read_results(folder: str | os.PathLike[str], name: str = "") -> RunResults:
+    """Read a run folder and count its attempts.
+
+    Args:
+        folder: The run folder.
+        name: Name of the run; empty for that of the folder.
+
+    Raises:
+        UsageError: The folder is not a run folder, or a line is invalid.
+    """
+    return summarize(name or Path(folder).resolve().name, read_run(folder), read_episodes(folder), read_failed(folder))
+
+
+def run_state(summary: RunSummary, progress: JsonMapping, *, running: bool) -> RunState:
+    """Return the state of a run.
+
+    Args:
+        summary: The run in numbers.
+        progress: Its last progress, as `read_progress` returns it.
+        running: Whether it is running.
+    """
+    if running:
+        return "running"
+    tried = progress.get("done", 0) + progress.get("given_up", 0) >= progress.get("total", 1)
+    return "finished" if tried or summary.graded >= summary.planned else "interrupted"
+
+
 def compare_results(results: Sequence[RunResults]) -> Comparison:
-    """Compare runs whose results have been read."""
+    """Compare runs whose results have been read. The first is the base."""
+    base, *others = results
     settings = config_differences([compared_settings(result.info) for result in results])
     tasks = _compare_tasks([result.outcomes for result in results])
     return Comparison(
         runs=tuple(result.summary for result in results),
-        pairs=tuple(_compare_pair(*pair) for pair in itertools.combinations(results, 2)),
+        pairs=tuple(pair for other in others if (pair := _compare_pair(base, other))),
         tasks=tasks,
         settings={name: tuple(values) for name, values in settings.items()},
         warnings=(
@@ -275,20 +340,30 @@ def compare_results(results: Sequence[RunResults]) -> Comparison:
                 for one in results
                 if one.summary.cached_at_full_price
             ),
-            *_missing_grades(results, tasks),
+            *(
+                f"{one.summary.name}: {one.summary.cached_answers:,} answers came from the cache, which its tokens, "
+                "cost and time leave out"
+                for one in results
+                if one.summary.cached_answers
+            ),
+            *_missing_grades(results),
+            *(warning for other in others for warning in _missing_tasks(base, other)),
         ),
     )
 
 
-def _compare_pair(first: RunResults, second: RunResults) -> PairedDifference:
+def _compare_pair(first: RunResults, second: RunResults) -> PairedDifference | None:
+    """Return the paired difference of two runs; None without common tasks."""
     common = [task_id for task_id in first.outcomes if task_id in second.outcomes]
+    if not common:
+        return None
     differences = [_share(second.outcomes[task_id]) - _share(first.outcomes[task_id]) for task_id in common]
     low, high = difference_interval(differences)
     return PairedDifference(
         first=first.summary.name,
         second=second.summary.name,
         tasks=len(common),
-        difference=_mean([float(difference) for difference in differences]),
+        difference=float(sum(differences, Fraction()) / len(common)),
         low=low,
         high=high,
         p_value=sign_flip_test(differences),
@@ -349,7 +424,7 @@ def config_differences(configs: Sequence[JsonMapping]) -> dict[str, list[Json]]:
 
 def _flat(values: JsonMapping, prefix: str = "") -> Iterable[tuple[str, Json]]:
     for name, value in values.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict):  # an empty one has no field that differs
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
@@ -371,6 +446,12 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             break
     return names
+
+
+def source_of(info: RunInfo) -> str:
+    """Return the task source of a run; empty if it is unknown."""
+    env = info.config.get("env")
+    return str(env.get("source") or "") if isinstance(env, dict) else ""
 
 
 def model_of(info: RunInfo) -> str:
@@ -400,12 +481,22 @@ def _several_servers(results: Sequence[RunResults]) -> Iterable[str]:
             yield f"{summary.name}: mixes answers of several servers or models: {', '.join(summary.servers)}"
 
 
-def _missing_grades(results: Sequence[RunResults], tasks: Sequence[TaskComparison]) -> Iterable[str]:
+def _missing_grades(results: Sequence[RunResults]) -> Iterable[str]:
     for summary in (result.summary for result in results):
         if summary.graded < summary.planned:
             yield f"{summary.name}: {summary.planned - summary.graded} of {summary.planned} attempts are not graded"
         if summary.omitted:
             yield f"{summary.name}: {summary.omitted} attempts that only earlier calls asked for are omitted"
-    missing = sum(0 in task.graded for task in tasks)
-    if missing:
-        yield f"{missing} of {len(tasks)} tasks are not graded in every run; paired differences use common tasks only"
+
+
+def _missing_tasks(base: RunResults, other: RunResults) -> Iterable[str]:
+    """Yield a warning if one of two runs has graded a task and the other has not."""
+    common, tasks = base.outcomes.keys() & other.outcomes.keys(), base.outcomes.keys() | other.outcomes.keys()
+    names = " and ".join(sorted((base.summary.name, other.summary.name)))
+    if not common:
+        yield f"{names} have no graded task in common, so they have no paired difference"
+    elif len(common) < len(tasks):
+        yield (
+            f"{len(tasks) - len(common)} of {len(tasks)} tasks are graded in only one of {names}; their paired "
+            "difference uses the common tasks"
+        )

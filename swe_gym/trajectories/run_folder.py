@@ -22,6 +22,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, Self
@@ -38,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 RUN, TRAJECTORIES, INDEX, FAILED = "run.json", "trajectories.jsonl", "index.jsonl", "failed.jsonl"
 LIVE, PROGRESS, LOCK = "live", "progress.json", "lock"
+STALE = 15.0
+"""Seconds without a new progress file before a run counts as stopped. A rollout writes one about once a second."""
+
 MOST_NAMED = 20
 """Run folders that an error names."""
 
@@ -165,6 +169,40 @@ def read_run(folder: str | os.PathLike[str]) -> RunInfo:
         raise UsageError(_no_run(path.parent)) from None
     except ValidationError as error:
         raise UsageError(f"{path} is not a run of version 1: {wrong_fields(error)}") from error
+
+
+def holds_runs(folder: str | os.PathLike[str]) -> bool:
+    """Return whether a folder is not a run folder itself, but has run folders in it."""
+    path = Path(folder)
+    return not (path / RUN).exists() and any(path.glob(f"*/{RUN}"))
+
+
+def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the run folders in a folder by name, or the folder itself if it is one.
+
+    Raises:
+        UsageError: There are none.
+    """
+    path = Path(folder)
+    if (path / RUN).exists():
+        return [path]
+    if not path.is_dir():
+        raise UsageError(f"{path} {'is a file' if path.exists() else 'does not exist'}: pass a folder of run folders")
+    found = sorted(run.parent for run in path.glob(f"*/{RUN}"))
+    if not found:
+        raise UsageError(f"{path} holds no run folder: `swe-gym rollout --output {path}` makes one")
+    return found
+
+
+def read_progress(folder: str | os.PathLike[str]) -> tuple[JsonObject, bool]:
+    """Return the last progress of a run, empty without one, and whether the run is running."""
+    path = Path(folder) / PROGRESS
+    try:
+        fresh = time.time() - path.stat().st_mtime < STALE
+        progress = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):  # a copy may be damaged
+        return {}, False
+    return progress, fresh and progress.get("running", 0) > 0
 
 
 def _no_run(path: Path) -> str:

@@ -67,6 +67,7 @@ class Usage(Frozen):
         calls: Answered requests.
         retries: Requests that failed and were sent again.
         shortened: Times that the conversation was shortened to fit into the model's context.
+        cached_answers: Answers from the cache of answers. No other field counts their tokens, and they cost nothing.
         cost: Cost in US dollars. None: unknown, or nothing was used. A sum with an unknown part is unknown.
     """
 
@@ -76,6 +77,7 @@ class Usage(Frozen):
     calls: int = 0
     retries: int = 0
     shortened: int = 0
+    cached_answers: int = 0
     cost: float | None = None
 
     @model_validator(mode="before")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import os
 import secrets
 import threading
@@ -24,13 +23,13 @@ from ..trajectories.run_folder import (
     FAILED,
     INDEX,
     LIVE,
-    PROGRESS,
     RUN,
     TRAJECTORIES,
     IndexLine,
     RunInfo,
     index_line,
     read_live_file,
+    read_progress,
     read_run,
 )
 from ..trajectories.trajectory import Trajectory, Usage
@@ -42,9 +41,6 @@ State = Literal["resolved", "unresolved", "failed", "running", "left"]
 
 NOT_JUDGED = ("infra_failed", "running")
 """Outcomes that do not count."""
-
-STALE = 15.0
-"""Seconds without a new progress file before a run counts as stopped. A rollout writes one about once a second."""
 
 SLICE = 1.0
 """Maximum seconds of one refresh."""
@@ -181,7 +177,7 @@ class RunIndex:
                 self._begin()
             self.behind = not (self._read_finished(deadline) and self._read_failed(deadline))
             if self.folder is not None:
-                self._read_progress(self.folder)
+                self.progress, self.active = read_progress(self.folder)
                 self._read_live(self.folder)
 
     def read_all(self) -> None:
@@ -259,13 +255,6 @@ class RunIndex:
         if failed or entry.outcome in NOT_JUDGED:
             state = "failed"
         self.rows.append(row_of(name, state, entry))
-
-    def _read_progress(self, folder: Path) -> None:
-        path = folder / PROGRESS
-        with contextlib.suppress(FileNotFoundError, ValueError):  # a copy may be damaged
-            self.active = time.time() - path.stat().st_mtime < STALE
-            self.progress = json.loads(path.read_bytes())
-        self.active = self.active and self.progress.get("running", 0) > 0
 
     def _read_live(self, folder: Path) -> None:
         running = {}

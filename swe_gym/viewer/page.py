@@ -21,13 +21,14 @@ def static_text(name: str) -> str:
     return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
 
 
-def write_page(path: Path, page: str, blocks: Iterable[tuple[str, str]]) -> int:
+def write_page(path: Path, page: str, blocks: Iterable[tuple[str, str]], *, beside: bool = False) -> int:
     """Write a page with its styles, scripts and data as one HTML file, whose policy allows nothing else.
 
     Args:
         path: The file. It is replaced at the end, so that an error leaves the old one.
         page: Name of the static HTML file.
         blocks: Element id and JSON text of each block of data, written one after the other.
+        beside: Whether the page loads more data from scripts beside it.
 
     Returns:
         The size of the file in bytes.
@@ -35,8 +36,9 @@ def write_page(path: Path, page: str, blocks: Iterable[tuple[str, str]]) -> int:
     text = static_text(page)
     style = "\n".join(map(static_text, _STYLE.findall(text)))
     scripts = [_inline(static_text(name)) for name in _SCRIPT.findall(text)]
+    allowed = [*map(_hash, scripts), *(["'self'", "file:"] if beside else [])]
     policy = (
-        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; img-src data:; "
+        f"default-src 'none'; script-src {' '.join(allowed)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     inline = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'

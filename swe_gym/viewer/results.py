@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import datetime
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from ..atomic import write_text
 from ..errors import UsageError
+from ..trajectories.comparison import model_of, source_of
 from ..trajectories.comparison import summarize as summarize_run
 from ..trajectories.exports import export_trajectories
 from ..trajectories.run_folder import RunInfo
@@ -66,15 +66,14 @@ def _records(index: RunIndex, rows: Iterable[Row], unchanged: set[str]) -> Itera
 
 def _facts(run: RunInfo) -> JsonObject:
     """Return what was run."""
-    policy = run.config.get("policy_options", {})
     return {
         "version": 1,
         "run": run.experiment,
         "created": run.created,
         "swe_gym": run.swe_gym,
         "config_hash": run.config_hash,
-        "source": run.config.get("env", {}).get("source", ""),
-        "model": policy.get("model") or run.config.get("policy", ""),
+        "source": source_of(run),
+        "model": model_of(run) or run.config.get("policy", ""),
         "servers": [one.model_dump() for one in run.servers],
         "agent": run.config.get("agent", ""),
         "tasks": len(run.tasks),
@@ -114,11 +113,12 @@ def summarize(run: RunInfo, rows: Sequence[Row], unchanged: Iterable[str] = ()) 
         "completion_tokens": summary.completion_tokens,
         "requests": summary.requests,
         "retries": summary.retries,
+        "cached_answers": summary.cached_answers,
         "turns": summary.turns,
         "all_turns": summary.all_turns,
         "invalid_calls": summary.invalid_calls,
         "shortened": summary.shortened,
-        "seconds": _busy(rows),
+        "seconds": summary.duration,
         "episode_seconds": summary.seconds,
         "cheat_signs": sum(row.cheat_signs > 0 for row in graded),
         "unresolved": _causes((row for row in graded if not row.resolved), set(unchanged)),
@@ -133,17 +133,3 @@ def _causes(rows: Iterable[Row], unchanged: set[str]) -> dict[str, int]:
     """Return the number of rows by stop reason, the most frequent first."""
     named = (f"{row.reason}, no change" if row.id in unchanged else row.reason for row in rows)
     return dict(collections.Counter(named).most_common())
-
-
-def _busy(rows: Iterable[Row]) -> float:
-    """Return the seconds in which at least one episode ran. Pauses between two calls of a run do not count."""
-    spans = []
-    for row in rows:
-        if row.started:
-            start = datetime.datetime.fromisoformat(row.started).timestamp()
-            spans.append((start, start + row.seconds.get("total", 0.0)))
-    busy, end = 0.0, 0.0
-    for start, stop in sorted(spans):
-        busy += max(0.0, stop - max(start, end))
-        end = max(end, stop)
-    return busy

@@ -5,12 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import UsageError
-from ..trajectories.comparison import RunResults, compare_results, compared_settings, config_differences, summarize
-from ..trajectories.run_folder import RUN, RunInfo
+from ..trajectories.comparison import (
+    Comparison,
+    RunResults,
+    compare_results,
+    compared_settings,
+    config_differences,
+    run_state,
+    summarize,
+)
+from ..trajectories.run_folder import RUN, RunInfo, holds_runs
 from ..types import JsonObject
 from .index import SLICE, Row, RunIndex
 
@@ -33,7 +41,7 @@ class Runs:
         given = Path(path)
         self.name = given.resolve().name
         self._folder = given
-        self.many = given.is_dir() and not (given / RUN).exists() and any(given.glob(f"*/{RUN}"))
+        self.many = holds_runs(given)
         self._mutex = threading.Lock()
         self._indexes: dict[str, RunIndex] = {} if self.many else {self.name: RunIndex(given)}
         self._problems: dict[str, str] = {}
@@ -62,19 +70,8 @@ class Runs:
         indexes = self._find()
         read = self._refresh(indexes)
         indexes = {name: index for name, index in indexes.items() if name not in self._problems}
-        results = {name: self._result(name, index) for name, index in indexes.items()}
-        settings = config_differences([compared_settings(result.info) for result in results.values()])
-        runs = [
-            {
-                **results[name].summary.model_dump(),
-                "active": index.active,
-                "behind": name not in read or index.behind,
-                "running": len(index.live) if index.active else 0,
-                "eta": index.progress.get("eta"),
-                "settings": {field: values[place] for field, values in settings.items()},
-            }
-            for place, (name, index) in enumerate(indexes.items())
-        ]
+        behind = {name for name, index in indexes.items() if name not in read or index.behind}
+        runs = list_runs(indexes, {name: self._result(name, index) for name, index in indexes.items()}, behind)
         return {"many": True, "name": self.name, "runs": runs, "problems": self._problems}
 
     def compare(self, names: Sequence[str]) -> JsonObject:
@@ -96,15 +93,7 @@ class Runs:
         for index in indexes.values():
             index.read_all()
         found = compare_results([self._result(name, index) for name, index in indexes.items()])
-        attempts = [_attempts(index) for index in indexes.values()]
-        listed = {task.task_id for task in found.tasks}
-        return {
-            **found.model_dump(exclude={"runs"}),
-            "attempts": {
-                task_id: [run.get(task_id, []) for run in attempts]
-                for task_id in [*(task.task_id for task in found.tasks), *sorted(set().union(*attempts) - listed)]
-            },
-        }
+        return comparison_page(found, indexes.values())
 
     def _find(self) -> dict[str, RunIndex]:
         """Return the indexes of the run folders that are there now, by name."""
@@ -140,11 +129,54 @@ class Runs:
         version = (index.generation, len(index.rows))
         known = self._results.get(name)
         if known is None or known[0] != version:
-            rows = index.rows[: version[1]]
-            judged, failed = [row for row in rows if row.judged], [row for row in rows if not row.judged]
-            info = index.run or RunInfo(experiment=name, config={}, config_hash="", tasks=(), attempts=0)
-            known = self._results[name] = (version, summarize(name, info, judged, failed))
+            known = self._results[name] = (version, results_of(name, index))
         return known[1]
+
+
+def results_of(name: str, index: RunIndex) -> RunResults:
+    """Count the attempts of a run as far as it has been read."""
+    rows = index.rows[:]
+    judged, failed = [row for row in rows if row.judged], [row for row in rows if not row.judged]
+    info = index.run or RunInfo(experiment=name, config={}, config_hash="", tasks=(), attempts=0)
+    return summarize(name, info, judged, failed)
+
+
+def list_runs(
+    indexes: Mapping[str, RunIndex], results: Mapping[str, RunResults], behind: Container[str] = ()
+) -> list[JsonObject]:
+    """Return the list of runs as plain JSON.
+
+    Args:
+        indexes: The runs by name.
+        results: Their results.
+        behind: Names of the runs that have not been read as a whole.
+    """
+    settings = config_differences([compared_settings(results[name].info) for name in indexes])
+    return [
+        {
+            **results[name].summary.model_dump(),
+            "active": index.active,
+            "state": run_state(results[name].summary, index.progress, running=index.active),
+            "behind": name in behind,
+            "running": len(index.live) if index.active else 0,
+            "eta": index.progress.get("eta"),
+            "settings": {field: values[place] for field, values in settings.items()},
+        }
+        for place, (name, index) in enumerate(indexes.items())
+    ]
+
+
+def comparison_page(found: Comparison, indexes: Iterable[RunIndex]) -> JsonObject:
+    """Return a comparison of runs, with their attempts at each task, as plain JSON."""
+    attempts = [_attempts(index) for index in indexes]
+    listed = [task.task_id for task in found.tasks]
+    return {
+        **found.model_dump(exclude={"runs"}),
+        "attempts": {
+            task_id: [run.get(task_id, []) for run in attempts]
+            for task_id in [*listed, *sorted(set().union(*attempts) - {*listed})]
+        },
+    }
 
 
 def _attempts(index: RunIndex) -> dict[str, list[tuple[int, str, str, str]]]:

@@ -101,6 +101,7 @@ def summary(rows: Sequence[Row], run: RunInfo | None = None) -> JsonObject:
         "written": sum(row.usage.completion_tokens for row in rows),
         "requests": sum(row.usage.calls for row in rows),
         "retries": sum(row.usage.retries for row in rows),
+        "cached_answers": sum(row.usage.cached_answers for row in rows),
         "cost": run.cost([row.usage for row in rows]) if run else sum((row.usage for row in rows), Usage()).cost,
         "repositories": resolved_by(judged),
         "pass_at_k": pass_curve(by_task),

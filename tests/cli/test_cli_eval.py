@@ -42,6 +42,55 @@ def server(monkeypatch: pytest.MonkeyPatch):
         yield server
 
 
+def test_answers_from_the_cache_are_told_and_not_billed(cli, server: OpenAIServer, tmp_path: Path) -> None:
+    asked_for = ("eval", "--tasks", "toy", "--match", "larder*", *MODEL, "-k", 2, "--price-in", 1, "--price-out", 2)
+    first = cli(*asked_for, "--cache", "answers", "--name", "first")
+    assert (first.status, "the cache" in first.out) == (0, False)
+    asked = len(server.requests)
+    again = cli(*asked_for, "--cache", "answers", "--name", "again")
+    assert len(server.requests) == asked + 4  # the list of models by check, run and policy, and the short request
+    for said in (
+        "cost          $0.00",
+        "cache         4 of 4 answers came from the cache: not billed, and in no other number",
+        "resolved      100.0% (2 of 2)",
+        "4 of 4 answers from the cache",
+    ):
+        assert said in again.out
+    results = json.loads((tmp_path / "runs" / "again" / "results.json").read_text())
+    assert [results[key] for key in ("cached_answers", "requests", "prompt_tokens", "cost")] == [4, 0, 0, 0.0]
+    more = cli(*asked_for, "--cache", "answers", "--name", "more", "-k", 3, "--json")
+    (found,) = json.loads(more.out)["runs"]
+    assert (found["cached_answers"], found["requests"]) == (4, 2)
+    assert found["cost"] == pytest.approx((found["prompt_tokens"] + 2 * found["completion_tokens"]) / 1e6) != 0
+    compared = cli("compare", "runs/first", "runs/again")
+    assert "again: 4 answers came from the cache, which its tokens, cost and time leave out" in compared.out
+    assert str(tmp_path) not in (tmp_path / "runs" / "again" / "run.json").read_text()
+
+
+def test_the_cache_has_a_default_folder(
+    cli, server: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWE_GYM_CACHE", str(tmp_path / "home"))
+    asked_for = ("eval", "--tasks", "toy", "--match", "larder*", *MODEL)
+    for number, more in enumerate((["--cache"], ["--cache", "run.retries=0"], ["--cache", "--max-turns", 9])):
+        assert cli(*asked_for, "--name", f"run-{number}", *more).status == 0
+    assert len(list((tmp_path / "home" / "answers").rglob("*.json"))) == 2
+    assert server.api_key not in "".join(path.read_text() for path in (tmp_path / "home").rglob("*.json"))
+
+
+def test_a_cache_that_cannot_work_is_refused_before_a_run(cli, server: OpenAIServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for more, problem in (
+        (["--cache", "file"], "cannot keep answers in "),
+        (["--cache", "budget.tokens=9"], "answers from the cache use no tokens, so budget.tokens would end"),
+        (["--cache", "--agent", "mini"], "the agent 'mini' asks for itself"),
+    ):
+        refused = cli("eval", "--tasks", "toy:1", *MODEL, *more)
+        assert (refused.status, problem in refused.err) == (2, True), refused.err
+    assert not (tmp_path / "runs").exists()
+    assert not [one for one in server.requests if one.path == CHAT]
+
+
 def test_an_evaluation_ends_with_results_and_resumes(cli, server: OpenAIServer, tmp_path: Path) -> None:
     asked_for = ("eval", "--tasks", "toy", "--match", "l*", *MODEL, 'policy.request={api_key="sk-inside"}')
     result = cli(*asked_for, "-k", 2)

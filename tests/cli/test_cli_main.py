@@ -1,11 +1,14 @@
 """The command line: help, version and errors."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,39 @@ def test_every_command_in_the_list_exists() -> None:
     for name in COMMANDS:
         command = load_command(name)
         assert command.help, name
+
+
+def commands(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the commands below a command, with their names."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield " ".join(path), command
+    for name, one in (below or {}).items():
+        yield from commands(one, *path, name)
+
+
+EVERY_COMMAND = [found for name in COMMANDS for found in commands(load_command(name), name)]
+CHOICES = {"counter"}
+"""Options whose help shows their values."""
+
+
+@pytest.mark.parametrize(("name", "command"), EVERY_COMMAND, ids=[name for name, _ in EVERY_COMMAND])
+def test_help_has_one_style(name: str, command: Any) -> None:
+    first = command.help.partition("\n")[0]
+    assert re.match(r"[A-Z].*\.$", first), name
+    assert "Exit status 1" not in command.help
+    for one in command.params:
+        said, place = one.help, f"{name} {one.opts[-1]}: {one.help}"
+        if one.name == "help":
+            continue
+        assert re.match(r"[A-Z\d].*\.$", said), f"{place}: a sentence ends with a period"
+        assert not re.search(r"may be repeated|[Dd]efaults? (?:to|is)|\. Default", said), place
+        assert said.count("(default") <= 1, place
+        if one.param_type_name == "argument" or not (one.is_flag or one.name in CHOICES):
+            assert re.fullmatch(r"[\[\]A-Z_/:.,=|N]+|rllm\|verl|PACKAGE OLD NEW", one.metavar or ""), (
+                f"{place}: the metavariable is {one.metavar}"
+            )
+        assert not (one.nargs == -1 and one.metavar.endswith("...")), f"{place}: the usage line adds the dots"
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:

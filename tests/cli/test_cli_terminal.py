@@ -3,11 +3,14 @@
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Self
+
+from runs_on_disk import trajectory, write_run
 
 from swe_gym.curation.validate import read_records
 from swe_gym.testing.sandbox_contract.case import eventually, new_marker, processes_here
@@ -133,3 +136,16 @@ def test_ctrl_c_lets_the_episodes_of_a_rollout_end(tmp_path: Path) -> None:
         assert terminal.status() == 130
     assert "Interrupted. Run the same command to resume." in terminal.shown
     assert list((tmp_path / "runs" / "toy-gold" / "live").iterdir()) == []
+
+
+def test_a_table_is_not_cut_in_a_narrow_terminal(tmp_path: Path) -> None:
+    records = [trajectory(f"t-{number}", resolved=True) for number in range(120)]
+    name = "a-run-with-a-name-of-many-words-and-a-date-2026-11-23"
+    write_run(tmp_path / "runs" / name, *records, attempts=1, tasks=tuple(one.task_id for one in records))
+    for command, shown in (("runs", "26,400"), ("compare", "26,400")):
+        runs = ["runs/" + name, "runs/" + name + "-2"] if command == "compare" else []
+        if runs:
+            shutil.copytree(tmp_path / runs[0], tmp_path / runs[1])
+        with Terminal(command, *runs, cwd=tmp_path) as terminal:
+            terminal.read_until(shown)
+            terminal.read_until("95 % interval")

@@ -1,6 +1,7 @@
 """`swe-gym view` and `swe-gym report`."""
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,12 +67,36 @@ def test_view_refuses_other_folders(cli, run: Path) -> None:
 def test_report_describes_its_content(cli, run: Path, tmp_path: Path) -> None:
     result = cli("report", run)
     assert (result.status, result.err) == (0, "")
-    assert re.search(r"first\.html: 3 episodes, 0\.\d MB, without verdicts", result.out)
+    assert re.search(r"first\.html: 3 episodes, \d+ kB, without verdicts", result.out)
     assert (tmp_path / "first.html").read_text().startswith("<!doctype html>")
     result = cli("report", run, "-o", "other.html", "--with-verdicts", "--most-episodes", 2)
-    assert re.search(r"other\.html: 3 episodes, 2 can be opened, 0\.\d MB, with verdicts: they name", result.out)
-    refused = cli("report", run, "-o", "report.pdf")
-    assert (refused.status, "must end with .html" in refused.err) == (2, True)
+    assert re.search(r"other\.html: 3 episodes, 2 can be opened, \d+ kB, with verdicts: they name", result.out)
+    result = cli("report", run, "-o", "folder")
+    assert re.search(r"^folder: 1 run, 3 episodes, \d+ kB, without verdicts. Open folder/index.html", result.out)
+
+
+def test_report_puts_several_runs_into_a_folder(cli, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, run.parent / "second")
+    for arguments, folder in (([run, run.parent / "second"], "report"), ([run.parent, "-o", "site"], "site")):
+        result = cli("report", *arguments)
+        assert (result.status, result.err) == (0, "")
+        assert re.search(rf"^{folder}: 2 runs, 6 episodes, \d+ kB, without verdicts", result.out)
+        assert {path.name for path in (tmp_path / folder).iterdir()} == {"index.html", "data"}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "index.html").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    for arguments, problem in (
+        ([run, run], "a run is given twice"),
+        ([run, run.parent / "second", "-o", "both.html"], "several runs make a folder"),
+        ([run.parent, "-o", "both.html"], "several runs make a folder"),
+        ([run, "-o", "other"], "other holds something else"),
+        ([run, "-o", run], "holds something else"),
+        ([run, tmp_path / "empty"], "holds no run folder"),
+        ([run, "nowhere"], "nowhere does not exist"),
+    ):
+        refused = cli("report", *arguments)
+        assert (refused.status, problem in refused.err) == (2, True), refused.err
+    assert (tmp_path / "other" / "index.html").read_text() == "mine"
 
 
 def test_report_puts_training_runs_into_one_page(cli, run: Path, tmp_path: Path) -> None:
@@ -80,7 +105,7 @@ def test_report_puts_training_runs_into_one_page(cli, run: Path, tmp_path: Path)
     assert "rloo.html: 1 training run, 4 updates, " in cli("report", folders[0]).out
     assert {path.name for path in tmp_path.glob("*.*ml")} == {"training.html", "rloo.html"}
     for arguments, problem in (
-        ((folders[0], run), f"{run} is not a training run"),
+        ((folders[0], run), f"{run} is not a training run, and {folders[0]} is one"),
         ((run, "--svg", "a.svg"), "is not one"),
         ((*folders, "--svg", "a.png"), "must end with .svg"),
     ):

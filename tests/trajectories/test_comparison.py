@@ -126,7 +126,7 @@ def test_what_makes_runs_hard_to_compare_is_named(runs: list[Path]) -> None:
         "swe_gym version differs: not set in first, 0.2.0 in second",
         "first: 1 of 6 attempts are not graded",
         "second: 2 of 6 attempts are not graded",
-        "1 of 3 tasks are not graded in every run; paired differences use common tasks only",
+        "1 of 3 tasks are graded in only one of first and second; their paired difference uses the common tasks",
     )
 
 
@@ -137,7 +137,19 @@ def test_an_index_that_lags_and_equal_names(runs: list[Path], tmp_path: Path) ->
     empty = write_run(tmp_path / "other" / "first")
     found = compare([runs[0], empty])
     assert [run.name for run in found.runs] == [f"{tmp_path.name}/first", "other/first"]
-    assert (found.runs[1].resolved, found.pairs[0].difference, found.pairs[0].p_value) == (None, None, 1.0)
+    assert (found.runs[1].resolved, found.pairs) == (None, ())
+    assert found.warnings[-1] == (
+        f"other/first and {tmp_path.name}/first have no graded task in common, so they have no paired difference"
+    )
+
+
+def test_the_first_run_is_the_base_of_all_differences(runs: list[Path], tmp_path: Path) -> None:
+    third = write_run(tmp_path / "third", trajectory("a-1", resolved=True), trajectory("b-2"))
+    found = compare([third, *runs])
+    assert [(pair.first, pair.second, pair.difference) for pair in found.pairs] == [
+        ("third", "first", 0.0),
+        ("third", "second", 0.25),
+    ]
 
 
 def test_what_is_not_a_run_is_refused(runs: list[Path], tmp_path: Path) -> None:

@@ -53,10 +53,10 @@ def test_search_filter_and_sort(pages: Pages, url: str) -> None:
     page.fill("#search", "nothing like it")
     until_text(page, "tbody", "No episode matches.")
     page.fill("#search", "")
-    page.select_option("select[aria-label='Any state']", "failed")
+    page.select_option("select[aria-label='State']", "failed")
     until(page, "document.querySelectorAll('tr[data-id]').length === 1")
     assert tasks(page) == ["c-3"]
-    page.select_option("select[aria-label='Any state']", "")
+    page.select_option("select[aria-label='State']", "")
     page.get_by_role("button", name="Turns").click()
     assert tasks(page)[0] == "b-2"
     assert page.locator("th[data-key=turns]").get_attribute("aria-sort") == "descending"
@@ -488,6 +488,20 @@ def test_a_report_is_the_same_page_without_a_server(pages: Pages, tmp_path: Path
     assert pages.complaints == []
 
 
+def test_legends_are_read_before_a_chart_is_pointed_at(pages: Pages, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", trajectory(resolved=True), trajectory("b-2", turns=3))
+    with ViewServer(tmp_path / "run") as server:
+        page = pages(f"{server.url}#/plots", shows=".u-legend")
+        legend = page.locator(".chart").nth(1)
+        seen = """(box) => [...box.querySelectorAll(".u-legend th, .u-legend td")]
+            .filter((one) => one.checkVisibility({ visibilityProperty: true })).map((one) => one.textContent)"""
+        assert legend.evaluate(seen) == ["not resolved", "resolved"]
+        legend.locator(".u-over").hover()
+        until(page, "document.querySelectorAll('.chart')[1].classList.contains('idle') === false")
+        assert legend.evaluate(seen)[0] == "turns"
+        assert page.get_by_text("Failures").count() == 0  # there are none
+
+
 def test_a_report_with_verdicts_and_few_episodes(pages: Pages, tmp_path: Path) -> None:
     write_run(tmp_path / "run", trajectory(), trajectory("b-2"))
     write_report(tmp_path / "run", tmp_path / "report.html", with_verdicts=True, most_episodes=1)
@@ -496,7 +510,7 @@ def test_a_report_with_verdicts_and_few_episodes(pages: Pages, tmp_path: Path) -
     page.locator("tr[data-id]").first.click()
     until_text(page, ".verdict", SECRET_TEST)
     page.keyboard.press("]")
-    until_text(page, ".problem", "This episode is not in the file")
+    until_text(page, ".problem", "This episode is not in the report")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -58,7 +58,7 @@ def test_runs_are_listed_sorted_and_searched(pages: Pages, url: str) -> None:
     assert names(page) == ["plots", "large-v2, new", "small"]
     assert page.locator("#counts").inner_text() == "3 runs · 34 graded attempts"
     row = page.locator(".listing tbody tr").nth(1)
-    assert "unfinished" in row.inner_text()
+    assert "interrupted" in row.inner_text()
     assert "80.0 % 37.6\u201396.4 %" in row.inner_text().replace("\n", " ")
     assert "max_turns 50" in row.inner_text()
     assert "80.0 % @2" in row.inner_text()
@@ -72,6 +72,59 @@ def test_runs_are_listed_sorted_and_searched(pages: Pages, url: str) -> None:
     assert pages.complaints == []
 
 
+CUT = """() => [...document.querySelectorAll("main td, main th, main a, main code, main button, select, h1")]
+    .filter((node) => node.offsetWidth && !node.closest(".unseen") && node.className !== "unseen")
+    .filter((node) => node.scrollWidth > node.clientWidth + 1 && getComputedStyle(node).display !== "inline"
+        || node.getBoundingClientRect().right > innerWidth + 1)
+    .map((node) => node.outerHTML)"""
+
+
+@pytest.mark.parametrize("width", [400, 760, 1000, 1280, 1920])
+def test_the_main_numbers_of_a_run_are_shown_at_every_width(pages: Pages, url: str, width: int) -> None:
+    page = pages(url, width=width)
+    row = page.locator(".listing tbody tr").nth(1)
+    for key, shown in (
+        ("resolved", "80.0 %"),
+        ("planned", "6 \u00d7 2"),
+        ("duration", "7.0 s"),
+        ("tokens", "2,420"),
+        ("cost", "$0.22"),
+    ):
+        cell = row.locator(f"td[data-key={key}]")
+        assert (key, cell.is_visible()) == (key, True)
+        assert shown in cell.inner_text().replace("\u00a0", " ")
+    assert "10/12 graded" in row.inner_text()
+    assert page.locator("[data-key=retries]:visible").count() == 0  # no run has any
+    assert page.evaluate(CUT) == []
+    page.evaluate("location.hash = '#/compare/small,plots,large-v2%2C%20new'")
+    page.wait_for_selector(".comparison")
+    assert page.evaluate(CUT) == []
+    assert page.evaluate(
+        "[...document.querySelectorAll('.sideways')].every((one) => one.scrollWidth <= one.clientWidth)"
+    )
+
+
+def test_settings_that_tell_nothing_are_left_out(pages: Pages, tmp_path: Path) -> None:
+    server = {"url": "http://10.0.0.5:8000/v1", "model": {"id": "big"}}
+    for name, options, env, servers in (
+        ("gold", {}, {"max_turns": 50}, ()),
+        ("cold", {"model": "big", "temperature": 0.2}, {"max_turns": 50}, (server,)),
+        ("short", {"model": "big"}, {"max_turns": 20}, (server,)),
+    ):
+        config = {"policy": "llm" if options else "gold", "policy_options": options, "env": env}
+        write_run(tmp_path / name, trajectory(), config=config, servers=servers, created=name)
+    with ViewServer(tmp_path) as view:
+        page = pages(view.url)
+        cells = page.locator("td[data-key=changes]").all_inner_texts()
+        assert [cell.replace("\n", ", ") for cell in cells] == ["max_turns 20", "", "temperature 0.2"]
+        page.evaluate("location.hash = '#/compare/gold,cold'")
+        until_text(page, ".comparison", "http://10.0.0.5:8000/v1")
+        said = page.locator("section:has(> h3:text('Settings')) tbody th").all_inner_texts()
+        assert said == [
+            *("policy", "policy_options.model", "policy_options.temperature", "server.model.id", "server.url"),
+        ]
+
+
 def test_runs_are_compared_by_keyboard(pages: Pages, url: str) -> None:
     page = pages(url)
     for key in ("j", "j", "x", "j", "x", "c"):
@@ -80,7 +133,7 @@ def test_runs_are_compared_by_keyboard(pages: Pages, url: str) -> None:
     assert address(page) == "#/compare/small,large-v2, new"
     said = page.locator(".comparison").inner_text()
     assert "env.max_turns differs: 30 in small, 50 in large-v2, new" in said
-    assert "large-v2, new \u2212 small\t+60.0\t" in said
+    assert "large-v2, new\t+60.0\t" in said
     rows = page.locator(".tasks tbody th").all_inner_texts()
     assert rows == ["t-1", "t-2", "t-3", "t-5", "t-0", "t-4"]  # disagreements, then missing, then equal
     assert page.locator(".tasks tbody tr").first.locator("td").all_inner_texts() == ["0/2\n✗\n✗", "2/2\n✓\n✓"]
@@ -100,6 +153,19 @@ def test_runs_are_compared_by_keyboard(pages: Pages, url: str) -> None:
     page.keyboard.press("Escape")
     page.wait_for_selector(".runs")
     assert page.locator("input:checked").count() == 2
+    assert pages.complaints == []
+
+
+def test_the_base_of_a_comparison_is_chosen(pages: Pages, url: str) -> None:
+    page = pages(f"{url}#/compare/small,plots,large-v2%2C%20new", shows=".comparison")
+    base = page.get_by_label("Run that the others are compared with")
+    rows = page.locator("section:has(> h3 select) tbody th")
+    assert rows.all_inner_texts() == ["plots", "large-v2, new"]
+    base.select_option("plots")
+    until(page, "location.hash.startsWith('#/compare/plots,small,')")
+    until_text(page, "section:has(> h3 select) tbody th", "small")
+    assert rows.all_inner_texts() == ["small", "large-v2, new"]
+    assert base.input_value() == "plots"
     assert pages.complaints == []
 
 
@@ -150,7 +216,7 @@ def test_a_running_run_updates_list_and_comparison(pages: Pages, tmp_path: Path)
         until_text(page, "tbody tr", "100.0 %")
         assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Compare old"
         page.evaluate("location.hash = '#/compare/old,new'")
-        until_text(page, ".comparison", "new \u2212 old")
+        until_text(page, ".comparison", "Differences to")
         assert page.locator(".tasks tbody tr").first.inner_text().startswith("t-4")
         folder.add(trajectory("t-0"))
         until_text(page, ".tasks tbody tr", "t-0")

@@ -52,11 +52,13 @@ class Answer:
         message: The message: role, content, tool calls and reasoning.
         finish_reason: Why it ended, for example "stop", "length" or "tool_calls".
         usage: Tokens, without a price.
+        cached: Whether it is from the cache of answers, so that its tokens are not billed.
     """
 
     message: JsonObject
     finish_reason: str
     usage: Usage
+    cached: bool = False
 
 
 class ChatClient:

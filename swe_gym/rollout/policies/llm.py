@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
-from typing import Literal
+import threading
+from typing import Any, Literal
 
 import gymnasium
 from pydantic import Field, PrivateAttr, SecretStr
@@ -18,8 +20,9 @@ from ...spaces import Info
 from ...trajectories.trajectory import ModelServer, PolicyInfo, Prices, Usage
 from ...types import Frozen, JsonObject
 from ..policy import PolicyReport
+from .answer_cache import AnswerCache
 from .calls import tool_env
-from .chat_client import Answer, ChatClient, ContextExceeded, address_of
+from .chat_client import Answer, ChatClient, ContextExceeded, address_of, without_key
 from .history import History
 from .model_list import SECONDS, identity_of, rows_of
 from .prices import known_prices
@@ -67,6 +70,8 @@ class LLMPolicies(Frozen):
         timeout: Seconds of silence before one try fails.
         deadline: Seconds for an answer, retries included.
         retries: Retries of a request; see `ChatClient`.
+        cache: Folder of answers that are not asked for again; see `AnswerCache`. An attempt without a seed is always
+            asked. None keeps no answers.
         prices: Prices of tokens. None looks the model up in the table of public prices; a model that is not in it has
             an unknown price, and its cost is None.
     """
@@ -86,7 +91,11 @@ class LLMPolicies(Frozen):
     timeout: float = Field(default=300.0, gt=0)
     deadline: float = Field(default=900.0, gt=0)
     retries: int = Field(default=6, ge=0)
+    cache: str | None = None
     prices: Prices | None = None
+    _answers: AnswerCache | None = PrivateAttr(default=None)
+    _served: ModelServer | None = PrivateAttr(default=None)
+    _lock: Any = PrivateAttr(default_factory=threading.Lock)  # guards _served
     _client: ChatClient = PrivateAttr()
     _price: Prices | None = PrivateAttr()
 
@@ -96,6 +105,7 @@ class LLMPolicies(Frozen):
             raise UsageError(f"invalid base_url {self.base_url!r}: write a URL such as http://localhost:8000/v1")
         if self.context is not None and self.max_tokens is not None and self.max_tokens >= self.context:
             raise UsageError(f"max_tokens={self.max_tokens} leaves no room for the prompt in context={self.context}")
+        self._answers = None if self.cache is None else AnswerCache(self.cache)
         self._price = self.prices or known_prices(self.model, self.server)
         self._client = self.connect(timeout=self.timeout, deadline=self.deadline, retries=self.retries)
 
@@ -118,6 +128,34 @@ class LLMPolicies(Frozen):
         with contextlib.suppress(PolicyError):
             rows = rows_of(self._client.get("/models", deadline=SECONDS))
         return ModelServer(url=self.server, model=identity_of(rows or [], self.model))
+
+    def answer(self, client: ChatClient, request: JsonObject, attempt: int | None) -> Answer:
+        """Return the answer to a request, from the cache if it has it.
+
+        Args:
+            client: The connection.
+            request: The whole request.
+            attempt: Seed of the attempt; None asks the server.
+
+        Raises:
+            PolicyError: The model did not answer.
+        """
+        if self._answers is None or attempt is None:
+            return client.complete(request)
+        key = self._answers.key(self._asked_server(), request, attempt)
+        if (known := self._answers.get(key)) is not None:
+            return dataclasses.replace(known, cached=True)
+        answer = client.complete(request)
+        if without_key(text := json.dumps(answer.message), self.key) == text:
+            self._answers.put(key, answer)
+        return answer
+
+    def _asked_server(self) -> ModelServer:
+        """Return the server as it was when it was first asked."""
+        with self._lock:
+            if self._served is None:
+                self._served = self.ask_server()
+            return self._served
 
     @property
     def _url(self) -> str:
@@ -180,6 +218,7 @@ class LLMPolicy:
         self._native = is_native(options.calls, own.config["action_format"])
         self._system = _system(own, options.system, native=self._native)
         self._fixed = _fixed(own, options, native=self._native)
+        self._attempt = seed
         self._seed = None if options.seed is None else options.seed + (seed or 0)
         self.reset({})
 
@@ -229,20 +268,21 @@ class LLMPolicy:
                 if not self._shrink(SHRUNK * room):
                     raise  # the system prompt, the issue and the last turn alone are too long
             else:
-                self._count(answer.usage)
+                self._count(answer)
                 return answer
 
     def _complete(self) -> Answer:
         try:
-            return self._client.complete(self._request())
+            return self._options.answer(self._client, self._request(), self._attempt)
         except PolicyError as error:
             self._usage += Usage(retries=error.retries)
             raise
 
-    def _count(self, usage: Usage) -> None:
+    def _count(self, answer: Answer) -> None:
+        usage = answer.usage
         if usage.prompt_tokens:
             self._density = usage.prompt_tokens / self._size()
-        self._usage += usage.priced(self._options.price)
+        self._usage += Usage(cached_answers=1, cost=0.0) if answer.cached else usage.priced(self._options.price)
 
     def _request(self) -> JsonObject:
         seed = {} if self._seed is None else {"seed": (self._seed + self._turn) % MAX_SEED}

@@ -19,7 +19,7 @@ function nearestPoint(plot, series, index) {
  */
 function chart(label, { data, series, x, y, bands = [] }) {
   const height = 240;
-  const box = el("div", { class: "chart" });
+  const box = el("div", { class: "chart idle" }); // the legend has values once the pointer is in the chart
   const axis = (of) => ({
     label: of.label,
     labelSize: 20,
@@ -35,10 +35,11 @@ function chart(label, { data, series, x, y, bands = [] }) {
     width: 440,
     height,
     scales: { x: { time: false, range: x.range }, y: { range: y.range } },
-    axes: [{ ...axis(x), size: 30 }, { ...axis(y), size: 64 }],
+    axes: [{ ...axis(x), size: 30 }, { ...axis(y), size: 52 }],
     series: [{ label: x.label, value: (plot, value) => (value == null ? "–" : x.words ? x.words(value) : `${value}`) }, ...series],
     bands,
     cursor: { dataIdx: nearestPoint, points: { show: false } },
+    hooks: { setLegend: [(plot) => box.classList.toggle("idle", plot.cursor.left == null || plot.cursor.left < 0)] },
   };
   box.plot = new uPlot(options, data, box);
   box.plot.ctx.canvas.setAttribute("role", "img");

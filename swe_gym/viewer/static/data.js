@@ -1,12 +1,13 @@
 "use strict";
-// The data of the page: rows and episodes, from a server or from the file itself.
+// The data of the page: rows and episodes, from a server, from the file itself, or from files beside it.
 
-const embedded = document.getElementById("news"); // in a report only
+const hasRuns = Boolean(document.getElementById("runs")); // a report of several runs
+const isReport = hasRuns || Boolean(document.getElementById("news"));
 
 /** Ask the server about the open run. The id of an episode of another run is RUN/ID, with RUN encoded. */
 async function ask(name, query = {}, options = {}) {
-  const [, other, id] = /^(?:(.*)\/)?(.*)$/.exec(query.id ?? "");
-  const whole = { ...query, run: other === undefined ? run.folder : decodeURIComponent(other), ...(id ? { id } : {}) };
+  const [folder, id] = placeOfId(query.id);
+  const whole = { ...query, run: folder, ...(id ? { id } : {}) };
   const signal = AbortSignal.timeout(60_000);
   const reply = await fetch(`api/${name}?${new URLSearchParams(whole)}`, { signal, ...options });
   const said = await reply.json();
@@ -14,16 +15,47 @@ async function ask(name, query = {}, options = {}) {
   return said;
 }
 
+/** Split the id of an episode: the name of its run, if it is not the open one, and its id there. */
+const placeOfId = (id = "") => {
+  const [, other, own] = /^(?:(.*)\/)?(.*)$/.exec(id);
+  return [other === undefined ? run.folder : decodeURIComponent(other), own];
+};
+
 const unpacked = new Map(); // the episodes of a report that were read last
 
+let arrived; // the function that the script of a data file calls with its text
+let lastLoad = Promise.resolve();
+
+/** Load a data file of a report, one after the other. It is a script: a page opened from disk may load nothing else. */
+function load(name, missing) {
+  const one = () =>
+    new Promise((done, fail) => {
+      arrived = done;
+      const onerror = () => fail(new Error(missing));
+      document.head.append(el("script", { src: `data/${name}.js`, onload: (event) => event.target.remove(), onerror }));
+    });
+  return (lastLoad = lastLoad.then(one, one));
+}
+
+/** A block of a report: JSON in the page, else packed, in the page or in a file. */
+async function block(name, folder, missing = `The file of ${name} is missing. Copy the whole folder.`) {
+  const inside = document.getElementById(name)?.textContent;
+  if (inside?.startsWith("{")) return JSON.parse(inside);
+  const file = folder === undefined ? name : `${runs.list.findIndex((one) => one.name === folder)}/${name}`;
+  const text = inside ?? (hasRuns ? await load(file, missing) : undefined);
+  if (text === undefined) throw new Error(missing);
+  const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+}
+
 async function unpack(id) {
-  if (unpacked.has(id)) return unpacked.get(id);
-  const block = document.getElementById(`episode-${id}`);
-  if (!block) throw new Error("This episode is not in the file. Write the report with a larger --most-episodes.");
-  const packed = Uint8Array.from(atob(block.textContent), (letter) => letter.charCodeAt(0));
-  const episode = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  const [folder, own] = placeOfId(id);
+  const key = `${folder}/${own}`;
+  if (unpacked.has(key)) return unpacked.get(key);
+  const missing = "This episode is not in the report. Write it with a larger --most-episodes.";
+  const episode = await block(`episode-${own}`, folder, missing);
   if (unpacked.size === MOST_COMPARED) unpacked.delete(unpacked.keys().next().value);
-  unpacked.set(id, episode);
+  unpacked.set(key, episode);
   return episode;
 }
 
@@ -58,12 +90,13 @@ function matchIn(text, found, turn, part) {
   return { turn, part, at, text: [text.slice(Math.max(0, at - 60), at), found[0], text.slice(end, end + 60)] };
 }
 
-const source = embedded
+const source = isReport
   ? {
       live: false,
-      runs: async () => ({ many: false, runs: [] }),
-      news: async () => JSON.parse(embedded.textContent),
-      stats: async () => JSON.parse(document.getElementById("stats").textContent),
+      runs: async () => (hasRuns ? block("runs") : { many: false, runs: [] }),
+      compareRuns: async (names) => comparisonOf(await block("comparison"), names),
+      news: () => block("news", run.folder),
+      stats: () => block("stats", run.folder),
       episode: unpack,
       turns: unpackTurns,
       search: searchUnpacked,
@@ -82,6 +115,47 @@ const source = embedded
       notes: (id) => ask("notes", { id }),
       saveNote: (id, note) => ask("notes", { id }, { method: "POST", body: JSON.stringify(note) }),
     };
+
+/** The comparison of some runs, the first of which is the base, from that of all. */
+function comparisonOf(all, names) {
+  const places = names.map((name) => all.names?.indexOf(name) ?? -1);
+  if (names.length < 2 || places.includes(-1)) throw new Error("Choose two or more runs of this report to compare.");
+  const found = names.slice(1).map((name) => {
+    const { pair, warnings } = all.pairs.find((one) => one.names.includes(name) && one.names.includes(names[0]));
+    return { pair: pair && (pair.first === names[0] ? pair : mirrored(pair)), warnings };
+  });
+  const picked = (values) => places.map((place) => values[place]);
+  const rate = (task, i) => task.resolved[i] / task.graded[i];
+  const tasks = all.tasks
+    .map((task) => ({ ...task, resolved: picked(task.resolved), graded: picked(task.graded) }))
+    .filter((task) => task.graded.some(Boolean))
+    .map((task) => {
+      const rates = names.map((_, i) => i).filter((i) => task.graded[i]).map((i) => rate(task, i));
+      return { ...task, spread: Math.max(...rates) - Math.min(...rates) };
+    });
+  const lacks = (task) => (task.graded.includes(0) ? 0 : 1);
+  tasks.sort((a, b) => b.spread - a.spread || lacks(a) - lacks(b) || (a.task_id < b.task_id ? -1 : 1));
+  const entries = (object, fits) => Object.fromEntries(Object.entries(object).map(([key, values]) => [key, picked(values)]).filter(([, values]) => fits(values)));
+  return {
+    pairs: found.map(({ pair }) => pair).filter(Boolean),
+    warnings: [...new Set(found.flatMap(({ warnings }) => warnings))],
+    tasks,
+    settings: entries(all.settings, (values) => values.some((value) => JSON.stringify(value) !== JSON.stringify(values[0]))),
+    attempts: entries(all.attempts, (values) => values.some((tries) => tries.length)),
+  };
+}
+
+/** A paired difference, seen from the other run. */
+const mirrored = (pair) => ({
+  ...pair,
+  first: pair.second,
+  second: pair.first,
+  difference: -pair.difference,
+  low: -pair.high,
+  high: -pair.low,
+  better: pair.worse,
+  worse: pair.better,
+});
 
 const run = {
   name: "",

@@ -16,6 +16,8 @@ const button = (text, onclick, attributes = {}) => el("button", { type: "button"
 
 const grouped = new Intl.NumberFormat("en");
 const count = (number) => grouped.format(number);
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const shortCount = (number) => (number < 10_000 ? count(number) : compact.format(number).replace(/(?=[KMBT]$)/, "\u00a0").replace("K", "k"));
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
 const money = (dollars) => (dollars ? `$${dollars.toFixed(dollars < 0.1 ? 4 : 2)}` : "");
 const costOf = (used) => (used.cost !== null ? money(used.cost) || "$0" : used.calls ? "unknown" : "");

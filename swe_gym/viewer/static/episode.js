@@ -56,7 +56,7 @@ function exitCode(verdict) {
 }
 
 function verdictView(verdict, passedOn) {
-  if (!verdict) return passedOn ? null : el("p", { class: "dim" }, "This file does not include the verdict.");
+  if (!verdict) return passedOn ? null : el("p", { class: "dim" }, "This report does not include the verdict.");
   const line = (name, value) => (value ? [el("dt", {}, name), el("dd", {}, value)] : null);
   return partView(
     [
@@ -131,6 +131,7 @@ function factsView(episode, row) {
         : "",
     ],
     ["requests sent again", used.retries || ""],
+    ["answers from the cache", used.cached_answers || ""],
     ["cost", costOf(used)],
     [
       "sandbox",

@@ -22,7 +22,7 @@ const bars = (items, kind) =>
       const piece = el("span", { class: `fill ${kind}` });
       piece.style.width = `${100 * share}%`;
       return [
-        el("span", { class: "label", title: name }, name),
+        el("span", { class: "what", title: name }, name),
         el("span", { class: "track" }, piece),
         el("span", { class: "words" }, words),
       ];
@@ -143,12 +143,15 @@ async function plotsPage() {
       stats.read + stats.written
         ? tile(count(stats.read + stats.written), `tokens, ${count(stats.written)} written`)
         : null,
-      stats.requests ? tile(costOf({ cost: stats.cost, calls: stats.requests }), "cost") : null,
+      stats.requests || stats.cached_answers ? tile(costOf({ cost: stats.cost, calls: stats.requests }), "cost") : null,
       stats.invalid_calls
         ? tile(count(stats.invalid_calls), `of ${count(stats.turns)} turns had no valid call`)
         : null,
       stats.shortened ? tile(count(stats.shortened), "conversations shortened") : null,
       stats.retries ? tile(count(stats.retries), `of ${count(stats.requests + stats.retries)} requests sent again`) : null,
+      stats.cached_answers
+        ? tile(count(stats.cached_answers), `of ${count(stats.requests + stats.cached_answers)} answers from the cache`)
+        : null,
       tile(count(stats.failed), stats.failed === 1 ? "failed try" : "failed tries"),
     ),
     el(
@@ -178,7 +181,7 @@ async function plotsPage() {
         stats.reasons,
         "neutral",
       ),
-      counted("Failures", "Failed attempts, which are retried and do not count.", stats.failures, "warn"),
+      stats.failures.length ? counted("Failures", "Failed attempts, which are retried and do not count.", stats.failures, "warn") : null,
     ),
     el(
       "details",

@@ -30,17 +30,29 @@ async function updateRuns() {
   for (const one of runs.list) {
     one.k = Math.max(1, ...Object.keys(one.pass_at_k).map(Number));
     one.pass = one.k > 1 ? one.pass_at_k[one.k] : null;
-    one.player = one.model || one.policy;
+    one.player = `${one.agent ? `${one.agent} with ` : ""}${one.model || one.policy}`;
     one.tokens = one.prompt_tokens + one.completion_tokens;
-    one.state = one.active ? "running" : one.graded < one.planned ? "unfinished" : "finished";
-    one.changes = Object.entries(one.settings).filter(([name]) => !["policy", "policy_options.model"].includes(name));
-    one.text = `${one.name} ${one.player} ${one.state} ${one.changes.flat().join(" ")}`.toLowerCase();
+    one.changes = changesOf(one, runs.list);
+    one.text = `${one.name} ${one.player} ${one.state} ${one.source} ${settingsText(one)}`.toLowerCase();
   }
   runs.byName = new Map(runs.list.map((one) => [one.name, one]));
   runs.behind = runs.list.some((one) => one.behind);
   for (const name of runs.ticked) if (!runs.byName.has(name)) runs.ticked.delete(name);
   return before !== now;
 }
+
+const IN_COLUMNS = ["policy", "policy_options.model", "agent"]; // settings with a column of their own
+
+/** The settings of a run that most runs do not share. Fields that it lacks are in the comparison only. */
+function changesOf(one, all) {
+  const same = (name, value) => all.filter((other) => JSON.stringify(other.settings[name]) === JSON.stringify(value)).length;
+  return Object.entries(one.settings)
+    .filter(([name, value]) => value !== null && value !== "" && !IN_COLUMNS.includes(name))
+    .filter(([name, value]) => !(name.startsWith("server.model.") && value === one.model))
+    .filter(([name, value]) => 2 * same(name, value) <= all.length);
+}
+
+const settingsText = (one) => Object.entries(one.settings).flat().join(" ");
 
 async function redrawRuns() {
   if (shown === "runs") drawRuns();
@@ -76,11 +88,12 @@ function showRunCounts() {
 
 // --- cells -----------------------------------------------------------------------------------------------------
 
-const dollars = (cost, tokens) => (cost === null ? (tokens ? "unknown" : "") : cost < 0.1 ? money(cost) : `$${cost.toFixed(2)}`);
+const dollars = (cost, tokens) => (cost === null ? (tokens ? "unknown" : "") : cost < 0.1 ? money(cost) || "$0" : `$${cost.toFixed(2)}`);
 const share = (value) => (value === null ? "–" : `${(100 * value).toFixed(1)} %`);
 const points = (value) => `${value < 0 ? "−" : "+"}${(100 * Math.abs(value)).toFixed(1)}`;
 const settingText = (value) => (value === null ? "not set" : typeof value === "string" ? value : JSON.stringify(value));
-const shortName = (name) => name.split(".").at(-1);
+const shortName = (name) => (name === "server.url" ? "server" : name.split(".").at(-1));
+const shortSetting = (name, value) => (name === "server.url" ? settingText(value).replace(/^https?:\/\//, "").replace(/\/v1$/, "") : settingText(value).slice(0, 40));
 
 /** A value with its interval on an axis. */
 function intervalBar(low, value, high, from = 0, to = 1) {
@@ -109,34 +122,51 @@ const runBadge = (one) =>
     : el("span", { class: `badge ${one.active ? "running" : "failed"}` }, el("span", { "aria-hidden": "true" }, one.active ? "▶" : "◌"), ` ${one.state}`);
 
 const changesCell = (one) =>
+  one.changes.length > 0 &&
   el(
     "ul",
     { class: "changes" },
     one.changes.map(([name, value]) =>
-      el("li", { title: `${name}: ${settingText(value)}` }, `${shortName(name)} `, el("code", {}, settingText(value).slice(0, 40))),
+      el("li", { title: `${name}: ${settingText(value)}` }, `${shortName(name)} `, el("code", {}, shortSetting(name, value))),
     ),
   );
 
+/** Number of tasks and attempts; if some are not graded, how many are. */
+const tasksCell = (one) => [
+  `${count(one.planned_tasks)} × ${one.attempts}`,
+  one.graded < one.planned ? el("span", { class: "dim left" }, `${count(one.graded)}/${count(one.planned)} graded`) : null,
+];
+
+const some = (number) => (number ? count(number) : "");
+
+// `rare`: left out if no run has one
 const runColumns = [
   { key: "name", title: "Run", show: (one) => [el("a", { href: addressTo(one.name), "data-row": one.name }, one.name), " ", runBadge(one)] },
   { key: "player", title: "Model or policy" },
-  { key: "changes", title: "Differs in", kind: "most", show: changesCell, sorts: false },
+  { key: "changes", title: "Differs in", kind: "most", show: changesCell, sorts: false, rare: (one) => one.changes.length },
   { key: "resolved", title: "Resolved", first: -1, kind: "resolved", show: resolvedCell },
-  { key: "pass", title: "pass@k", first: -1, kind: "number some", show: (one) => (one.pass === null ? "" : `${share(one.pass)} @${one.k}`) },
-  { key: "graded", title: "Graded", first: -1, kind: "number some", show: (one) => `${count(one.graded)}/${count(one.planned)}` },
-  { key: "failed_tries", title: "Failed tries", first: -1, kind: "number wide", show: (one) => (one.failed_tries ? count(one.failed_tries) : "") },
-  { key: "tokens", title: "Tokens", first: -1, kind: "number wide", show: (one) => (one.tokens ? count(one.tokens) : "") },
-  { key: "invalid_calls", title: "Invalid calls", first: -1, kind: "number wide", show: (one) => (one.invalid_calls ? percent(one.invalid_calls / one.all_turns) : "") },
-  { key: "shortened", title: "Shortened", first: -1, kind: "number wide", show: (one) => (one.shortened ? count(one.shortened) : "") },
-  { key: "retries", title: "Retries", first: -1, kind: "number wide", show: (one) => (one.retries ? count(one.retries) : "") },
-  { key: "cost", title: "Cost", first: 1, kind: "number", show: (one) => dollars(one.cost, one.tokens) },
-  { key: "created", title: "Started", first: -1, kind: "number some", show: (one) => one.created.slice(0, 16).replace("T", " ") },
+  { key: "pass", title: "pass@k", first: -1, kind: "number some", rare: (one) => one.pass, show: (one) => (one.pass === null ? "" : `${share(one.pass)} @${one.k}`) },
+  { key: "planned", title: "Tasks", first: -1, kind: "number", show: tasksCell, about: "Tasks × attempts" },
+  { key: "duration", title: "Time", first: -1, kind: "number", show: (one) => (one.duration ? time(one.duration) : ""), about: "Time in which an episode ran" },
+  { key: "tokens", title: "Tokens", first: -1, kind: "number", rare: (one) => one.tokens, show: (one) => (one.tokens ? shortCount(one.tokens) : ""), tip: (one) => `${count(one.prompt_tokens)} prompt, ${count(one.completion_tokens)} completion` },
+  { key: "cost", title: "Cost", first: 1, kind: "number", rare: (one) => one.tokens || one.cached_answers, show: (one) => dollars(one.cost, one.tokens) },
+  { key: "failed_tries", title: "Failed tries", first: -1, kind: "number wide", rare: (one) => one.failed_tries, show: (one) => some(one.failed_tries) },
+  { key: "invalid_calls", title: "Invalid calls", first: -1, kind: "number wide", rare: (one) => one.invalid_calls, show: (one) => (one.invalid_calls ? percent(one.invalid_calls / one.all_turns) : "") },
+  { key: "shortened", title: "Shortened", first: -1, kind: "number wide", rare: (one) => one.shortened, show: (one) => some(one.shortened) },
+  { key: "retries", title: "Retries", first: -1, kind: "number wide", rare: (one) => one.retries, show: (one) => some(one.retries) },
+  { key: "cached_answers", title: "From cache", first: -1, kind: "number wide", rare: (one) => one.cached_answers, show: (one) => some(one.cached_answers), about: "Answers from the cache, not billed" },
+  { key: "created", title: "Started", first: -1, kind: "number some", show: (one) => one.created.slice(5, 16).replace("T", " "), tip: (one) => one.created },
 ];
 
 const cellsOf = (one, columns) =>
-  columns.map(({ key, kind, show }) => el("td", { class: kind, "data-key": key }, show ? show(one) : String(one[key] ?? "")));
+  columns.map(({ key, kind, title, show, tip }) =>
+    el("td", { class: kind, "data-key": key, "data-label": title, title: tip?.(one) }, (show ? show(one) : String(one[key] ?? "")) || ""),
+  );
 
-const plainHeads = (columns) => columns.map(({ key, kind, title }) => el("th", { scope: "col", class: kind, "data-key": key }, title));
+const plainHeads = (columns) => columns.map(({ key, kind, title, about }) => el("th", { scope: "col", class: kind, "data-key": key, title: about }, title));
+
+/** The columns in which a run has something. */
+const columnsFor = (list) => runColumns.filter(({ rare }) => !rare || list.some(rare));
 
 // --- the list --------------------------------------------------------------------------------------------------
 
@@ -152,27 +182,28 @@ function runsPage() {
       drawRuns();
     },
   });
-  const heads = runColumns.map(({ key, kind, title, first = 1, sorts = true }) =>
+  const heads = runColumns.map(({ key, kind, title, about, first = 1, sorts = true }) =>
     el(
       "th",
-      { scope: "col", class: kind, "data-key": key },
+      { scope: "col", class: kind, "data-key": key, title: about },
       sorts ? [button(title, () => sortRuns(key, first)), el("span", { class: "arrow", "aria-hidden": "true" })] : title,
     ),
   );
   runs.body = el("tbody", {});
   runs.table = el(
     "table",
-    { class: "listing", "aria-label": "Runs" },
+    { class: "listing stacked", "aria-label": "Runs" },
     el("thead", {}, el("tr", {}, el("th", { class: "pick" }, el("span", { class: "unseen" }, "Compare")), heads)),
     runs.body,
   );
   runs.compare = button("", compareTicked, { id: "compare" });
+  runs.hint = el("span", { class: "dim" }, "Select runs to compare them.");
   runs.found = el("span", { id: "found", role: "status" });
   drawRuns();
   return el(
     "section",
     { class: "runs", "aria-label": "Runs" },
-    el("div", { class: "tools", role: "search" }, search, runs.compare, runs.found),
+    el("div", { class: "tools", role: "search" }, search, runs.hint, runs.compare, runs.found),
     el("div", { class: "sideways" }, runs.table),
     Object.entries(runs.problems).map(([, problem]) => el("p", { class: "problem" }, problem)),
   );
@@ -201,6 +232,8 @@ function drawRuns() {
     for (const old of [...runs.body.children]) if (!rows.includes(old)) old.remove();
     rows.forEach((row, i) => runs.body.children[i] !== row && runs.body.insertBefore(row, runs.body.children[i] ?? null));
   });
+  const columns = columnsFor(runs.list).map(({ key }) => key);
+  for (const cell of runs.table.querySelectorAll("[data-key]")) cell.hidden = !columns.includes(cell.dataset.key);
   for (const head of runs.table.querySelectorAll("th[data-key]")) {
     const mine = head.dataset.key === runs.sort;
     if (head.querySelector("button")) head.setAttribute("aria-sort", mine ? (runs.down > 0 ? "ascending" : "descending") : "none");
@@ -236,6 +269,7 @@ function tickBox(one) {
 
 function showTicked() {
   runs.compare.hidden = runs.ticked.size < 2;
+  runs.hint.hidden = !runs.compare.hidden || runs.list.length < 2;
   runs.compare.textContent = `Compare ${runs.ticked.size} (c)`;
 }
 
@@ -293,13 +327,14 @@ async function loadComparison(names) {
 function comparisonParts() {
   const { data, names } = comparison;
   const compared = names.map((name) => runs.byName.get(name)).filter(Boolean);
+  const columns = columnsFor(compared).filter(({ key }) => key !== "changes");
   comparison.tasks?.();
   return [
     data.warnings.length
       ? el("div", { class: "warnings" }, el("h3", {}, "These runs differ in more than the policy, or are incomplete"), el("ul", {}, data.warnings.map((one) => el("li", {}, one))))
       : "",
-    tableOf("Runs", plainHeads(runColumns.filter(({ key }) => key !== "changes")), compared.map((one) => cellsOf(one, runColumns.filter(({ key }) => key !== "changes")))),
-    pairsTable(data.pairs),
+    tableOf("Runs", plainHeads(columns), compared.map((one) => cellsOf(one, columns))),
+    pairsTable(data.pairs, names),
     settingsTable(data.settings, names),
   ].filter(Boolean);
 }
@@ -312,30 +347,42 @@ const tableOf = (title, heads, rows, note) =>
     note ? el("p", { class: "dim" }, note) : null,
     el(
       "div",
-      { class: "sideways", tabindex: "0", role: "region", "aria-label": title },
-      el("table", { class: "listing" }, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows.map((cells) => el("tr", {}, cells)))),
+      { class: "sideways", tabindex: "0", role: "region", "aria-label": [title].flat()[0] },
+      el("table", { class: "listing stacked" }, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows.map((cells) => el("tr", {}, cells)))),
     ),
   );
 
-function pairsTable(pairs) {
+function pairsTable(pairs, names) {
   const far = Math.max(0.05, ...pairs.flatMap(({ low, high }) => [-low, high]));
-  const cell = (text, kind = "number") => el("td", { class: kind }, text);
-  const heads = ["Difference", "Points", "95 % interval", "p", "Better on", "Worse on", "Equal on"];
+  const cell = (text, i) => el("td", { class: "number", "data-label": heads[i] }, text);
+  const heads = ["Run", "Points", "95 % interval", "p", "Better on", "Worse on", "Equal on"];
   return tableOf(
-    "Paired differences",
+    ["Differences to ", baseChoice(names)],
     heads.map((title, i) => el("th", { scope: "col", class: i === 0 || i === 2 ? "" : "number" }, title)),
     pairs.map((pair) => [
-      el("th", { scope: "row" }, `${pair.second} − ${pair.first}`),
-      cell(pair.difference === null ? "–" : el("b", {}, points(pair.difference))),
-      el("td", { class: "resolved" }, el("span", { class: "dim" }, `${points(pair.low)} to ${points(pair.high)}`), intervalBar(pair.low, pair.difference ?? 0, pair.high, -far, far)),
-      cell(pair.p_value < 0.001 ? "< 0.001" : pair.p_value.toFixed(3)),
-      cell(count(pair.better)),
-      cell(count(pair.worse)),
-      cell(count(pair.tasks - pair.better - pair.worse)),
+      el("th", { scope: "row" }, pair.second),
+      cell(el("b", {}, points(pair.difference)), 1),
+      el("td", { class: "resolved", "data-label": heads[2] }, el("span", { class: "dim" }, `${points(pair.low)} to ${points(pair.high)}`), intervalBar(pair.low, pair.difference, pair.high, -far, far)),
+      cell(pair.p_value < 0.001 ? "< 0.001" : pair.p_value.toFixed(3), 3),
+      cell(count(pair.better), 4),
+      cell(count(pair.worse), 5),
+      cell(count(pair.tasks - pair.better - pair.worse), 6),
     ]),
-    "Percentage points of the share of resolved attempts, over the tasks that both runs have graded. p: exact sign-flip test with tasks as the unit, not corrected for the number of pairs.",
+    "Percentage points of the share of resolved attempts, over the tasks that both runs have graded. p: exact sign-flip test with tasks as the unit, not corrected for the number of runs.",
   );
 }
+
+/** The run that the others are compared with. */
+const baseChoice = (names) =>
+  el(
+    "select",
+    {
+      "aria-label": "Run that the others are compared with",
+      "data-row": "base",
+      onchange: (event) => go(comparisonAddress([event.target.value, ...names.filter((name) => name !== event.target.value)])),
+    },
+    names.map((name) => el("option", { value: name }, name)),
+  );
 
 function settingsTable(settings, names) {
   const rows = Object.entries(settings);
@@ -345,7 +392,7 @@ function settingsTable(settings, names) {
     [el("th", { scope: "col" }, "Setting"), names.map((name) => el("th", { scope: "col" }, name))],
     rows.map(([name, values]) => [
       el("th", { scope: "row" }, el("code", {}, name)),
-      values.map((value) => el("td", { class: "setting" }, el("code", {}, settingText(value)))),
+      values.map((value, i) => el("td", { class: "setting", "data-label": names[i] }, el("code", {}, settingText(value)))),
     ]),
   );
 }
@@ -408,7 +455,7 @@ function tasksPart() {
       { class: "sideways" },
       el(
         "table",
-        { class: "listing tasks" },
+        { class: "listing stacked tasks" },
         el(
           "thead",
           {},
@@ -436,7 +483,7 @@ function taskRow(task) {
     "tr",
     { class: task.spread > 0 ? "differs" : "" },
     el("th", { scope: "row" }, el("a", { href: comparisonAddress(comparison.names, task.task_id, first), "data-row": task.task_id, title: "Side by side" }, task.task_id)),
-    attempts.map((tries, i) => el("td", {}, taskCell(task, tries, i))),
+    attempts.map((tries, i) => el("td", { "data-label": comparison.names[i] }, taskCell(task, tries, i))),
   );
 }
 

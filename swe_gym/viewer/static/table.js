@@ -141,9 +141,9 @@ function tablePage() {
     "div",
     { class: "tools", role: "search" },
     search,
-    pick("state", "Any state", (value) => stateWords[value]),
-    pick("repo", "Any repository"),
-    pick("reason", "Any stop reason"),
+    pick("state", "State", (value) => stateWords[value]),
+    pick("repo", "Repository"),
+    pick("reason", "Stop reason"),
     table.compare,
     table.found,
   );
