@@ -25,7 +25,7 @@ class Actor:
         """Set the process up as the driver's.
 
         Raises:
-            UsageError: Another version of swe_gym is installed here.
+            UsageError: Other code of swe_gym is installed here.
         """
         setup.apply()
 

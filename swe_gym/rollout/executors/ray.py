@@ -40,7 +40,7 @@ class RayHost(Host):
         """Set the process up as the driver's.
 
         Raises:
-            UsageError: Another version of swe_gym is installed here.
+            UsageError: Other code of swe_gym is installed here.
         """
         setup.apply()
 
@@ -53,6 +53,7 @@ def ray_executor(
     memory_mb: int = MEMORY_MB,
     lease: float = 30.0,
     patience: float = PATIENCE,
+    variables: Sequence[str] = (),
 ) -> RemoteExecutor:
     """Return an executor on a Ray cluster.
 
@@ -64,13 +65,14 @@ def ray_executor(
         memory_mb: Memory of an episode in MiB.
         lease: Seconds without contact after which a node is lost, and after which it closes its sandboxes itself.
         patience: Seconds without any node after which the run ends with an error.
+        variables: Names of further environment variables that nodes get from this process.
 
     Raises:
         UsageError: An argument is invalid, or the cluster cannot be reached.
     """
     if lease <= 0 or per_core <= 0 or memory_mb < 1 or (per_node is not None and per_node < 1):
         raise UsageError(f"lease, per_core, memory_mb and per_node must be positive: {lease=:g}, {per_core=:g}")
-    return RemoteExecutor(RayCluster(address, Room(per_node, per_core, memory_mb), lease), patience=patience)
+    return RemoteExecutor(RayCluster(address, Room(per_node, per_core, memory_mb), lease, variables), patience=patience)
 
 
 class Room(NamedTuple):
@@ -102,14 +104,15 @@ class RayCluster:
         address: As in `ray_executor`.
         room: Decides how many episodes a node may run.
         lease: As in `ray_executor`.
+        variables: As in `ray_executor`.
 
     Raises:
         UsageError: The cluster cannot be reached.
     """
 
-    def __init__(self, address: str, room: Room, lease: float) -> None:
+    def __init__(self, address: str, room: Room, lease: float, variables: Sequence[str]) -> None:
         self._room, self._lease = room, lease
-        self._setup = Setup.of_this_process()
+        self._setup = Setup.of_this_process(variables)
         self._resources: dict[str, dict[str, float]] = {}
         how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 4, "enable_task_events": False}
         self._kind = ray.remote(num_cpus=0, **how)(RayHost)
@@ -131,7 +134,7 @@ class RayCluster:
 
         Raises:
             NodeLost: It did not start.
-            UsageError: The node has another version of swe_gym.
+            UsageError: The node has other code of swe_gym.
         """
         with losses(_lost):
             there = NodeAffinitySchedulingStrategy(node, soft=False)

@@ -144,7 +144,7 @@ class RemoteExecutor:
 
         Raises:
             NodeLost: There was no node for `patience` seconds.
-            UsageError: A node has another version of swe_gym.
+            UsageError: A node has other code of swe_gym.
         """
         with self._lock:
             if self._problem is not None:
