@@ -107,6 +107,12 @@ def _package() -> Path:
     return Path(__file__).parent
 
 
+def check_cpus(num_cpus: float) -> None:
+    """Raise a `UsageError` if Ray could not give this number of CPUs."""
+    if num_cpus <= 0 or (num_cpus > 1 and num_cpus != int(num_cpus)):
+        raise UsageError(f"num_cpus must be positive, and above 1 a whole number, as Ray demands: {num_cpus:g}")
+
+
 def connect(address: str = "") -> bool:
     """Connect this program to a Ray cluster. Returns False if it was connected before.
 
