@@ -25,11 +25,13 @@ SERVICES = ("AGS_", "ANTHROPIC_", "E2B_", "OPENAI_", "TENCENTCLOUD_")
 """Prefixes of environment variables that nodes get from the driver: keys and addresses of services."""
 
 NETWORK = (
-    "HF_ENDPOINT HF_HUB_OFFLINE HF_TOKEN SWE_GYM_REGISTRY_MIRRORS "
-    "PIP_CERT PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_INDEX_URL PIP_NO_INDEX PIP_PROXY PIP_TRUSTED_HOST "
-    "ALL_PROXY HTTPS_PROXY HTTP_PROXY NO_PROXY CURL_CA_BUNDLE REQUESTS_CA_BUNDLE SSL_CERT_DIR SSL_CERT_FILE"
+    "HF_ENDPOINT HF_HUB_OFFLINE HF_TOKEN SWE_GYM_REGISTRY_MIRRORS ALL_PROXY HTTPS_PROXY HTTP_PROXY NO_PROXY "
+    "PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_INDEX_URL PIP_NO_INDEX PIP_PROXY PIP_TRUSTED_HOST"
 ).split()
-"""Environment variables that nodes get from the driver, in upper or lower case: mirrors, proxies, certificates."""
+"""Environment variables that nodes get from the driver, in upper or lower case: mirrors and proxies."""
+
+CERTIFICATES = "CURL_CA_BUNDLE PIP_CERT REQUESTS_CA_BUNDLE SSL_CERT_DIR SSL_CERT_FILE".split()
+"""Environment variables with a path that nodes get from the driver if they have the path."""
 
 TOKEN_FIX = (
     "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the token that `ray get-auth-token` prints "
@@ -61,14 +63,20 @@ class Setup(NamedTuple):
         """Return the setup of the driver.
 
         Args:
-            named: Names of further environment variables. Those that are not set here are left out.
+            named: Names of further environment variables.
+
+        Raises:
+            UsageError: One of them is not set.
         """
-        names = {name for name in os.environ if name.startswith(SERVICES) or name.upper() in NETWORK} | set(named)
-        variables = {name: os.environ[name] for name in sorted(names) if name in os.environ}
+        known = [*NETWORK, *CERTIFICATES]
+        names = {name for name in os.environ if name.startswith(SERVICES) or name.upper() in known} | set(named)
+        if unset := sorted(names - os.environ.keys()):
+            raise UsageError(f"variables: {unset[0]} is not set in this process: set it, or leave it out")
+        variables = {name: os.environ[name] for name in sorted(names)}
         return cls(digest_code(), os.getcwd(), sys.path, variables)
 
     def apply(self) -> None:
-        """Set up this process. A variable that the node has itself is kept, as is one whose path it lacks.
+        """Set up this process. A variable that the node has itself is kept.
 
         Raises:
             UsageError: Other code of swe_gym is installed here.
@@ -84,7 +92,7 @@ class Setup(NamedTuple):
         sys.path += [entry for entry in self.path if entry not in sys.path and Path(entry).is_dir()]
         own = {name.upper() for name in os.environ}
         for name, value in self.variables.items():
-            if name.upper() not in own and (not value.startswith("/") or Path(value).exists()):
+            if name.upper() not in own and (name not in CERTIFICATES or Path(value).exists()):
                 os.environ[name] = value
 
 

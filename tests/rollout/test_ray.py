@@ -96,7 +96,7 @@ def demand_of(client: GcsClient) -> dict[float, int]:
 
 def test_a_demand_that_no_node_can_meet_is_an_error_by_name(made: Machines, tmp_path: Path) -> None:
     options = {"address": made.address, "num_cpus": 8, "patience": 2.0}
-    with pytest.raises(NodeLost, match=r"an episode needs 8 CPUs and 1,024 MiB.*the largest of 3 nodes has 1 CPUs"):
+    with pytest.raises(NodeLost, match=r"needs 8 CPUs and 1,024 MiB, and of 3 nodes none has more free than 1 CPUs"):
         rollout(short_plan(1), tmp_path / "run", RolloutOptions(executor="ray", executor_options=options))
 
 

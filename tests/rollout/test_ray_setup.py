@@ -16,12 +16,13 @@ if "ray" not in os.environ.get("SWE_GYM_REQUIRE", "").split(","):
 import executors
 
 import swe_gym
+from swe_gym.errors import UsageError
 from swe_gym.ray_cluster import Setup, digest_code
 from swe_gym.rollout.executors import named_variables
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray emits warnings
 
-KEY = "sk-a-key-of-the-driver"
+KEY = "/a/key/that/looks/like/a/path"
 DRIVER = {
     "HTTPS_PROXY": "http://proxy:3128",
     "no_proxy": "10.0.0.0/8",
@@ -46,7 +47,9 @@ def on_a_node(code: str, *, path: Path | None = None, **variables: str) -> str:
 def test_mirrors_proxies_and_named_keys_reach_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in DRIVER.items():
         monkeypatch.setenv(name, value)
-    setup = Setup.of_this_process(["MY_KEY", "NOT_SET"])
+    setup = Setup.of_this_process(["MY_KEY"])
+    with pytest.raises(UsageError, match="variables: NOT_SET is not set in this process"):
+        Setup.of_this_process(["MY_KEY", "NOT_SET"])
     assert KEY not in repr(setup)
     assert "MY_KEY" in repr(setup)
     code = f"import os; from swe_gym.ray_cluster import Setup; Setup{tuple(setup)!r}.apply(); print(dict(os.environ))"
@@ -54,7 +57,7 @@ def test_mirrors_proxies_and_named_keys_reach_a_node(monkeypatch: pytest.MonkeyP
     for name in ("no_proxy", "HF_ENDPOINT", "PIP_INDEX_URL", "SWE_GYM_REGISTRY_MIRRORS", "AGS_REGION", "MY_KEY"):
         assert f"{name!r}: {DRIVER[name]!r}" in there
     assert "'https_proxy': 'http://proxy-of-the-node:3128'" in there  # the node's own is kept
-    assert not any(f"{name!r}" in there for name in ("HTTPS_PROXY", "SSL_CERT_FILE", "HOME_OF_NOBODY", "NOT_SET"))
+    assert not any(f"{name!r}" in there for name in ("HTTPS_PROXY", "SSL_CERT_FILE", "HOME_OF_NOBODY"))
 
 
 def test_names_of_keys_are_found_in_a_configuration() -> None:

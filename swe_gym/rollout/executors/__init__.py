@@ -1,6 +1,7 @@
 """Executors of a pool by name, and `open_executor`."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 
 from ...errors import unknown_name
@@ -43,7 +44,7 @@ def open_executor(name: str, options: JsonMapping | None = None, config: Json = 
             raise unknown_name(f"option of executor {name!r}:", option, known)
     given = dict(options or {})
     if "variables" in known:
-        given["variables"] = [*given.get("variables", ()), *named_variables(config)]
+        given["variables"] = [*given.get("variables", ()), *filter(os.environ.__contains__, named_variables(config))]
     executor = make(**given)
     try:
         yield executor

@@ -212,13 +212,14 @@ class RayCluster:
                 ray.cancel(task)
 
     def _lack(self) -> str:
-        """Return what an episode needs, and what the largest node has."""
-        nodes = [one["Resources"] for one in ray.nodes() if one["Alive"]]
-        most: Mapping[str, float] = max(nodes, key=lambda one: one.get("CPU", 0.0), default={})
-        has = f"{most.get('CPU', 0.0):g} CPUs and {int(most.get('memory', 0.0)) >> 20:,} MiB"
+        """Return what an episode needs, and what the node with the most free CPUs has."""
+        free = _free()
+        name = max(free, key=lambda one: free[one].get("CPU", 0.0), default="")
+        has = free.get(name, {})
         return (
-            f"an episode needs {self._room} that are free, and the largest of {len(nodes)} nodes has {has}: add nodes, "
-            "let an autoscaler add them, or lower num_cpus and memory_mb"
+            f"an episode needs {self._room}, and of {len(free)} nodes none has more free than "
+            f"{has.get('CPU', 0.0):g} CPUs, with {int(has.get('memory', 0.0)) >> 20:,} MiB: add nodes, let an "
+            "autoscaler add them, or lower num_cpus and memory_mb"
         )
 
     def close(self) -> None:
@@ -236,8 +237,8 @@ def _do_nothing() -> None:
 def _free() -> dict[str, dict[str, float]]:
     """Return the free resources of each node that is alive."""
     with losses(_lost):
-        alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}
-        return {name: free for name, free in available_resources_per_node().items() if name in alive}
+        known = available_resources_per_node()
+        return {one["NodeID"]: known.get(one["NodeID"], {}) for one in ray.nodes() if one["Alive"]}
 
 
 class _RayNode:
