@@ -30,8 +30,8 @@ MEMORY_MB = 1024
 MOST_ASKED = 1000
 """Episodes that a cluster is asked to grow for at once."""
 
-CAPACITY = 1e-6
-"""Part of an episode that rounding may cost."""
+ROUNDING = 1e-6
+"""CPUs that a sum of fractions may lack."""
 
 
 class RayHost(Host):
@@ -105,8 +105,8 @@ class Room(NamedTuple):
 
     def of(self, free: Mapping[str, float]) -> int:
         """Return the number for a node with these free resources: 0 without CPUs, as head nodes often are."""
-        cpus = free.get("CPU", 0.0) + CAPACITY
-        if self.per_node and cpus > CAPACITY:
+        cpus = free.get("CPU", 0.0) + ROUNDING
+        if self.per_node and cpus > ROUNDING:
             return self.per_node
         by_memory = free.get("memory", math.inf) / (self.memory_mb << 20)
         whole, first = (cpus - 1) / self.num_cpus, max(1, int(1 / self.num_cpus))  # all but one CPU, one CPU's worth
@@ -163,7 +163,7 @@ class RayCluster:
         free = _free()
         if self._alive != free.keys():
             self._alive, self._changed = frozenset(free), time.monotonic()
-        served = {name for name, node in self._served.items() if not node.closed and name in free}
+        served = {name for name, node in self._served.copy().items() if not node.closed and name in free}
         fresh = {name for name in free.keys() - served if self._room.of(free[name])}
         self._settling = bool(fresh and self._asks())
         self._offered = served if self._settling else served | fresh
