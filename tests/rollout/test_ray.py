@@ -1,6 +1,7 @@
 """Rollouts on a Ray cluster of local nodes: one is killed, one is cut off and comes back, the driver is killed."""
 
 import collections
+import contextlib
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from ray.autoscaler.v2.sdk import get_cluster_resource_state
 from swe_gym.errors import UsageError
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.executors import open_executor
-from swe_gym.rollout.executors.ray import Room
+from swe_gym.rollout.executors.ray import RayCluster, Room
 from swe_gym.rollout.pool import NodeLost
 from swe_gym.rollout.progress import Progress
 from swe_gym.tasks import load_source
@@ -92,6 +93,16 @@ def demand_of(client: GcsClient) -> dict[float, int]:
     state = get_cluster_resource_state(client)
     found = {one.request.resources_bundle.get("CPU", 0.0): one.count for one in state.pending_resource_requests}
     return {cpus: count for cpus, count in found.items() if cpus}
+
+
+def test_nodes_whose_actors_start_count_as_room(made: Machines) -> None:
+    cluster = RayCluster(made.address, Room(None, 0.25, 64), 30.0, 60.0, ())
+    client = GcsClient(address=made.address)
+    with contextlib.closing(cluster):
+        assert len(cluster.nodes()) == 2
+        cluster.demand(2 * 4 + 3)
+        eventually(lambda: demand_of(client) == {0.25: 3}, 60, "only what finds no room is asked for")
+    eventually(lambda: demand_of(client) == {}, 60, "nothing is asked for")
 
 
 def test_a_demand_that_no_node_can_meet_is_an_error_by_name(made: Machines, tmp_path: Path) -> None:

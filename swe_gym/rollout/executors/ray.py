@@ -142,6 +142,7 @@ class RayCluster:
         self._room, self._lease, self._patience = room, lease, patience
         self._alive: frozenset[str] = frozenset()
         self._offered: set[str] = set()
+        self._coming = 0  # room of nodes that were offered and have no actor yet
         self._settling = False  # tasks that asked for a new node hold a part of it
         self._changed = time.monotonic()  # the nodes that are alive
         self._setup = Setup.of_this_process(variables)
@@ -167,6 +168,7 @@ class RayCluster:
         fresh = {name for name in free.keys() - served if self._room.of(free[name])}
         self._settling = bool(fresh and self._asks())
         self._offered = served if self._settling else served | fresh
+        self._coming = sum(self._room.of(free[name]) for name in self._offered - served)
         return self._offered
 
     def open(self, node: str) -> Node:
@@ -193,6 +195,7 @@ class RayCluster:
         """
         if self._settling or time.monotonic() > self._changed + self._patience:
             jobs = 0
+        jobs = max(0, jobs - self._coming)
         with losses(_lost):
             asked = self._asks()
             self._withdraw(asked[jobs:])
