@@ -1,10 +1,12 @@
 """How rollouts and vector environments use a Ray cluster: they connect, set up processes on nodes and see failures."""
 
 import contextlib
+import functools
+import hashlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -19,44 +21,104 @@ CALL_TIMEOUT = 10.0
 MOST_SAID = 500
 """Characters of an error of Ray that are kept."""
 
-VARIABLES = ("OPENAI_", "E2B_", "TENCENTCLOUD_", "HF_TOKEN")
-"""Prefixes of environment variables that nodes get from the driver, unless they have their own."""
+SERVICES = ("AGS_", "ANTHROPIC_", "E2B_", "OPENAI_", "TENCENTCLOUD_")
+"""Prefixes of environment variables that nodes get from the driver: keys and addresses of services."""
+
+NETWORK = (
+    "HF_ENDPOINT HF_HUB_OFFLINE HF_TOKEN SWE_GYM_REGISTRY_MIRRORS ALL_PROXY HTTPS_PROXY HTTP_PROXY NO_PROXY "
+    "PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_INDEX_URL PIP_NO_INDEX PIP_PROXY PIP_TRUSTED_HOST"
+).split()
+"""Environment variables that nodes get from the driver, in upper or lower case: mirrors and proxies."""
+
+CERTIFICATES = "CURL_CA_BUNDLE PIP_CERT REQUESTS_CA_BUNDLE SSL_CERT_DIR SSL_CERT_FILE".split()
+"""Environment variables with a path that nodes get from the driver if they have the path."""
+
+TOKEN_FIX = (
+    "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the token that `ray get-auth-token` prints "
+    "on the head node"
+)
+"""How to get a valid token."""
 
 
 class Setup(NamedTuple):
     """What a process on a node takes over from the driver.
 
     Attributes:
-        version: Version of swe_gym.
+        code: Digest of the package's files.
         folder: Working folder. Relative paths mean the same on a node if it has this folder.
         path: Search path of modules. A node uses those of its folders that it has, after its own.
-        variables: Environment variables. They may hold keys.
+        variables: Environment variables. They may hold keys, so they are neither logged nor written to a file.
     """
 
-    version: str
+    code: str
     folder: str
     path: list[str]
     variables: dict[str, str]
 
-    @classmethod
-    def of_this_process(cls) -> "Setup":
-        """Return the setup of the driver."""
-        variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
-        return cls(version("swe-gym"), os.getcwd(), sys.path, variables)
+    def __repr__(self) -> str:
+        return f"Setup(code={self.code!r}, folder={self.folder!r}, variables={sorted(self.variables)})"
 
-    def apply(self) -> None:
-        """Set up this process.
+    @classmethod
+    def of_this_process(cls, named: Iterable[str] = ()) -> "Setup":
+        """Return the setup of the driver.
+
+        Args:
+            named: Names of further environment variables.
 
         Raises:
-            UsageError: Another version of swe_gym is installed here.
+            UsageError: One of them is not set.
         """
-        if self.version != (here := version("swe-gym")):
-            raise UsageError(f"a node has swe_gym {here}, but the driver has {self.version}: install the same version")
+        known = [*NETWORK, *CERTIFICATES]
+        names = {name for name in os.environ if name.startswith(SERVICES) or name.upper() in known} | set(named)
+        if unset := sorted(names - os.environ.keys()):
+            raise UsageError(f"variables: {unset[0]} is not set in this process: set it, or leave it out")
+        variables = {name: os.environ[name] for name in sorted(names)}
+        return cls(digest_code(), os.getcwd(), sys.path, variables)
+
+    def apply(self) -> None:
+        """Set up this process. A variable that the node has itself is kept.
+
+        Raises:
+            UsageError: Other code of swe_gym is installed here.
+        """
+        if self.code != (here := digest_code()):
+            raise UsageError(
+                f"the code of swe_gym on node {socket.gethostname()} (swe_gym {version('swe-gym')} in {_package()}, "
+                f"digest {here[:12]}) is not the driver's (digest {self.code[:12]}): install the same build or commit "
+                "on all nodes"
+            )
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
         sys.path += [entry for entry in self.path if entry not in sys.path and Path(entry).is_dir()]
+        own = {name.upper() for name in os.environ}
         for name, value in self.variables.items():
-            os.environ.setdefault(name, value)
+            if name.upper() not in own and (name not in CERTIFICATES or Path(value).exists()):
+                os.environ[name] = value
+
+
+@functools.cache
+def digest_code() -> str:
+    """Return a digest of the files of the package: source and data, without compiled and hidden files.
+
+    Two commits of one version differ in it; two installations of one build do not.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(_package().rglob("*")):
+        name = path.relative_to(_package())
+        if path.is_file() and name.suffix != ".pyc" and not any(part.startswith((".", "__pyc")) for part in name.parts):
+            digest.update(f"{name.as_posix()}\0{path.stat().st_size}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _package() -> Path:
+    return Path(__file__).parent
+
+
+def check_cpus(num_cpus: float) -> None:
+    """Raise a `UsageError` if Ray could not give this number of CPUs."""
+    if num_cpus <= 0 or (num_cpus > 1 and num_cpus != int(num_cpus)):
+        raise UsageError(f"num_cpus must be positive, and above 1 a whole number, as Ray demands: {num_cpus:g}")
 
 
 def connect(address: str = "") -> bool:
@@ -72,20 +134,47 @@ def connect(address: str = "") -> bool:
     if ray.is_initialized():
         return False
     address = address or os.environ.get("RAY_ADDRESS", "")
+    where = f"the Ray cluster {address or 'on this machine'}"
     try:
         _check_reachable(address)
         dashboard = None if address else False
         ray.init(address or None, include_dashboard=dashboard, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
-        raise UsageError(f"cannot connect to the Ray cluster {address or 'on this machine'}: {error}") from error
+        if _is_refused(error):
+            mode = os.environ.get("RAY_AUTH_MODE", "not set")
+            message = f"{where} refused the authentication token (RAY_AUTH_MODE is {mode}): {TOKEN_FIX}"
+            raise UsageError(message) from None
+        raise UsageError(f"cannot connect to {where}: {error}") from error
     return True
 
 
 def _check_reachable(address: str) -> None:
-    """Raise an `OSError` if nobody answers at "host:port": Ray tries for minutes, and no signal but SIGKILL ends it."""
+    """Raise an error if nobody answers at "host:port", or refuses the token.
+
+    Ray would try for minutes, and no signal but SIGKILL ends it.
+
+    Raises:
+        OSError: Nobody answers.
+        ray.exceptions.AuthenticationError: The token is missing or wrong.
+    """
     host, _, port = address.rpartition(":")
     if port.isdecimal() and not address.startswith("ray://"):
         socket.create_connection((host.strip("[]"), int(port)), CALL_TIMEOUT).close()
+        with contextlib.suppress(ImportError):  # modules of Ray that are not public
+            from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+            from ray._raylet import GcsClient
+
+            ensure_token_if_auth_enabled(create_token_if_missing=False)
+            GcsClient(address=address)
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Return whether a token was refused. Ray tells it in the last cause of its error."""
+    while error is not None:
+        if isinstance(error, ray.exceptions.AuthenticationError) or "InvalidAuthToken" in str(error):
+            return True
+        error = error.__cause__
+    return False
 
 
 @contextlib.contextmanager

@@ -111,6 +111,7 @@ class EpisodeBatch:
                 record, failure = job.outcome()
                 if failure is None or not (failure.retry and self._pool.retry(job)):
                     name = failure.name if failure else _unanswered(record)
+                    _report(record, name)
                     episodes[job.key] = Episode(record.without_oracle(), name)
         return [episodes.get(index) or self._unplayed(index) for index in range(len(self._slots))]
 
@@ -150,10 +151,15 @@ class EpisodeBatch:
 
 def _unanswered(record: Trajectory) -> str:
     """Return why an episode without a turn does not count; empty if it has turns."""
-    if record.turns:
-        return ""
-    logger.warning("task %s is left out: its first prompt does not fit into the context", record.task_id)
-    return f"no turn ({record.reason})"
+    return "" if record.turns else f"no turn ({record.reason})"
+
+
+def _report(record: Trajectory, failure: str) -> None:
+    """Log an episode that does not count: its framework may show no more than a smaller batch."""
+    if failure == "no turn (context)":
+        failure = "its first prompt does not fit into the context"
+    if failure:
+        logger.warning("task %s is left out: %s", record.task_id, failure)
 
 
 def play_episodes(

@@ -8,6 +8,7 @@ The environments are those that are registered with SkyRL-gym: see `swe_gym.adap
 """
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -34,6 +35,18 @@ try:
 except ImportError:  # the trainer, which needs a GPU
     GeneratorInterface = object
 
+CANNOT = {
+    "step_wise_trajectories": "an episode is one row",
+    "merge_stepwise_output": "an episode is one row",
+    "batched": "an episode has several turns",
+    "vision_language_generator": "observations are text",
+    "inference_engine.enable_return_routed_experts": "rows have no routes of experts",
+    "inference_engine.enable_return_sample_support_set": "rows have no sample support",
+    "chat_template.name_or_path": "the chat template is the tokenizer's; set tokenizer.chat_template",
+    "chat_template_kwargs": "the chat template is the tokenizer's; set tokenizer.chat_template",
+}
+"""Settings of `cfg.generator` that must be unset -> why."""
+
 
 class SweGenerator(GeneratorInterface):
     """SkyRL's generator on registered environments: one row for each episode, whose tokens are the sampler's.
@@ -50,7 +63,8 @@ class SweGenerator(GeneratorInterface):
         policy_model_name: Model name at the client.
 
     Raises:
-        UsageError: The sampler is configured to return no log-probabilities, or the tokenizer has no chat template.
+        UsageError: The sampler is configured to return no log-probabilities, a setting of `generator_cfg` is one that
+            this generator cannot follow, or the tokenizer has no chat template.
     """
 
     def __init__(
@@ -63,6 +77,7 @@ class SweGenerator(GeneratorInterface):
     ) -> None:
         if generator_cfg.sampling_params.logprobs is None:
             raise UsageError("training needs the sampler's log-probabilities: set generator.sampling_params.logprobs=1")
+        _check_settings(generator_cfg)
         self._cfg, self._client, self._model = generator_cfg, inference_engine_client, policy_model_name
         self._workers = int(skyrl_gym_cfg.max_env_workers)
         self._template, self._end = ChatTemplate(tokenizer), int(tokenizer.eos_token_id)
@@ -79,22 +94,28 @@ class SweGenerator(GeneratorInterface):
         batch = list(zip(input_batch["env_classes"], input_batch["env_extras"], strict=True))
         params = input_batch.get("sampling_params") or {}
         room = asyncio.Semaphore(self._workers or len(batch))
-        plays = [self._play(name, extras, params, room) for name, extras in batch]
-        episodes: list[Episode] = []
+        salt = self._make_salt()  # of the weights at the start, for every turn of these episodes
+        plays = [self._play(name, extras, params, room, salt) for name, extras in batch]
+        played: list[tuple[Episode, str]] = []
         for one in await asyncio.gather(*plays, return_exceptions=True):  # none is left behind
             if isinstance(one, BaseException):
                 raise one
-            episodes.append(one)
+            played.append(one)
+        episodes, stops = [episode for episode, _ in played], [stop for _, stop in played]
+        filtered = getattr(self._cfg, "apply_overlong_filtering", False)
         groups = [one.instance_id for one in input_batch.get("trajectory_ids") or []] or [""] * len(batch)
-        rows = [single_row(episode.rows, self._end, masked=episode.reward is None) for episode in episodes]
+        rows = [
+            single_row(episode.rows, self._end, masked=episode.reward is None or (filtered and stop != "stop"))
+            for episode, stop in played
+        ]
         infos = [episode.trajectory.info if episode.reward is not None else FAILED for episode in episodes]
         return {
             "prompt_token_ids": [row.prompt_ids for row in rows],
             "response_ids": [row.response_ids for row in rows],
             "loss_masks": [row.mask for row in rows],
             "rollout_logprobs": [row.logprobs for row in rows],
-            "rewards": _rewards(episodes, groups),
-            "stop_reasons": ["stop" if info["outcome"] == "submitted" else info["outcome"] for info in infos],
+            "rewards": _fill_rewards([self._reward(*one) for one in played], groups),
+            "stop_reasons": stops,
             "trajectory_ids": input_batch.get("trajectory_ids"),
             "trajectory_generation_times": [episode.trajectory.seconds.get("total", 0.0) for episode in episodes],
             "env_metrics": [metrics(info) for info in infos],
@@ -103,17 +124,23 @@ class SweGenerator(GeneratorInterface):
             "is_last_step": None,
         }
 
-    async def _play(self, env_class: str, extras: JsonMapping, params: JsonMapping, room: asyncio.Semaphore) -> Episode:
+    async def _play(
+        self, env_class: str, extras: JsonMapping, params: JsonMapping, room: asyncio.Semaphore, salt: str | None
+    ) -> tuple[Episode, str]:
+        """Play an episode, and return it with its stop reason."""
         registered = skyrl_gym.spec(env_class).kwargs
         options = {"max_turns": self._cfg.max_turns, **registered.get("options", {})}
         session = uuid.uuid4().hex
         longest = int(params.get("max_tokens") or self._cfg.sampling_params.max_generate_length)
+        stops: list[str] = []
 
         async def sample(prompt: Sequence[int], *, max_tokens: int, **_: Any) -> Completion:
             asked = {"sampling_params": {**params, "max_tokens": max_tokens}, "session_ids": [session]}
+            asked |= {"cache_salt": salt} if salt else {}
             said = await self._client.generate({**asked, "prompt_token_ids": [list(prompt)]}, model=self._model)
             ids, version = list(said["response_ids"][0]), getattr(self._client, "weight_version", None)
-            if not ids or said["stop_reasons"][0] == "abort":
+            stops.append(said["stop_reasons"][0])
+            if not ids or stops[-1] == "abort":
                 raise PolicyError("the engine aborted the answer", reason="server")
             ended = ids[-1:] == [self._end]
             logprobs = said.get("response_logprobs") or [[0.0] * len(ids)]  # none are needed to evaluate
@@ -128,9 +155,50 @@ class SweGenerator(GeneratorInterface):
         slot, env_id = Slot(find_task_id(extras)), registered.get("env_id", ENV_ID)
         async with room:
             try:
-                return await play(slot, partial(make_env, env_id, **options), make_policy)
+                episode = await play(slot, partial(make_env, env_id, **options), make_policy)
             finally:
                 await self._client.finish_session(session)
+        return episode, _stop_reason(episode, stops[-1:])
+
+    def _make_salt(self) -> str | None:
+        """Return a text that differs for each version of the weights and each model, as SkyRL's own generator does.
+
+        vLLM shares cached prefixes between requests of one salt only. It takes 128 characters without "@" and "/".
+        """
+        version = getattr(self._client, "weight_version", None)
+        if version is None or not getattr(self._cfg, "use_cache_salt", True):
+            return None
+        name = "" if self._model is None else hashlib.sha256(self._model.encode()).hexdigest()[:16]
+        return f"{name}:{version}"
+
+    def _reward(self, episode: Episode, stop: str) -> float | None:
+        """Return the reward; None for a lost episode."""
+        zero = getattr(self._cfg, "zero_reward_on_non_stop", False) and stop != "stop"
+        return 0.0 if zero and episode.reward is not None else episode.reward
+
+
+def _check_settings(cfg: Any) -> None:
+    """Refuse settings that would change nothing here, or that the trainer relies on."""
+    found = {name: reason for name, reason in CANNOT.items() if _setting(cfg, name)}
+    if not getattr(cfg, "use_conversation_multi_turn", True):
+        found["use_conversation_multi_turn"] = "each answer is a message of its own; set it to true"
+    for name, reason in found.items():
+        advice = "" if "set " in reason else f"; unset generator.{name}"
+        raise UsageError(f"SweGenerator cannot follow generator.{name}: {reason}{advice}")
+
+
+def _setting(cfg: Any, name: str) -> Any:
+    """Return a setting by its dotted name; None if this version of SkyRL has none."""
+    for part in name.split("."):
+        cfg = cfg.get(part) if isinstance(cfg, dict) else getattr(cfg, part, None)
+    return cfg
+
+
+def _stop_reason(episode: Episode, last: Sequence[str]) -> str:
+    """Return the stop reason of an episode, given that of its last answer."""
+    if episode.reward is None:
+        return "infra_failed"
+    return "length" if episode.trajectory.reason == "context" or "length" in last else "stop"
 
 
 def _means(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -142,14 +210,14 @@ def _means(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: fmean(numbers) for name, numbers in values.items()}
 
 
-def _rewards(episodes: Sequence[Episode], groups: Sequence[str]) -> list[float]:
+def _fill_rewards(rewards: Sequence[float | None], groups: Sequence[str]) -> list[float]:
     """Return the rewards, and for episodes without one the mean of their group, else of the batch."""
     given: dict[str, list[float]] = {}
-    for episode, group in zip(episodes, groups, strict=True):
-        if episode.reward is not None:
-            given.setdefault(group, []).append(episode.reward)
-    other = [reward for rewards in given.values() for reward in rewards] or [0.0]
+    for reward, group in zip(rewards, groups, strict=True):
+        if reward is not None:
+            given.setdefault(group, []).append(reward)
+    other = [reward for known in given.values() for reward in known] or [0.0]
     return [
-        fmean(given.get(group, other)) if episode.reward is None else episode.reward
-        for episode, group in zip(episodes, groups, strict=True)
+        fmean(given.get(group, other)) if reward is None else reward
+        for reward, group in zip(rewards, groups, strict=True)
     ]

@@ -19,7 +19,7 @@ from ..errors import MissingDependency
 from ..rollout.tokens import short_prompt
 from ..spaces import Info
 from ..types import JsonMapping
-from .metrics import known_numbers
+from .metrics import known_numbers, outcome_shares
 from .row_agent import find_task_id
 
 try:
@@ -133,4 +133,4 @@ class SweTextEnv(BaseTextEnv):
 
 def metrics(info: Info) -> dict[str, float]:
     """Return what SkyRL averages over episodes: each value over those that have it."""
-    return {**known_numbers(info, ["resolved"]), "infra_failed": float(info["outcome"] == "infra_failed")}
+    return known_numbers(info, ["resolved", "turn"]) | outcome_shares(info)

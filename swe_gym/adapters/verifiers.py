@@ -22,7 +22,7 @@ from ..errors import MissingDependency, PolicyError, UsageError
 from ..rollout.policies import make_policies
 from ..types import JsonObject
 from .episodes import EpisodeBatch, Slot
-from .metrics import known_numbers
+from .metrics import METRICS, known_numbers
 from .threads import in_thread
 
 try:
@@ -32,9 +32,6 @@ except ImportError as error:
 
 KEY = "swe_gym"
 """Key of `trace.info` with the reward and the last info of the episode."""
-
-METRICS = ("resolved", "turn", "cheat_signs", "alarms", "fail_to_pass_passed", "fail_to_pass_total")
-"""Values of the info that become metrics."""
 
 
 class SweTasksetConfig(vf.TasksetConfig):

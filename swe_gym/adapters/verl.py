@@ -15,8 +15,10 @@ from uuid import uuid4
 
 from ..errors import MissingDependency, UsageError
 from ..rollout.tokens import Completion
+from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject
 from .episodes import Episode
+from .metrics import METRICS, known_numbers
 from .row_agent import RowAgent, completion_of
 from .rows import Row
 
@@ -101,13 +103,21 @@ class SweGymAgentLoop(AgentLoopBase):
                 generate_sequences=seconds["policy"], tool_calls=seconds["tools"], compute_score=seconds["grading"]
             ),
             extra_fields={
-                "reward_extra_info": {"resolved": float(record.resolved)},  # verl would add a 0 to "acc" for failures
+                "reward_extra_info": _extra_info(record),
                 "min_global_steps": min(versions),
                 "max_global_steps": max(versions),
                 "turn_scores": [],
                 "tool_rewards": [],
             },
         )
+
+
+def _extra_info(record: Trajectory) -> dict[str, float | str]:
+    """Return what verl averages in validation, and the texts that it writes to the dump of the generations."""
+    info = record.info
+    known = known_numbers(info, METRICS)  # none is called "acc": verl would add a 0 to it for each lost episode
+    ended = {"outcome": record.outcome, "limit": str(info["limit"])}
+    return {**known, **ended, "agent_limit": float(record.outcome == "agent_limit"), "lost_tries": record.tries - 1.0}
 
 
 def _section(config: Any, name: str) -> JsonObject:

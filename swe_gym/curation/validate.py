@@ -84,7 +84,7 @@ def validate(
 
     for name in filter(known.__contains__, names):
         add(known[name])
-    with open_executor(executor, executor_options) as place:
+    with open_executor(executor, executor_options, sandbox_options) as place:
         for result in _validated(settings, [name for name in names if name not in known], workers, place):
             if record:
                 append_line(record, json.dumps(result.model_dump(mode="json")))

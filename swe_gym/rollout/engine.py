@@ -150,7 +150,8 @@ def rollout(
             if options.warm
             else None
         )
-        executor = stack.enter_context(open_executor(options.executor, _executor_options(options, config)))
+        where = _executor_options(options, config)
+        executor = stack.enter_context(open_executor(options.executor, where, config))
         how = _How(executor, warm, server, hosted=policies is not None)
         return _Engine(plan, run_folder, factory, options, on_progress, how).run()
 

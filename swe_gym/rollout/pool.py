@@ -144,8 +144,11 @@ AnyJob = TypeVar("AnyJob", bound=Job)  # type: ignore[type-arg]  # of any key
 class Executor(Protocol):
     """Runs the jobs of a pool: in threads of this process (`Threads`), or on other machines."""
 
-    def has_room(self) -> bool:
+    def has_room(self, wanted: int) -> bool:
         """Return whether another job may start now.
+
+        Args:
+            wanted: Jobs that could start now, perhaps none; a cluster may grow for them.
 
         Raises:
             SweGymError: There never will be room.
@@ -172,7 +175,7 @@ class Threads:
         self._running: list[threading.Thread] = []
         self._closing: list[threading.Thread] = []
 
-    def has_room(self) -> bool:
+    def has_room(self, wanted: int) -> bool:  # noqa: ARG002  as many as are wanted
         """Return True: a thread needs no room."""
         return True
 
@@ -334,7 +337,10 @@ class EpisodePool(Generic[Key, AnyJob]):
         return bool(self.running or self._delayed or self._prepared or self._waiting)
 
     def _may_start(self) -> bool:
-        return len(self.running) < self._workers and not self.stopping and self._executor.has_room()
+        due = sum(when <= time.monotonic() for when, *_ in self._delayed)
+        free = self._workers - len(self.running)
+        wanted = int(min(free, due + len(self._prepared) + len(self._waiting)))
+        return free > 0 and not self.stopping and self._executor.has_room(wanted)
 
     def _next(self) -> AnyJob | None:
         if self._delayed and self._delayed[0][0] <= time.monotonic():

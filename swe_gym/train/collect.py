@@ -169,7 +169,7 @@ class Collector:
         self._agent = make_agent(config.agent, config.agent_options) if config.agent else None
         self._first = make_env(config, options)  # holds the source, so that it is read once
         self._open = contextlib.ExitStack()
-        self._executor = self._open.enter_context(open_executor(config.executor, config.executor_options))
+        self._executor = self._open.enter_context(open_executor(config.executor, config.executor_options, options))
         self.task_ids: Sequence[str] = _swe_env(self._first).source.ids()
         self.workers = config.workers
         self._pool: EpisodePool[int, Episode] | None = None

@@ -18,7 +18,7 @@ from ..envs.checks import warn_of_time_limit
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError
 from ..spaces import AnyEnv
-from .vector_env import SweVectorEnv
+from .vector_env import OWN, SweVectorEnv
 
 
 def make_vec(env_id: str, num_envs: int = 1, **arguments: Any) -> SweVectorEnv:
@@ -64,10 +64,10 @@ def make_many(
         max_episode_steps: Steps until an episode is truncated without a grade; `max_turns` grades it.
         wrappers: Wrappers of each environment, the innermost first.
         vector_kwargs: Arguments of `SweVectorEnv`.
-        **arguments: Arguments of the class, and `autoreset_mode`, `warm`, `executor` and `processes` of `SweVectorEnv`.
+        **arguments: Arguments of the class, and `autoreset_mode`, `warm`, `executor`, `processes` and
+            `executor_options` of `SweVectorEnv`.
     """
-    names = ("autoreset_mode", "warm", "executor", "processes")
-    own: dict[str, Any] = {name: arguments.pop(name) for name in names if name in arguments}
+    own: dict[str, Any] = {name: arguments.pop(name) for name in OWN if name in arguments}
     own |= vector_kwargs or {}
 
     warn_of_time_limit(max_episode_steps)

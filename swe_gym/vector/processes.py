@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 
 from ..errors import SandboxLost
 from .worker import Worker
-from .workers import END_TIMEOUT
+from .workers import END_TIMEOUT, START_TIMEOUT
 
 SEND_TIMEOUT = 30
 """Seconds in which a worker must read a request. One that does not has stopped, and is killed."""
@@ -35,6 +35,8 @@ CODE = "import sys; sys.path[:] = {path!r}; from swe_gym.vector.processes import
 
 class ProcessChannel:
     """A worker process."""
+
+    patience = START_TIMEOUT
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()

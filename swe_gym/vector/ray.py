@@ -2,13 +2,20 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 import ray
 
 from ..errors import SandboxLost
-from ..ray_cluster import Setup, connect, losses
+from ..ray_cluster import Setup, check_cpus, connect, losses
 from .worker import Worker
 from .workers import END_TIMEOUT
+
+NUM_CPUS = 1.0
+"""CPUs of an actor."""
+
+PATIENCE = 300.0
+"""Seconds in which an actor must start. Nodes of a cloud take minutes to start."""
 
 MOST_CALLS = 10_000
 """Calls of an actor that wait at once."""
@@ -25,7 +32,7 @@ class Actor:
         """Set the process up as the driver's.
 
         Raises:
-            UsageError: Another version of swe_gym is installed here.
+            UsageError: Other code of swe_gym is installed here.
         """
         setup.apply()
 
@@ -43,14 +50,25 @@ class Actor:
 
 
 class RayChannel:
-    """An actor on the node with the fewest."""
+    """An actor on the node with the fewest. An autoscaler of the cluster sees what waiting actors need.
 
-    name = "a Ray actor (it needs a free core of the cluster)"
+    Args:
+        num_cpus: CPUs of an actor, for all of its environments.
+        patience: Seconds in which an actor must start. A node that an autoscaler starts must join within them.
+        variables: Names of further environment variables that actors get from this process.
 
-    def __init__(self) -> None:
+    Raises:
+        UsageError: An argument is invalid.
+    """
+
+    def __init__(
+        self, *, num_cpus: float = NUM_CPUS, patience: float = PATIENCE, variables: Sequence[str] = ()
+    ) -> None:
+        check_cpus(num_cpus)
+        self.name, self.patience = f"a Ray actor that needs {num_cpus:g} free CPUs on one node", patience
         how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": MOST_CALLS, "enable_task_events": False}
-        self._actor = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", **how)(Actor).remote()
-        self._prepared = self._actor.prepare.remote(Setup.of_this_process())
+        self._actor = ray.remote(num_cpus=num_cpus, scheduling_strategy="SPREAD", **how)(Actor).remote()
+        self._prepared = self._actor.prepare.remote(Setup.of_this_process(variables))
         self._life = self._actor.live.remote()
         self._lost = False
 

@@ -19,6 +19,7 @@ from gymnasium.vector.utils import batch_space
 from ..errors import UsageError, unknown_name
 from ..sandboxes.pool import WarmPool
 from ..spaces import AnyEnv, Array, Info, ResetResult
+from ..types import JsonMapping
 from .infos import InfoBatcher
 from .slot import CallFailed, Row, Slot, close_all, make_all, make_pool, shut_down
 from .spaces import (
@@ -39,6 +40,9 @@ Seeds = int | Sequence[int | None] | None
 
 EXECUTORS = ("threads", *CHANNELS)
 """Where environments run."""
+
+OWN = ("autoreset_mode", "warm", "executor", "processes", "executor_options")
+"""Arguments that `make_vec` takes beside those of the environment."""
 
 FOR_PROCESSES = ("shared_memory", "copy", "context", "daemon")
 """Arguments of Gymnasium's vector environments that have no meaning for threads."""
@@ -80,6 +84,7 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         executor: "threads" of this process; or workers that share the environments: "process" if one interpreter is too
             slow, "ray" (actors on a Ray cluster) if one machine is. Everything that passes to a worker is pickled.
         processes: Number of workers; None for one per core, or with "ray" for one per node.
+        executor_options: Options of the executor; with "ray" those of `swe_gym.vector.ray.RayChannel`.
         **for_processes: `shared_memory`, `copy`, `context` and `daemon` of Gymnasium's vector environments. They have
             no effect and raise a warning.
 
@@ -100,13 +105,14 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         warm: int = 0,
         executor: str = "threads",
         processes: int | None = None,
+        executor_options: JsonMapping | None = None,
         **for_processes: object,
     ) -> None:
         self.closed = True  # until `close` can work: old Gymnasium versions close half-made environments
         mode = _autoreset_mode(autoreset_mode)
         _ignore(for_processes)
         self._workers: list[WorkerHandle] = []
-        self.envs = self._make_envs(env_fns, executor, processes, warm)
+        self.envs = self._make_envs(env_fns, executor, processes, warm, executor_options or {})
         self.num_envs = len(self.envs)
         self._observation_mode = observation_mode
         try:
@@ -129,13 +135,20 @@ class SweVectorEnv(VectorEnv[Any, Any, Array]):
         self.closed = False
 
     def _make_envs(
-        self, env_fns: Sequence[Callable[[], AnyEnv]], executor: str, processes: int | None, warm: int
+        self,
+        env_fns: Sequence[Callable[[], AnyEnv]],
+        executor: str,
+        processes: int | None,
+        warm: int,
+        options: JsonMapping,
     ) -> list[AnyEnv]:
         if executor not in EXECUTORS:
             raise unknown_name("executor", executor, EXECUTORS)
         if executor == "threads" or not env_fns:
+            if options:
+                raise unknown_name("option of executor 'threads':", next(iter(options)), [])
             return make_all(env_fns)
-        self._workers, envs = start_workers(executor, env_fns, processes, warm)
+        self._workers, envs = start_workers(executor, env_fns, processes, warm, options)
         return list(envs)
 
     # --- lockstep ----------------------------------------------------------------------------------------
@@ -569,8 +582,7 @@ def _ignore(for_processes: Iterable[str]) -> None:
     """Warn of arguments that only processes need."""
     for name in for_processes:
         if name not in FOR_PROCESSES:
-            known = ["observation_mode", "autoreset_mode", "warm", "executor", "processes", *FOR_PROCESSES]
-            raise unknown_name("argument of SweVectorEnv", name, known)
+            raise unknown_name("argument of SweVectorEnv", name, ["observation_mode", *OWN, *FOR_PROCESSES])
     if for_processes:
         logger.warn(f"SweVectorEnv runs its environments in threads and ignores {', '.join(for_processes)}.")
 

@@ -6,6 +6,7 @@ A worker is a process or a Ray actor. Only its `Channel` differs; `worker.Worker
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import pickle
 import threading
@@ -16,9 +17,10 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from ..errors import SandboxClosed, SandboxLost, UsageError
-from ..registry import Registry
+from ..errors import SandboxClosed, SandboxLost, UsageError, unknown_name
+from ..registry import Registry, parameters_of
 from ..spaces import AnyEnv, Info, ResetResult
+from ..types import JsonMapping
 
 MAX_BYTES = 64 << 20
 """Size of the largest request and the largest reply in bytes."""
@@ -35,9 +37,11 @@ class Channel(Protocol):
 
     Attributes:
         name: Kind of worker, for messages.
+        patience: Seconds in which it must start and make the environments.
     """
 
     name: str
+    patience: float
 
     @staticmethod
     def places() -> int:
@@ -178,12 +182,12 @@ class WorkerHandle:
             channel = self.channel = self._open_channel()
             self._started = True
         try:
-            made: Sequence[Facts] = ask(channel, Request(0, "make", self._setup), START_TIMEOUT)
+            made: Sequence[Facts] = ask(channel, Request(0, "make", self._setup), channel.patience)
             return made
         except BaseException as error:
             channel.close()
             if isinstance(error, TimeoutError):
-                raise SandboxLost(f"{channel.name} did not start within {START_TIMEOUT:g} s") from error
+                raise SandboxLost(f"{channel.name} did not start within {channel.patience:g} s") from error
             raise
 
     def revive(self, ended: Channel) -> None:
@@ -269,7 +273,7 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
 
 
 def start_workers(
-    executor: str, makers: Sequence[Callable[[], AnyEnv]], count: int | None, warm: int
+    executor: str, makers: Sequence[Callable[[], AnyEnv]], count: int | None, warm: int, options: JsonMapping
 ) -> tuple[list[WorkerHandle], list[RemoteEnv]]:
     """Start workers, all at once, and return them with their environments in order.
 
@@ -278,6 +282,7 @@ def start_workers(
         makers: Functions that make an environment each.
         count: Number of workers; None for the executor's default.
         warm: As in `SweVectorEnv`.
+        options: Arguments of the channel.
 
     Raises:
         UsageError: An argument is invalid, or workers cannot be started.
@@ -286,11 +291,16 @@ def start_workers(
     channel = CHANNELS.load(executor)
     if warm < 0 or (count is not None and count < 1):
         raise UsageError(f"processes must be at least 1, and warm at least 0: processes={count}, {warm=}")
+    known = [one.name for one in parameters_of(channel)] if options else []
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"option of executor {executor!r}:", option, known)
     places = channel.places()
     count = min(len(makers), count or places)
     bounds = [len(makers) * number // count for number in range(count + 1)]
     shares = [makers[start:end] for start, end in itertools.pairwise(bounds)]
-    workers = [WorkerHandle(channel, share, -(-warm * len(share) // len(makers))) for share in shares]
+    open_channel = functools.partial(channel, **options)
+    workers = [WorkerHandle(open_channel, share, -(-warm * len(share) // len(makers))) for share in shares]
     with ThreadPoolExecutor(count, thread_name_prefix="start") as pool:
         try:
             found = list(pool.map(WorkerHandle.start, workers))

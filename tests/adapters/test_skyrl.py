@@ -30,13 +30,15 @@ PROMPT = [{"role": "system", "content": "Be quick."}, {"role": "user", "content"
 
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
-    """Register two environments, as a training script does."""
+    """Register the environments, as a training script does."""
     broken = {**MICRO["options"], "backend": "fake", "sandbox_options": BROKEN}
-    for name, kwargs in {"swe_gym": MICRO, "broken": {**MICRO, "options": broken}}.items():
+    known = {"swe_gym": MICRO["options"], "broken": broken, "short": {**MICRO["options"], "max_turns": 1}}
+    for name, options in known.items():
+        kwargs = {**MICRO, "options": options}
         skyrl_gym.register(name, entry_point="swe_gym.adapters.skyrl_gym:SweTextEnv", kwargs=kwargs)
     yield
-    deregister("swe_gym")
-    deregister("broken")
+    for name in known:
+        deregister(name)
 
 
 def solution(text: str) -> str:
@@ -62,7 +64,12 @@ def test_an_episode(env: Any) -> None:
     last = env.step(SUBMIT)
     assert (last["done"], last["reward"], last["observations"]) == (True, 1.0, [])
     assert (last["metadata"]["outcome"], last["metadata"]["reward_valid"]) == ("submitted", True)
-    assert type(env).aggregate_metrics([env.get_metrics()]) == {"resolved": 1.0, "infra_failed": 0.0}
+    assert type(env).aggregate_metrics([env.get_metrics()]) == {
+        "resolved": 1.0,
+        "turn": 2.0,
+        "agent_limit": 0.0,
+        "infra_failed": 0.0,
+    }
 
 
 def test_a_lost_sandbox_is_replaced_by_one_in_the_same_state(env: Any) -> None:
@@ -84,7 +91,7 @@ def test_a_failure_is_not_raised() -> None:
         "infra_failed",
         False,
     )
-    assert env.get_metrics() == {"infra_failed": 1.0}
+    assert env.get_metrics() == {"agent_limit": 0.0, "infra_failed": 1.0}
     env.close()
 
 
@@ -100,24 +107,27 @@ def test_mistakes_are_raised() -> None:
 # --- rows ---------------------------------------------------------------------------------------------------------
 
 
-def config(logprobs: int | None = 1) -> Any:
+def config(*, logprobs: int | None = 1, **settings: Any) -> Any:
     sampling = SimpleNamespace(max_generate_length=200, logprobs=logprobs)
-    return SimpleNamespace(max_turns=3, max_input_length=4000, sampling_params=sampling)
+    return SimpleNamespace(**{"max_turns": 3, "max_input_length": 4000, "sampling_params": sampling, **settings})
 
 
 class Client:
     """An inference engine that solves the tasks of difficulty 1; `fails` of its sessions fail, each as `fault` says."""
 
-    weight_version = 5
+    weight_version: int | None = 5
 
     def __init__(self, fails: int, fault: str = "raises") -> None:
         self.fails, self.fault = fails, fault
         self.sampled: dict[str, list[tuple[list[int], list[int]]]] = {}
+        self.salts: set[str | None] = set()
         self.finished: list[str] = []
 
     async def generate(self, batch: dict[str, Any], model: str | None) -> dict[str, Any]:
-        assert (model, batch["sampling_params"]["top_p"]) == ("policy", 0.9)
+        assert model
+        assert batch["sampling_params"]["top_p"] == 0.9
         ((prompt,), (session,)) = batch["prompt_token_ids"], batch["session_ids"]
+        self.salts.add(batch.get("cache_salt"))
         text = Tokens().decode(prompt, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         calls = self.sampled.setdefault(session, [])
         if session in list(self.sampled)[: self.fails]:
@@ -128,16 +138,22 @@ class Client:
         said = f"<think>x</think>{SUBMIT if calls else solution(text)}"
         ids = [*Tokens().encode(said, add_special_tokens=False), END]
         assert len(ids) <= batch["sampling_params"]["max_tokens"] <= 150
+        cut = self.fault == "is cut" and calls
+        ids = ids[:-5] if cut else ids
         calls.append((prompt, ids))
-        return {"response_ids": [ids], "response_logprobs": [[-0.25] * len(ids)], "stop_reasons": ["stop"]}
+        if self.weight_version is not None:
+            self.weight_version += 1  # weights arrive while the episodes run
+        reason = "length" if cut else "stop"
+        return {"response_ids": [ids], "response_logprobs": [[-0.25] * len(ids)], "stop_reasons": [reason]}
 
     async def finish_session(self, session: str) -> None:
         self.finished.append(session)
 
 
-def generated(client: Client, env_classes: list[str]) -> dict[str, Any]:
+def generated(client: Client, env_classes: list[str], *, model: str = "policy", **settings: Any) -> dict[str, Any]:
     """Play episodes in groups of 4."""
-    generator = SweGenerator(config(), SimpleNamespace(max_env_workers=4), client, Tokens("forgetful"), "policy")
+    workers = SimpleNamespace(max_env_workers=4)
+    generator = SweGenerator(config(**settings), workers, client, Tokens("forgetful"), model)
     count = len(env_classes)
     batch = {
         "prompts": [PROMPT] * count,
@@ -177,7 +193,12 @@ def test_rows_are_what_was_sampled(fault: str) -> None:
     lost = output["stop_reasons"].index("infra_failed")
     assert not any(output["loss_masks"][lost])
     assert output["rewards"] == [1.0] * 8  # no 0 for the lost one: the mean of its group
-    assert output["rollout_metrics"] == {"environment/resolved": 1.0, "environment/infra_failed": 1 / 8}
+    assert output["rollout_metrics"] == {
+        "environment/resolved": 1.0,
+        "environment/turn": 2.0,
+        "environment/agent_limit": 0.0,
+        "environment/infra_failed": 1 / 8,
+    }
 
 
 def test_a_group_that_is_lost_is_masked() -> None:
@@ -186,3 +207,70 @@ def test_a_group_that_is_lost_is_masked() -> None:
     assert [any(mask) for mask in output["loss_masks"]] == [False] * 4 + [True] * 4
     assert output["rewards"] == [1.0] * 8
     assert [one["infra_failed"] for one in output["env_metrics"]] == [1.0] * 4 + [0.0] * 4
+
+
+@pytest.mark.parametrize("model", ["policy", "org/a model@v1" + "x" * 200])
+def test_all_requests_of_a_batch_have_the_salt_of_its_first_weights(model: str) -> None:
+    client = Client(fails=0)
+    generated(client, ["swe_gym"] * 8, model=model)
+    assert client.weight_version
+    assert client.weight_version > 5
+    (first,) = client.salts
+    assert first is not None
+    assert re.fullmatch(r"[A-Za-z0-9_.:-]{1,128}", first)  # vLLM refuses longer ones, and some characters
+    generated(client, ["swe_gym"] * 8, model=model)
+    assert len(client.salts) == 2  # no prefix of the old weights is used
+    another = Client(fails=0)
+    generated(another, ["swe_gym"] * 8, model=model + "2")
+    assert another.salts != {first}
+
+
+def test_no_salt_is_sent_if_it_is_disabled_or_the_client_counts_no_weights() -> None:
+    disabled, uncounted = Client(fails=0), Client(fails=0)
+    uncounted.weight_version = None
+    generated(disabled, ["swe_gym"] * 8, use_cache_salt=False)
+    generated(uncounted, ["swe_gym"] * 8)
+    assert disabled.salts == uncounted.salts == {None}
+
+
+def test_answers_that_the_engine_cut_get_no_reward_and_no_loss_if_asked() -> None:
+    settings = {"zero_reward_on_non_stop": True, "apply_overlong_filtering": True}
+    plain = generated(Client(fails=0, fault="is cut"), ["swe_gym"] * 8)
+    assert plain["stop_reasons"] == ["length"] * 8  # the work is graded all the same
+    assert (plain["rewards"], all(map(any, plain["loss_masks"]))) == ([1.0] * 8, True)
+    asked = generated(Client(fails=0, fault="is cut"), ["swe_gym"] * 8, **settings)
+    assert (asked["rewards"], any(map(any, asked["loss_masks"]))) == ([0.0] * 8, False)
+    whole = generated(Client(fails=1), ["swe_gym"] * 8, **settings)
+    assert sorted(whole["stop_reasons"]) == ["infra_failed"] + ["stop"] * 7
+    assert whole["rewards"] == [1.0] * 8  # that of the lost episode is still the mean of its group
+    assert [any(mask) for mask in whole["loss_masks"]].count(False) == 1
+
+
+def test_an_episode_that_ends_at_its_turns_has_stopped_and_a_full_conversation_has_not() -> None:
+    settings = {"zero_reward_on_non_stop": True, "apply_overlong_filtering": True}
+    turns = generated(Client(fails=0), ["short"] * 8, **settings)
+    assert turns["stop_reasons"] == ["stop"] * 8
+    assert (turns["rewards"], all(map(any, turns["loss_masks"]))) == ([1.0] * 8, True)
+    assert turns["rollout_metrics"]["environment/agent_limit"] == 1.0
+    full = generated(Client(fails=0), ["swe_gym"] * 8, max_input_length=460, **settings)
+    assert full["stop_reasons"] == ["length"] * 8
+    assert (full["rewards"], any(map(any, full["loss_masks"]))) == ([0.0] * 8, False)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("step_wise_trajectories", True),
+        ("merge_stepwise_output", True),
+        ("batched", True),
+        ("vision_language_generator", True),
+        ("use_conversation_multi_turn", False),
+        ("chat_template_kwargs", {"enable_thinking": False}),
+        ("chat_template", SimpleNamespace(source="name", name_or_path="qwen3_with_thinking")),
+        ("inference_engine", SimpleNamespace(enable_return_routed_experts=True)),
+        ("inference_engine", SimpleNamespace(enable_return_sample_support_set=True)),
+    ],
+)
+def test_a_setting_that_it_cannot_follow_is_refused_by_name(setting: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=rf"SweGenerator cannot follow generator\.{setting}"):
+        SweGenerator(config(**{setting: value}), None, None, Tokens())

@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     import hydra
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+    from verl.trainer.ppo.metric_utils import process_validation_metrics
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
     from verl.utils.config import validate_config
@@ -40,7 +41,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # verl and its dependencies e
 
 EXAMPLES = Path(__file__).parents[2] / "examples/verl"
 (AGENT,) = OmegaConf.load(EXAMPLES / "agent.yaml")
-LOST = {"sandbox_options": {"options": {"faults": [{"at": "start", "error": "SandboxStartError"}]}}, "backend": "fake"}
+FAULT = {"at": "start", "error": "SandboxStartError", "retryable": True}
+LOST = {"sandbox_options": {"options": {"faults": [FAULT]}}, "backend": "fake"}
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def test_eight_episodes_at_once_and_one_that_the_infrastructure_loses(rows: list
     assert [len(one) for one in outputs] == [1] * 8
     sampled = {tuple(prompt): ids for calls in client.calls.values() for prompt, ids in calls}
     for (output,) in outputs:
-        assert (output.reward_score, output.extra_fields["reward_extra_info"]) == (1.0, {"resolved": 1.0})
+        assert (output.reward_score, output.extra_fields["reward_extra_info"]["resolved"]) == (1.0, 1.0)
         assert output.response_ids == sampled[tuple(output.prompt_ids)]
         assert set(output.response_mask) == {1}
         assert output.as_dict()["rm_scores"].sum() == 1.0
@@ -110,6 +112,42 @@ def test_eight_episodes_at_once_and_one_that_the_infrastructure_loses(rows: list
     worker = AgentLoopWorkerTQ.__ray_actor_class__
     put = worker._agent_loop_postprocess(None, lost, validate=False, uid="group", session_id=8)
     assert asyncio.run(put) is None  # verl writes nothing for it
+
+
+def test_validation_logs_how_episodes_ended(rows: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = make_tokenizer()
+    made: list[str] = []
+
+    def make(**arguments: Any) -> SweEnv:
+        made.append("")  # the first one is for the check of the tasks, the second for the first try
+        return SweEnv("micro", {"difficulty": [1]}, **{**arguments, **(LOST if len(made) == 2 else {})})
+
+    def episode(**settings: Any) -> Callable[[], Any]:
+        client = StandInClient(tokenizer, solve)
+        return lambda: make_loop(client, tokenizer, **settings).run({"temperature": 1.0}, **rows[0])
+
+    gymnasium.register("SWE/LostOnce-v0", make)
+    try:
+        (ended,), (retried,), lost = run(episode(), episode(env_id="SWE/LostOnce-v0"), episode(env_args=LOST))
+    finally:
+        del gymnasium.registry["SWE/LostOnce-v0"]
+    info = ended.extra_fields["reward_extra_info"]
+    assert [info[name] for name in ("outcome", "limit", "turn", "agent_limit", "lost_tries")] == [
+        "agent_limit",
+        "turns",
+        1.0,
+        1.0,
+        0.0,
+    ]
+    infos = [info, retried.extra_fields["reward_extra_info"]]
+    assert infos[1]["lost_tries"] == 1.0
+    names = {name for one in infos for name in one}
+    columns = {name: [one.get(name) for one in infos] for name in names}
+    (logged,) = process_validation_metrics(["micro"] * 2, ["a", "a"], columns).values()
+    assert (logged["agent_limit"]["mean@2"], logged["lost_tries"]["mean@2"]) == (1.0, 0.5)
+    assert "outcome" not in logged  # texts are for the dump of the generations
+    assert lost == []
+    assert f"task {rows[0]['extra_info']['task_id']} is left out: SandboxStartError" in caplog.text
 
 
 def answer(_prompt: str, turn: int) -> str:

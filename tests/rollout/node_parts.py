@@ -43,6 +43,7 @@ class LocalCluster:
         self.opened: dict[str, list[LocalNode]] = {name: [] for name in rooms}
         self.lease = 60.0
         self.closed = False
+        self.demanded: list[int] = []
         self.refuse: Exception | None = None
 
     def nodes(self) -> Collection[str]:
@@ -53,6 +54,10 @@ class LocalCluster:
             raise self.refuse
         self.opened[node].append(LocalNode(self.rooms[node], self.lease))
         return self.opened[node][-1]
+
+    def demand(self, jobs: int) -> str:
+        self.demanded.append(jobs)
+        return "a job needs 2 cores"
 
     def close(self) -> None:
         self.closed = True

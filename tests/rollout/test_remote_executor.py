@@ -98,8 +98,8 @@ def gates() -> Iterator[Callable[[str], threading.Event]]:
 
 @contextlib.contextmanager
 def pool_on(cluster: LocalCluster, **settings: Any) -> Iterator[EpisodePool[str, Echo]]:
-    executor = RemoteExecutor(cluster, patience=settings.pop("patience", 20.0))
-    with contextlib.closing(executor), EpisodePool(Echo, workers=99, executor=executor, **settings) as pool:
+    executor = RemoteExecutor(cluster, patience=20.0, look_every=settings.pop("look_every", 3.0))
+    with contextlib.closing(executor), EpisodePool(Echo, executor=executor, **{"workers": 99, **settings}) as pool:
         yield pool
 
 
@@ -190,6 +190,16 @@ def test_a_node_that_is_cut_off_ends_its_jobs_itself(gates: Callable[[str], thre
         assert not cluster.opened["a"][0].host._running
 
 
+def test_a_cluster_is_asked_to_grow_for_the_jobs_that_find_no_room(gates: Callable[[str], threading.Event]) -> None:
+    gate, cluster = gates("g"), LocalCluster(a=1)
+    with pool_on(cluster, workers=6, look_every=0.01) as pool:
+        jobs = pool.run([f"wait g{' ' * number}" for number in range(8)])
+        threading.Thread(target=lambda: (wait_for(lambda: 5 in cluster.demanded), gate.set())).start()
+        assert len(list(jobs)) == 8
+        wait_for(lambda: cluster.demanded[-1] == 0)
+    assert max(cluster.demanded) <= 6  # never more than workers
+
+
 def test_a_cancelled_job_ends_on_its_node(gates: Callable[[str], threading.Event]) -> None:
     gates("never")
     with pool_on(LocalCluster(a=2), wall_clock=0.2, grace=20.0) as pool:
@@ -199,7 +209,7 @@ def test_a_cancelled_job_ends_on_its_node(gates: Callable[[str], threading.Event
 @pytest.mark.parametrize(
     ("refusal", "error", "message"),
     [
-        (NodeLost("no room", reason="full"), NodeLost, r"no node for 0 s \(node a: no room\)"),
+        (NodeLost("no room", reason="full"), NodeLost, r"no node for 0 s \(node a: no room; a job needs 2 cores\)"),
         (UsageError("another version"), UsageError, "another version"),
     ],
 )

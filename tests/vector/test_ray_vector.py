@@ -19,9 +19,9 @@ from test_process_vector import (  # noqa: F401  run with the fixture of this mo
 )
 from vector_parts import Scripted
 
-from swe_gym.errors import SandboxLost
+from swe_gym.errors import SandboxLost, UsageError
 from swe_gym.testing.sandbox_contract.case import eventually
-from swe_gym.vector import SweVectorEnv, workers
+from swe_gym.vector import SweVectorEnv
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray emits warnings
 
@@ -54,7 +54,18 @@ def test_real_sandboxes_run_on_the_nodes_and_end_with_their_actors(cluster: Any)
     eventually(cluster.no_box_is_left, 30, "no sandbox is left")
 
 
-def test_a_cluster_without_a_free_core_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "START_TIMEOUT", 5.0)
-    with pytest.raises(SandboxLost, match=r"a free core of the cluster.* did not start within 5 s"):
-        SweVectorEnv([Scripted] * 5, executor="ray", processes=5)
+def test_a_cluster_without_free_cpus_is_named() -> None:
+    options = {"num_cpus": 2, "patience": 5.0}
+    with pytest.raises(SandboxLost, match=r"that needs 2 free CPUs on one node did not start within 5 s"):
+        SweVectorEnv([Scripted] * 3, executor="ray", processes=3, executor_options=options)
+
+
+def test_mistakes_in_the_options_are_named() -> None:
+    for executor, options, said in [
+        ("ray", {"num_cpu": 2}, "Did you mean 'num_cpus'"),
+        ("ray", {"num_cpus": 0}, "num_cpus must be positive"),
+        ("process", {"num_cpus": 2}, "option of executor 'process'"),
+        ("threads", {"num_cpus": 2}, "option of executor 'threads'"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            SweVectorEnv([Scripted], executor=executor, executor_options=options)

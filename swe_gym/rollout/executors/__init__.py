@@ -1,14 +1,15 @@
 """Executors of a pool by name, and `open_executor`."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 
 from ...errors import unknown_name
 from ...registry import Registry, parameters_of
-from ...types import JsonMapping
+from ...types import Json, JsonMapping
 from ..pool import Executor
 
-__all__ = ["EXECUTORS", "open_executor"]
+__all__ = ["EXECUTORS", "named_variables", "open_executor"]
 
 EXECUTORS = Registry[Callable[..., Executor]](
     "executor",
@@ -18,14 +19,19 @@ EXECUTORS = Registry[Callable[..., Executor]](
 )
 """Name -> class or function whose arguments are the executor's options."""
 
+OF_KEYS = ("api_key_env", "api_key_variable")
+"""Options that name the environment variable of a key."""
+
 
 @contextlib.contextmanager
-def open_executor(name: str, options: JsonMapping | None = None) -> Iterator[Executor]:
+def open_executor(name: str, options: JsonMapping | None = None, config: Json = None) -> Iterator[Executor]:
     """Make an executor, and close it at the end of the block.
 
     Args:
         name: "threads", "ray", a dotted path "module:Class" or the name of an entry point.
         options: The executor's options.
+        config: Configuration of the episodes. An executor with the option `variables` also gets the names of the keys
+            in it.
 
     Raises:
         UsageError: The executor or an option is unknown or invalid, or its cluster cannot be reached.
@@ -36,9 +42,20 @@ def open_executor(name: str, options: JsonMapping | None = None) -> Iterator[Exe
     for option in options or {}:
         if option not in known:
             raise unknown_name(f"option of executor {name!r}:", option, known)
-    executor = make(**(options or {}))
+    given = dict(options or {})
+    if "variables" in known:
+        given["variables"] = [*given.get("variables", ()), *filter(os.environ.__contains__, named_variables(config))]
+    executor = make(**given)
     try:
         yield executor
     finally:
         if hasattr(executor, "close"):
             executor.close()
+
+
+def named_variables(config: Json) -> list[str]:
+    """Return the environment variables that a configuration names as those of keys, at any depth, sorted."""
+    if isinstance(config, Mapping):
+        named = {str(config[option]) for option in OF_KEYS if config.get(option)}
+        return sorted(named.union(*map(named_variables, config.values())))
+    return sorted({name for part in config for name in named_variables(part)}) if isinstance(config, list) else []

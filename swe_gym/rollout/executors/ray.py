@@ -4,14 +4,16 @@ import contextlib
 import math
 import os
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import ray
+from ray._private.state import available_resources_per_node  # Ray has no public name for it
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...errors import UsageError
-from ...ray_cluster import CALL_TIMEOUT, Setup, connect, losses
+from ...ray_cluster import CALL_TIMEOUT, Setup, check_cpus, connect, losses
 from ..pool import NodeLost
 from .host import Events, Host, Message
 from .remote import PATIENCE, Node, RemoteExecutor
@@ -19,11 +21,17 @@ from .remote import PATIENCE, Node, RemoteExecutor
 START_TIMEOUT = 120.0
 """Seconds in which the actor of a node must start."""
 
-PER_CORE = 4
-"""Episodes for each core: most of the time they wait for a model or for a process."""
+NUM_CPUS = 0.25
+"""CPUs of an episode: most of the time it waits for a model or for a process."""
 
 MEMORY_MB = 1024
 """Memory in MiB that an episode may use, if the plan sets none."""
+
+MOST_ASKED = 1000
+"""Episodes that a cluster is asked to grow for at once."""
+
+ROUNDING = 1e-6
+"""CPUs that a sum of fractions may lack."""
 
 
 class RayHost(Host):
@@ -40,7 +48,7 @@ class RayHost(Host):
         """Set the process up as the driver's.
 
         Raises:
-            UsageError: Another version of swe_gym is installed here.
+            UsageError: Other code of swe_gym is installed here.
         """
         setup.apply()
 
@@ -48,29 +56,35 @@ class RayHost(Host):
 def ray_executor(
     address: str = "",
     *,
-    per_node: int | None = None,
-    per_core: float = PER_CORE,
+    num_cpus: float = NUM_CPUS,
     memory_mb: int = MEMORY_MB,
+    per_node: int | None = None,
     lease: float = 30.0,
     patience: float = PATIENCE,
+    variables: Sequence[str] = (),
 ) -> RemoteExecutor:
-    """Return an executor on a Ray cluster.
+    """Return an executor on a Ray cluster. An autoscaler of the cluster sees what waiting episodes need.
 
     Args:
         address: Address of the cluster. If empty, RAY_ADDRESS, else the cluster on this machine; if there is none, Ray
             starts one.
-        per_node: Episodes on one node. None: as many as its cores and its memory allow; one core is left to Ray.
-        per_core: Episodes for each core.
-        memory_mb: Memory of an episode in MiB.
+        num_cpus: CPUs of an episode: its share of a node, and what an autoscaler is asked for.
+        memory_mb: Memory of an episode in MiB: its share of a node. An autoscaler is not asked for it, because many
+            configurations do not say how much memory a node will have.
+        per_node: Episodes on one node. None: as many as its free CPUs and memory allow; one CPU is left to Ray.
         lease: Seconds without contact after which a node is lost, and after which it closes its sandboxes itself.
-        patience: Seconds without any node after which the run ends with an error.
+        patience: Seconds without any node after which the run ends with an error, and without a change of the nodes
+            after which an autoscaler is asked for no more. A node that it starts must join within them.
+        variables: Names of further environment variables that nodes get from this process.
 
     Raises:
         UsageError: An argument is invalid, or the cluster cannot be reached.
     """
-    if lease <= 0 or per_core <= 0 or memory_mb < 1 or (per_node is not None and per_node < 1):
-        raise UsageError(f"lease, per_core, memory_mb and per_node must be positive: {lease=:g}, {per_core=:g}")
-    return RemoteExecutor(RayCluster(address, Room(per_node, per_core, memory_mb), lease), patience=patience)
+    if lease <= 0 or num_cpus <= 0 or memory_mb < 1 or (per_node is not None and per_node < 1):
+        raise UsageError(f"lease, num_cpus, memory_mb and per_node must be positive: {lease=:g}, {num_cpus=:g}")
+    check_cpus(num_cpus)
+    room = Room(per_node, num_cpus, memory_mb)
+    return RemoteExecutor(RayCluster(address, room, lease, patience, variables), patience=patience)
 
 
 class Room(NamedTuple):
@@ -78,21 +92,36 @@ class Room(NamedTuple):
 
     Attributes:
         per_node: Fixed number, or None.
-        per_core: Episodes for each core, except the one that is left to Ray.
+        num_cpus: CPUs of an episode.
         memory_mb: Memory of an episode in MiB.
     """
 
     per_node: int | None
-    per_core: float
+    num_cpus: float
     memory_mb: int
 
-    def of(self, resources: Mapping[str, float]) -> int:
-        """Return the number for a node with these resources: 0 without cores, as head nodes often are."""
-        cores = resources.get("CPU", 0.0)
-        if cores < 1 or self.per_node:
-            return self.per_node or 0 if cores else 0
-        by_memory = resources.get("memory", math.inf) / (self.memory_mb << 20)
-        return max(1, int(min(max(1.0, cores - 1) * self.per_core, by_memory)))
+    def __str__(self) -> str:
+        return f"{self.num_cpus:g} CPUs and {self.memory_mb:,} MiB"
+
+    def of(self, free: Mapping[str, float]) -> int:
+        """Return the number for a node with these free resources: 0 without CPUs, as head nodes often are."""
+        cpus = free.get("CPU", 0.0) + ROUNDING
+        if self.per_node and cpus > ROUNDING:
+            return self.per_node
+        by_memory = free.get("memory", math.inf) / (self.memory_mb << 20)
+        whole, first = (cpus - 1) / self.num_cpus, max(1, int(1 / self.num_cpus))  # all but one CPU, one CPU's worth
+        return int(min(max(whole, min(cpus / self.num_cpus, first)), by_memory))
+
+    def held(self, free: Mapping[str, float]) -> dict[str, float]:
+        """Return what the actor of a node with these free resources asks Ray for: what its episodes need.
+
+        Without `per_node` that is every free CPU, so that Ray never counts the one that is left to it as room.
+        """
+        cpus, memory = free.get("CPU", 0.0), int(free.get("memory", 0.0))
+        if self.per_node:
+            cpus = min(cpus, self.per_node * self.num_cpus)
+        cpus = math.floor(cpus) if cpus > 1 else math.floor(cpus * 10_000) / 10_000  # Ray takes no others
+        return {"num_cpus": cpus, "memory": min(memory, self.of(free) * self.memory_mb << 20)}
 
 
 class RayCluster:
@@ -102,46 +131,117 @@ class RayCluster:
         address: As in `ray_executor`.
         room: Decides how many episodes a node may run.
         lease: As in `ray_executor`.
+        patience: As in `ray_executor`.
+        variables: As in `ray_executor`.
 
     Raises:
         UsageError: The cluster cannot be reached.
     """
 
-    def __init__(self, address: str, room: Room, lease: float) -> None:
-        self._room, self._lease = room, lease
-        self._setup = Setup.of_this_process()
-        self._resources: dict[str, dict[str, float]] = {}
+    def __init__(self, address: str, room: Room, lease: float, patience: float, variables: Sequence[str]) -> None:
+        self._room, self._lease, self._patience = room, lease, patience
+        self._alive: frozenset[str] = frozenset()
+        self._offered: set[str] = set()
+        self._coming = 0  # room of nodes that were offered and have no actor yet
+        self._settling = False  # tasks that asked for a new node hold a part of it
+        self._changed = time.monotonic()  # the nodes that are alive
+        self._setup = Setup.of_this_process(variables)
+        self._served: dict[str, _RayNode] = {}
+        self._asked: list[ray.ObjectRef] = []
         how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 4, "enable_task_events": False}
-        self._kind = ray.remote(num_cpus=0, **how)(RayHost)
+        self._kind = ray.remote(**how)(RayHost)
+        self._ask = ray.remote(num_cpus=room.num_cpus, max_retries=0)(_do_nothing)
         self._ours = connect(address)
 
     def nodes(self) -> Collection[str]:
-        """Return the ids of the nodes that are alive and have cores.
+        """Return the ids of the nodes that are served, and of those that have room.
+
+        A new node is returned once the tasks that asked for it have ended: until then they hold a part of it.
 
         Raises:
             NodeLost: Ray does not answer.
         """
-        with losses(_lost):
-            found = {one["NodeID"]: one["Resources"] for one in ray.nodes() if one["Alive"]}
-        self._resources = {name: resources for name, resources in found.items() if self._room.of(resources)}
-        return self._resources.keys()
+        free = _free()
+        if self._alive != free.keys():
+            self._alive, self._changed = frozenset(free), time.monotonic()
+        served = {name for name, node in self._served.copy().items() if not node.closed and name in free}
+        fresh = {name for name in free.keys() - served if self._room.of(free[name])}
+        self._settling = bool(fresh and self._asks())
+        self._offered = served if self._settling else served | fresh
+        self._coming = sum(self._room.of(free[name]) for name in self._offered - served)
+        return self._offered
 
     def open(self, node: str) -> Node:
         """Start an actor on a node.
 
         Raises:
             NodeLost: It did not start.
-            UsageError: The node has another version of swe_gym.
+            UsageError: The node has other code of swe_gym.
         """
+        free = _free().get(node, {})
+        if not (room := self._room.of(free)):
+            raise NodeLost("its CPUs or its memory are in use", reason="NoRoom")
         with losses(_lost):
             there = NodeAffinitySchedulingStrategy(node, soft=False)
-            actor = self._kind.options(scheduling_strategy=there).remote(self._lease)
-            return _RayNode(actor, self._room.of(self._resources[node]), self._setup, self._lease)
+            actor = self._kind.options(scheduling_strategy=there, **self._room.held(free)).remote(self._lease)
+            self._served[node] = _RayNode(actor, room, self._setup, self._lease)
+            return self._served[node]
+
+    def demand(self, jobs: int) -> str:
+        """Ask for CPUs with tasks that do nothing. As long as they wait, an autoscaler sees what they need.
+
+        They do not run on nodes that `nodes` returned. A cluster that has not changed for `patience` seconds has its
+        full size: it is not asked until it changes.
+        """
+        if self._settling or time.monotonic() > self._changed + self._patience:
+            jobs = 0
+        jobs = max(0, jobs - self._coming)
+        with losses(_lost):
+            asked = self._asks()
+            self._withdraw(asked[jobs:])
+            others = f"!in({','.join(self._offered)})"
+            how = {"label_selector": {"ray.io/node-id": others}} if self._offered else {}
+            count = min(jobs, MOST_ASKED) - len(asked)
+            self._asked = asked[:jobs] + [self._ask.options(**how).remote() for _ in range(count)]
+        return self._lack()
+
+    def _asks(self) -> list["ray.ObjectRef"]:
+        """Return the tasks that wait."""
+        return ray.wait(self._asked, num_returns=len(self._asked), timeout=0)[1] if self._asked else []
+
+    def _withdraw(self, tasks: Sequence["ray.ObjectRef"]) -> None:
+        for task in tasks:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.cancel(task)
+
+    def _lack(self) -> str:
+        """Return what an episode needs, and what the node with the most free CPUs has."""
+        free = _free()
+        name = max(free, key=lambda one: free[one].get("CPU", 0.0), default="")
+        has = free.get(name, {})
+        return (
+            f"an episode needs {self._room}, and of {len(free)} nodes none has more free than "
+            f"{has.get('CPU', 0.0):g} CPUs, with {int(has.get('memory', 0.0)) >> 20:,} MiB: add nodes, let an "
+            "autoscaler add them, or lower num_cpus and memory_mb"
+        )
 
     def close(self) -> None:
-        """Disconnect, unless the program had connected before."""
+        """Ask for nothing more, and disconnect, unless the program had connected before."""
+        if ray.is_initialized():
+            self._withdraw(self._asked)
         if self._ours:
             ray.shutdown()
+
+
+def _do_nothing() -> None:
+    """Take room, and leave it at once."""
+
+
+def _free() -> dict[str, dict[str, float]]:
+    """Return the free resources of each node that is alive."""
+    with losses(_lost):
+        known = available_resources_per_node()
+        return {one["NodeID"]: known.get(one["NodeID"], {}) for one in ray.nodes() if one["Alive"]}
 
 
 class _RayNode:
@@ -149,6 +249,7 @@ class _RayNode:
 
     def __init__(self, actor: "ray.actor.ActorHandle", room: int, setup: Setup, lease: float) -> None:
         self.room = room
+        self.closed = False
         self._actor, self._lease = actor, lease
         self._sent: list[ray.ObjectRef] = []
         self._lock = threading.Lock()
@@ -172,6 +273,7 @@ class _RayNode:
             return events
 
     def close(self) -> None:
+        self.closed = True
         with contextlib.suppress(ray.exceptions.RayError, ValueError):
             ray.kill(self._actor, no_restart=True)
 

@@ -24,8 +24,8 @@ POLL = 0.5
 LOOK_EVERY = 3.0
 """Seconds between two looks for new nodes."""
 
-PATIENCE = 120.0
-"""Seconds without any node after which jobs are refused."""
+PATIENCE = 300.0
+"""Seconds without any node after which jobs are refused. Nodes of a cloud take minutes to start."""
 
 MAX_DELAY = 30.0
 """Longest wait in seconds before a lost node is used again."""
@@ -78,6 +78,14 @@ class Cluster(Protocol):
         """
         ...
 
+    def demand(self, jobs: int) -> str:
+        """Ask for room for this many more jobs, if the cluster can grow.
+
+        Returns:
+            What a job needs and what nodes have, for the error if there is never a node.
+        """
+        ...
+
     def close(self) -> None:
         """Disconnect."""
         ...
@@ -117,11 +125,12 @@ class RemoteExecutor:
     Args:
         cluster: The cluster. The executor closes it.
         patience: Seconds without any node after which jobs are refused.
+        look_every: Seconds between two looks for new nodes, and between two demands for them.
     """
 
-    def __init__(self, cluster: Cluster, *, patience: float = PATIENCE) -> None:
+    def __init__(self, cluster: Cluster, *, patience: float = PATIENCE, look_every: float = LOOK_EVERY) -> None:
         self._cluster = cluster
-        self._patience = patience
+        self._patience, self._look_every = patience, look_every
         self._lock = threading.RLock()
         self._open: dict[str, _Open] = {}
         self._serving: dict[str, threading.Thread] = {}
@@ -132,6 +141,8 @@ class RemoteExecutor:
         self._answering = ThreadPoolExecutor(MOST_QUESTIONS, thread_name_prefix="answer")
         self._closed = threading.Event()
         self._last_seen = time.monotonic()
+        self._wanted = 0  # jobs that found no room since the last look
+        self._lack = ""
         self._problem: BaseException | None = None
         self._last_loss = "none has started"
         self._watcher = threading.Thread(target=self._watch, name="nodes", daemon=True)
@@ -139,12 +150,15 @@ class RemoteExecutor:
 
     # --- the pool's side --------------------------------------------------------------------------------
 
-    def has_room(self) -> bool:
-        """Return whether another job may start now.
+    def has_room(self, wanted: int) -> bool:
+        """Return whether another job may start now. If not, ask the cluster for room.
+
+        Args:
+            wanted: Jobs that could start now.
 
         Raises:
             NodeLost: There was no node for `patience` seconds.
-            UsageError: A node has another version of swe_gym.
+            UsageError: A node has other code of swe_gym.
         """
         with self._lock:
             if self._problem is not None:
@@ -152,10 +166,13 @@ class RemoteExecutor:
             if self._open:
                 self._last_seen = time.monotonic()
             elif time.monotonic() > self._last_seen + self._patience:
-                message = f"no node for {self._patience:g} s ({self._last_loss}): check the cluster, then run again"
+                said = "; ".join(filter(None, [self._last_loss, self._lack]))
+                message = f"no node for {self._patience:g} s ({said}): check the cluster, then run again"
                 raise NodeLost(message, reason="NoNode")
             waiting = sum(not self._is_suspect(one) for one in self._waiting)
-            return sum(one.free for one in self._open.values()) > waiting
+            free = sum(one.free for one in self._open.values()) - waiting
+            self._wanted = max(0, wanted - free)
+            return free > 0
 
     def start(self, job: AnyJob, ended: Callable[[AnyJob], None]) -> None:
         """Run a job on the node with the most room.
@@ -225,6 +242,7 @@ class RemoteExecutor:
         while not self._closed.is_set():
             try:
                 self._alive = self._cluster.nodes()
+                self._lack = self._cluster.demand(self._wanted)
             except NodeLost as error:
                 self._last_loss = str(error)
             except Exception as error:  # noqa: BLE001  the pool raises it
@@ -234,7 +252,7 @@ class RemoteExecutor:
                 if name not in self._serving or not self._serving[name].is_alive():
                     self._serving[name] = threading.Thread(target=self._serve, args=(name,), name=name, daemon=True)
                     self._serving[name].start()
-            self._closed.wait(LOOK_EVERY)
+            self._closed.wait(self._look_every)
 
     def _serve(self, name: str) -> None:
         """Keep a host on a node as long as the node is alive."""
