@@ -225,7 +225,7 @@ def etc(root: Root, network: bool) -> None:
 
 def names(root: Root, network: bool) -> None:
     """Add the files that name hosts."""
-    root.write("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n")
+    root.write("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 ip6-localhost ip6-loopback\n")
     root.write("/etc/hostname", "sandbox\n")
     if not os.path.lexists(root.place("/etc") + "/mtab"):
         os.symlink("/proc/mounts", root.place("/etc") + "/mtab")

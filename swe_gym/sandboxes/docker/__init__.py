@@ -42,8 +42,8 @@ VM_RUNTIMES = ("runsc", "kata", "kata-runtime", "io.containerd.kata.v2")
 CPU_PERIOD = 100_000
 """CPU period in microseconds. Unlike "nano CPUs", a quota of it may exceed the number of cores."""
 
-HOSTS = "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n"
-"""The loopback addresses in `/etc/hosts`, as in local sandboxes."""
+HOSTS = "127.0.0.1\tlocalhost sandbox\n::1\tip6-localhost ip6-loopback\n"
+"""The loopback addresses in `/etc/hosts`. "localhost" is 127.0.0.1, as where the engine manages the network."""
 WRITE_HOSTS = f"printf %s '{HOSTS}' >/etc/hosts && chmod 644 /etc/hosts\n"
 
 REMOVE_SECONDS = 8.0
