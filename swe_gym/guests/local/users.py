@@ -91,6 +91,9 @@ def has_one_user() -> bool:
 
 
 def is_host_root() -> bool:
-    """Return whether root of this namespace is the machine's root."""
-    with open("/proc/self/uid_map") as file:
-        return any(line.split()[:2] == ["0", "0"] for line in file)
+    """Return whether the machine's root is a user of this namespace, who may change the modes of the kernel's files.
+
+    Numbers do not tell in a namespace within another one: the machine's root has any number there.
+    """
+    with open("/proc/sys/kernel/overflowuid") as file:
+        return os.stat("/proc/version").st_uid != int(file.read())
