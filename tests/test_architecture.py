@@ -105,6 +105,23 @@ def test_importing_the_package_is_light() -> None:
     assert not HEAVY & set(output.stdout.split())
 
 
+OF_EXTRAS = HEAVY - {"typer", "rich"} | {"httpx", "huggingface_hub", "matplotlib", "pandas", "ray", "yaml"}
+
+
+def test_commands_can_be_loaded_without_any_extra() -> None:
+    """What an extra brings is imported where it is used."""
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({sorted(OF_EXTRAS)}))  # their import is an ImportError
+from swe_gym.cli import COMMANDS
+import importlib
+for place, _ in COMMANDS.values():
+    importlib.import_module("swe_gym.cli." + place.partition(":")[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_guests_need_only_an_old_python() -> None:
     for path in GUESTS:
         if path == PACKAGE / "guests" / "__init__.py":

@@ -11,7 +11,6 @@ from ..envs.group import task_spec
 from ..errors import TaskError, Unsupported, UsageError
 from ..gateway.agents import make_agent
 from ..gateway.kits import kit_bytes
-from ..gateway.rehearsal import rehearse
 from ..rollout.budget import check_price
 from ..rollout.engine import RolloutOptions
 from ..rollout.plan import Plan
@@ -235,6 +234,8 @@ def start_agent(plan: Plan, executor: str) -> None:
         SandboxError: The sandbox did not start, or was lost.
     """
     if plan.agent_options and plan.tasks and executor == "threads":
+        from ..gateway.rehearsal import rehearse  # the extra "agents"
+
         with closing(plan.make_env()) as env:
             rehearse(env, plan.agent, plan.agent_options, plan.tasks[0])
 
