@@ -83,7 +83,7 @@ def _open_source(env: gymnasium.Env[str, str]) -> TaskSource | None:
     """Read the tasks of an environment, before a client asks for one.
 
     Raises:
-        UsageError: There are none, or they cannot be read.
+        UsageError: The source has no tasks, or they cannot be read.
     """
     with contextlib.closing(env):
         if not isinstance(env.unwrapped, SweEnv):

@@ -592,7 +592,7 @@ class SweEnv(ToolEnv):
                 gymnasium.logger.warn(ALREADY_PASSES.format(task=task.task_id))
             return resolved
 
-        return self.source.already_passes(judge_unchanged)
+        return self.source.already_passes(judge_unchanged, lambda: group.closed)
 
     def _act(self, episode: Episode, action: str) -> str:
         """Parse and run one action. Return the observation, not yet bounded."""

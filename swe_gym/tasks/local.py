@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ..errors import UsageError, unknown_name, wrong_fields
+from ..errors import SandboxClosed, UsageError, unknown_name, wrong_fields
 from ..types import ExitCode, FolderWorkspace, Oracle, PythonEnv, Task
 
 
@@ -69,16 +69,25 @@ class LocalSource:
         self._passes: bool | None = None
         self._once = threading.Lock()
 
-    def already_passes(self, try_unchanged: Callable[[], bool]) -> bool:
+    def already_passes(self, try_unchanged: Callable[[], bool], closed: Callable[[], bool]) -> bool:
         """Return whether the command succeeds on the unchanged folder. The first caller finds out, for all.
 
         Args:
             try_unchanged: Judges the unchanged folder.
+            closed: Whether the caller was closed while it waited for the first one.
+
+        Raises:
+            SandboxClosed: It was.
         """
-        with self._once:
+        while not self._once.acquire(timeout=0.1):
+            if closed():
+                raise SandboxClosed("closed while the command was tried on the unchanged folder")
+        try:
             if self._passes is None:
                 self._passes = try_unchanged()
             return self._passes
+        finally:
+            self._once.release()
 
     def ids(self) -> Sequence[str]:
         """Return the only id, which is derived from the folder's name."""

@@ -181,7 +181,7 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the run folders in a folder by name, or the folder itself if it is one.
 
     Raises:
-        UsageError: There are none.
+        UsageError: The folder holds no run.
     """
     path = Path(folder)
     if (path / RUN).exists():

@@ -1,5 +1,6 @@
 """A folder of the user's that is no task: its command succeeds before any work."""
 
+import concurrent.futures
 import warnings
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import gymnasium
 import pytest
 
 import swe_gym  # noqa: F401  registers the ids
+from swe_gym.errors import SandboxClosed, SandboxError
+from swe_gym.testing.sandbox_contract.case import eventually, new_marker, processes_here
 
 
 @pytest.fixture
@@ -36,6 +39,24 @@ def test_slots_of_a_vector_environment_find_out_once(healthy: dict[str, Any]) ->
     assert infos["already_passes"].tolist() == [True] * 3
     assert len(told) == 1
     envs.close()
+
+
+def test_close_ends_a_reset_that_waits_for_the_first_one(healthy: dict[str, Any]) -> None:
+    marker = new_marker()
+    arguments = {**healthy, "test_cmd": f"sleep {marker}"}
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        envs = [gymnasium.make("SWE/Local-v0", disable_env_checker=True, **arguments) for _ in range(2)]
+        first = threads.submit(envs[0].reset)
+        eventually(lambda: bool(processes_here(marker)), 30, "the first one tries the command")
+        second = threads.submit(envs[1].reset)
+        eventually(lambda: envs[1].unwrapped._group is not None, 30, "the second one has started")
+        envs[1].close()
+        with pytest.raises(SandboxClosed):
+            second.result(30)
+        assert not first.done()
+        envs[0].close()
+        with pytest.raises(SandboxError):
+            first.result(30)
 
 
 @pytest.mark.parametrize("test_cmd", ["python -c 'import app; assert not app.ready'", "sleep 60"])

@@ -170,7 +170,7 @@ def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random
     room = count - 1 - len(missing)
     texts = [*missing.values(), *[*others, *mixed][:room]]
     rng.shuffle(texts)
-    return Drawn((*texts, *cover), drawn.effective - max(0, len(others) - room))
+    return Drawn((*texts, *cover), max(1, drawn.effective - max(0, len(others) - room)))
 
 
 def _recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
