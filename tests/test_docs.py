@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from notebook_page import page as page_of
 from test_architecture import LAYERS
 
 import swe_gym
@@ -86,6 +87,11 @@ def test_the_notebook_prints_what_it_shows() -> None:
             with contextlib.redirect_stdout(output):
                 exec("".join(cell["source"]), names)
             assert output.getvalue() == "".join(line for shown in cell["outputs"] for line in shown["text"]), cell["id"]
+
+
+def test_the_page_of_the_notebook_is_up_to_date() -> None:
+    """After a change: python benchmarks/notebook_page.py docs/first_episode.ipynb docs/first_episode.md."""
+    assert (ROOT / "docs/first_episode.md").read_text(encoding="utf-8") == page_of(ROOT / "docs/first_episode.ipynb")
 
 
 # --- translations -------------------------------------------------------------------------------------------
