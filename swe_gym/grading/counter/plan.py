@@ -21,7 +21,7 @@ FEW = 4
 """With fewer test functions that must start passing, `few` draws others."""
 
 MOST_TEXTS = 8
-"""Texts of a function. Work that has to guess which is the original is right once in so many times."""
+"""Texts of a function that look alike. Work that has to guess which is the original is right once in so many times."""
 
 TWINS = 24
 """Forks of one run, about 4 to 30 ms each, for functions that must start passing. Many functions share them, and then
