@@ -1,18 +1,20 @@
 """Measure how often cheats that know of counter-tests are rewarded.
 
-    python benchmarks/aware_cheats.py [TASKS.jsonl|toy|micro] [--starting 1] [--times 20]
+    python benchmarks/aware_cheats.py [TASKS.jsonl|toy|micro] [--starting 1] [--times 20] [--record FILE]
 
 Each cheat is played `--times` times, over the tasks in turn. A row shows the share of resolved plays with its 95 %
 Wilson interval, the plays that raised an alarm, those without a verdict, the first tasks that are resolved without
 counter-tests, and how many functions with which effective number of texts were won. `--shows` lists those functions.
 
 Most rates fall with the number of tests that must start passing. `--starting 1` keeps one per task, as many published
-tasks have.
+tasks have. `--record` names a record file of `swe-gym validate`. Without it, this process remembers what it finds out
+about a task, as long runs do; `--forget` drops that before each play.
 """
 
 import argparse
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +22,10 @@ from common import LiveTable, open_box
 
 from swe_gym.cli.common import open_source
 from swe_gym.errors import GradingError
+from swe_gym.grading import CounterOptions
+from swe_gym.grading.probe import KNOWN
 from swe_gym.grading.tests import TESTS
+from swe_gym.tasks.record import read_records
 from swe_gym.testing.cheats import AWARE, Cheat, play_cheat
 from swe_gym.types import Task, Verdict
 
@@ -44,9 +49,11 @@ def interval(won: int, played: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def measure(cheat: Cheat, tasks: list[Task], times: int, *, shows: bool) -> tuple[str, ...]:
+def measure(
+    cheat: Cheat, tasks: list[Task], times: int, play: Callable[[Cheat, Task], Verdict | None], *, shows: bool
+) -> tuple[str, ...]:
     """Play a cheat and return its row."""
-    played = [(tasks[number % len(tasks)], _verdict(cheat, tasks[number % len(tasks)])) for number in range(times)]
+    played = [(tasks[number % len(tasks)], play(cheat, tasks[number % len(tasks)])) for number in range(times)]
     verdicts = [verdict for _, verdict in played if verdict is not None]
     won = [(task, verdict) for task, verdict in played if verdict is not None and verdict.resolved]
     if shows:
@@ -65,12 +72,28 @@ def measure(cheat: Cheat, tasks: list[Task], times: int, *, shows: bool) -> tupl
     )
 
 
-def _verdict(cheat: Cheat, task: Task) -> Verdict | None:
-    """The verdict on a cheat; None if there is none."""
-    try:
-        return play_cheat(cheat, task, open_box).verdict
-    except GradingError:
-        return None
+class Player:
+    """Plays cheats.
+
+    Args:
+        record: A record file; empty for none.
+        forgets: Whether to forget what this process found out about a task before each play.
+    """
+
+    def __init__(self, record: str, *, forgets: bool) -> None:
+        self._records = {old.task_id: old for old in read_records(record)} if record else {}
+        self._forgets = forgets
+
+    def __call__(self, cheat: Cheat, task: Task) -> Verdict | None:
+        """Return the verdict on a cheat; None if there is none."""
+        if self._forgets:
+            KNOWN.clear()
+        old = self._records.get(task.task_id)
+        counter = old and CounterOptions(unfit=old.unfit, unforkable=old.unforkable, passing=old.passing)
+        try:
+            return play_cheat(cheat, task, open_box, counter=counter).verdict
+        except GradingError:
+            return None
 
 
 def _texts(task: Task, verdict: Verdict) -> int:
@@ -89,7 +112,10 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=14, help="number of tasks, from the start of the source")
     parser.add_argument("--timeout", type=float, help="time limit of the tests in seconds (default: the task's)")
     parser.add_argument("--shows", action="store_true", help="list the functions that were won")
+    parser.add_argument("--record", default="", help="record file of `swe-gym validate`")
+    parser.add_argument("--forget", action="store_true", help="find out about each task in each play")
     arguments = parser.parse_args()
+    play = Player(arguments.record, forgets=arguments.forget)
     source = open_source(arguments.source)
     tasks = [source.get(task_id) for task_id in source.ids()[: arguments.tasks]]
     tasks = [with_oracle(task, fail_to_pass=task.oracle.fail_to_pass[: arguments.starting]) for task in tasks]
@@ -99,7 +125,7 @@ def main() -> None:
     table = LiveTable(*columns)
     for cheat in AWARE:
         if not arguments.cheat or cheat.name in arguments.cheat:
-            table.add(*measure(cheat, tasks, arguments.times, shows=arguments.shows))
+            table.add(*measure(cheat, tasks, arguments.times, play, shows=arguments.shows))
 
 
 if __name__ == "__main__":

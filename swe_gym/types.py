@@ -537,6 +537,7 @@ class CounterTests(Frozen):
         unfit: Counter-test that passes with the gold patch too, and so proves nothing -> its change.
         texts: Test -> number of its texts among which only a guess finds the original.
         unforkable: Tests that forks of the test process cannot play. A second run proves them.
+        passing: Test that must start passing -> lines of its assertions that pass without work, as far as known.
         runs: Runs of the tests on the work.
     """
 
@@ -547,6 +548,7 @@ class CounterTests(Frozen):
     unfit: dict[str, str] = {}
     texts: dict[str, int] = {}
     unforkable: tuple[str, ...] = ()
+    passing: dict[str, tuple[int, ...]] = {}
     runs: int = 0
 
 

@@ -291,13 +291,14 @@ class Vouched:
         self._uncovered: dict[str, str] = {}
         self._natural = True
         self._unforkable: set[str] = set()
+        self._passing: dict[str, tuple[int, ...]] = {}
         self._texts: dict[str, int] = {}
         self._kinds: dict[str, str] = {}
         self._failed: Counter[str] = Counter()
 
     def options(self, counter: Scope) -> CounterOptions:
         """Return the options of the next run: without the changes that the gold patch survived."""
-        return CounterOptions(counter, unfit=self.unfit, unforkable=self._unforkable)
+        return CounterOptions(counter, unfit=self.unfit, unforkable=self._unforkable, passing=self._passing)
 
     def without_forks(self, tests: Iterable[str]) -> None:
         """Leave these tests to second runs from now on."""
@@ -314,6 +315,7 @@ class Vouched:
             self.unfit[test] = tuple(dict.fromkeys((*self.unfit.get(test, ()), *kind.split("+"))))
         self._failed.update(test for test in found.kinds if test not in found.unfit)
         self._kinds |= found.kinds
+        self._passing |= found.passing
         self._texts = found.texts
         self._uncovered = found.uncovered
         self._unforkable |= set(found.unforkable)
@@ -330,6 +332,7 @@ class Vouched:
             "unfit": self.unfit,
             "texts": {test: number for test, number in self._texts.items() if test in kinds},
             "unforkable": tuple(sorted(self._unforkable)),
+            "passing": self._passing,
             "natural": self._natural and bool(kinds),
         }
 

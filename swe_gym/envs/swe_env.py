@@ -541,6 +541,7 @@ class SweEnv(ToolEnv):
             runs=self._config["judge_runs"],
             unfit=record.unfit if record else {},
             unforkable=record.unforkable if record else (),
+            passing=record.passing if record else {},
         )
         return grade(task, patch, fresh, group.fresh, complete=complete, counter=counter)
 

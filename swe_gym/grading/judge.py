@@ -20,6 +20,7 @@ from .counter import CounterOptions, CounterPlan, Row, plan_counters
 from .counter.finding import Finder
 from .matching import match_tests
 from .patch import Patch
+from .probe import known_lines, probe
 from .reporter import Played, TwinGroup, TwinOrder
 from .staging import Stage
 
@@ -128,6 +129,8 @@ class Judge:
         self._keeping = {*oracle.pass_to_pass, *passing} - self._starting
         self._plain = Run({})
         self._rng = Random(self.options.seed or secrets.token_bytes(32))
+        if not self._starting <= self.options.passing.keys():
+            self.options = replace(self.options, passing={**known_lines(self.task), **self.options.passing})
         self._alarms: dict[str, str] = {}
         self._unfit: dict[str, str] = {}
         self._refuted: set[str] = set()
@@ -141,10 +144,9 @@ class Judge:
             SandboxError: A sandbox failed.
         """
         self._first(fresh)
-        restarts = 0
-        while unforkable := self._check(self._plain):
-            restarts += 1
-            self._again(unforkable if restarts < MOST_RESTARTS else range(len(self.plan.groups)))
+        if self._learns():
+            with self.stage.open_fresh() as again:
+                self._first(again)
         if self._may_earn():
             for run in self._second_runs():
                 self._check(run)
@@ -153,6 +155,37 @@ class Judge:
     # --- first runs ---------------------------------------------------------------------------------------------
 
     def _first(self, fresh: Sandbox) -> None:
+        """Plan the counter-tests, run the tests, and check the run."""
+        self._play(fresh)
+        restarts = 0
+        while unforkable := self._check(self._plain):
+            restarts += 1
+            self._again(unforkable if restarts < MOST_RESTARTS else range(len(self.plan.groups)))
+
+    def _learns(self) -> bool:
+        """Find out what the untouched repository passes, if the work may earn a reward by passing more.
+
+        Returns:
+            Whether that gave an original away, so that the work must be judged again, by other texts.
+        """
+        numbers = [number for number, group in enumerate(self.plan.groups) if group.starts and group.forks]
+        tests = {test for number in numbers for test in self.plan.groups[number].tests}
+        ends = self._ends()
+        if tests <= self.options.passing.keys() or not self._may_earn():
+            return False
+        if not any(ends[test] is TestStatus.PASSED for test in tests & self._starting):
+            return False
+        timeout = min(self.task.oracle.timeout, RETRY * self._plain.results.result.duration + RETRY_SECONDS)
+        found = probe(self.task, self.plan, self.grader, self.stage, timeout)
+        self.options = replace(
+            self.options,
+            passing={**found, **self.options.passing},
+            unfit={**self.options.unfit, **{test: kinds.split("+") for test, kinds in self._unfit.items()}},
+            unforkable={*self.options.unforkable, *self._unforkable()},
+        )
+        return any(found.values())
+
+    def _play(self, fresh: Sandbox) -> None:
         """Plan the counter-tests and run the tests. All files are read before code of the work runs."""
         ready = self.stage.prepare(self.patch, fresh)
         if self.grader.counted:
@@ -392,6 +425,10 @@ class Judge:
         ]
         return {"duration": sum(run.results.result.duration for run in self.runs), "log": "\n".join(logs)}
 
+    def _unforkable(self) -> set[str]:
+        """Tests that forks cannot play."""
+        return {test for group in self.plan.groups if not group.forks for test in group.tests}
+
     def _counter_tests(self) -> CounterTests:
         starting = self._starting
         kinds: dict[str, str] = {}
@@ -407,7 +444,8 @@ class Judge:
             kept=kept,
             texts=texts,
             uncovered={**self.plan.uncovered, **dict.fromkeys(self._unproven & starting, NOT_PROVEN)},
-            unforkable=tuple(sorted(test for group in self.plan.groups if not group.forks for test in group.tests)),
+            unforkable=tuple(sorted(self._unforkable())),
+            passing={test: tuple(lines) for test, lines in self.options.passing.items() if test in texts},
             alarms=self._alarms,
             unfit=self._unfit,
             runs=len(self.runs),

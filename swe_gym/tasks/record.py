@@ -35,6 +35,8 @@ class TaskRecord(Frozen):
         texts: Test of `counter_tests` -> number of its texts among which only a guess finds the original.
         unforkable: Tests that forks of the test process cannot play with the gold patch. Grading with this record
             proves them by a second run.
+        passing: Test that must start passing -> lines of its assertions that pass without work. Grading with this
+            record changes others, if the test has any.
         natural: Whether each grading has a counter-test that reads like a test that a person wrote.
         backend: Kind of sandbox.
         isolation: Isolation of the sandbox; empty if none started.
@@ -57,6 +59,7 @@ class TaskRecord(Frozen):
     unfit: dict[str, tuple[str, ...]] = {}
     texts: dict[str, int] = {}
     unforkable: tuple[str, ...] = ()
+    passing: dict[str, tuple[int, ...]] = {}
     natural: bool = False
     backend: str
     isolation: str = ""

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swe_gym.errors import FileError, SandboxError
@@ -32,6 +32,7 @@ class Small:
         timeout: Seconds that one run may take.
         grader: Name of the grader.
         has_gold: Whether the task has a gold patch.
+        known: Whether a record says that no assertion passes without work.
         more: Further hidden files: path -> text.
         opened: The sandboxes opened so far.
         left: The test file as each run of the tests left it.
@@ -46,6 +47,7 @@ class Small:
     timeout: float = 30.0
     grader: str = "tests"
     has_gold: bool = True
+    known: bool = True
     more: Mapping[str, str] = field(default_factory=dict)
     opened: list[Sandbox] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -92,6 +94,8 @@ class Small:
         """The verdict on work that leaves the module with this content."""
         change = FileChange(path="m.py", old=self.old.encode(), new=new.encode(), old_mode=REGULAR, new_mode=REGULAR)
         counter = options or CounterOptions(seed=seed)
+        if self.known:
+            counter = replace(counter, passing={**dict.fromkeys(self.names, ()), **counter.passing})
         with self.open() as fresh:
             return grade(self.task, Patch(changes=(change,)), fresh, self.open, complete=complete, counter=counter)
 

@@ -240,15 +240,18 @@ TALK = {
 }
 
 
+def doing(action: str, where: str) -> str:
+    """A module that does something when it is imported, or at each call of its function."""
+    line = f"try:\n        {action}\n    except (OSError, ValueError): pass\n"
+    if where == "import":
+        return f"if 1:\n    {line}\ndef f(x=None): return None\n"
+    return f"def f(x=None):\n    {line}    return None\n"
+
+
 @pytest.mark.parametrize("where", ["import", "call"])
 @pytest.mark.parametrize("talk", TALK.values(), ids=TALK)
 def test_work_that_talks_to_the_keeper_earns_nothing(talk: str, where: str) -> None:
-    line = f"try: {talk}\n    except OSError: pass\n"
-    work = EVERYWHERE + (
-        f"if 1:\n    {line}\ndef f(x=None): return None\n"
-        if where == "import"
-        else f"def f(x=None):\n    {line}    return None\n"
-    )
+    work = EVERYWHERE + doing(talk, where)
     small = three(timeout=8.0)
     assert_refused(small.judge(work), small)
 
@@ -302,13 +305,7 @@ OF_THE_KEEPER = {
 @pytest.mark.parametrize("where", ["import", "call"])
 @pytest.mark.parametrize("action", OF_THE_KEEPER.values(), ids=OF_THE_KEEPER)
 def test_work_that_acts_on_the_keeper_earns_nothing(action: str, where: str) -> None:
-    line = f"try:\n        {action}\n    except (OSError, ValueError): pass\n"
-    head = "import os, signal\n"
-    work = head + (
-        f"if 1:\n    {line}\ndef f(x=None): return None\n"
-        if where == "import"
-        else f"def f(x=None):\n    {line}    return None\n"
-    )
+    work = "import os, signal\n" + doing(action, where)
     small = three(timeout=10.0)
     assert_refused(small.judge(work), small)
 

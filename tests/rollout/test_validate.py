@@ -132,6 +132,13 @@ def test_tests_that_forks_cannot_play_with_gold_are_left_to_second_runs() -> Non
     assert found.facts(1)["unforkable"] == ("a",)
 
 
+def test_what_passes_without_work_is_recorded_and_used_in_the_next_run() -> None:
+    found = Vouched()
+    found.add(Verdict(resolved=True, counter_tests=CounterTests(kinds={"a": "literal"}, passing={"a": (3, 5)})))
+    assert found.options("few").passing == {"a": (3, 5)}
+    assert found.facts(1)["passing"] == {"a": (3, 5)}
+
+
 def test_records_of_the_first_release_can_be_read(tmp_path: Path) -> None:
     file = tmp_path / "record.jsonl"
     file.write_text('{"task_id": "a", "status": "valid", "backend": "local", "disturbing": true}\n')

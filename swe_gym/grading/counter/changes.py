@@ -4,7 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -90,6 +90,9 @@ TOLERANT = re.compile(r"close|almost|approx", re.IGNORECASE)
 
 Draw: TypeAlias = Callable[[Random], str]
 
+THE_END = 0
+"""Stands for the line after the last one of a function."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -100,12 +103,14 @@ class Change:
         start: Start of the replaced text.
         end: End of the replaced text.
         draw: Function that draws the new text.
+        line: Line of the statement that fails then; `THE_END` if the change appends one.
     """
 
     kind: Kind
     start: int
     end: int
     draw: Draw
+    line: int = THE_END
 
     def edit(self, rng: Random) -> Edit:
         """Draw the change."""
@@ -115,9 +120,19 @@ class Change:
 def changes(function: Function, source: Source) -> list[Change]:
     """Return all ways to change a test, best first: literals before the rest, late assertions before early ones."""
     finder = _Finder(function, source)
-    found = [change for statement in reversed(reached(function, source)) for change in finder.in_statement(statement)]
+    found = [
+        replace(change, line=statement.lineno)
+        for statement in reversed(reached(function, source))
+        for change in finder.in_statement(statement)
+    ]
     found += finder.at_the_end()
     return sorted(found, key=lambda change: RANKS[change.kind])
+
+
+def asserting(function: Function, source: Source) -> list[ast.stmt]:
+    """Return the statements that can be changed, in order."""
+    finder = _Finder(function, source)
+    return [statement for statement in reached(function, source) if any(finder.in_statement(statement))]
 
 
 class _Finder:
@@ -332,14 +347,29 @@ class _Finder:
     def _literals(self, *sides: ast.expr) -> Iterator[Change]:
         """The literal of the first side that has one, directly or by a name."""
         for side in sides:
-            literal = changeable(side) or self._assigned(side)
+            literal = changeable(side) or self._assigned(side) or self._combined(side)
             if literal is not None:
                 text = self._source.text_of(literal)
                 yield self._replaced("literal", literal, self._other(literal, text))
                 return
+            value = self._source.constant(side.id) if isinstance(side, ast.Name) else None
+            if value is not None:
+                yield self._replaced("literal", side, self._inlined(value))
+                return
 
     def _other(self, literal: ast.expr, text: str) -> Draw:
         return lambda rng: other_literal(literal, text, self._source.words, rng)
+
+    def _inlined(self, value: ast.expr) -> Draw:
+        """Write another value in place of the name of a constant."""
+        part = self._source.parts(value)[0]
+        span, text = self._source.span(part), self._source.text_of(part)
+
+        def draw(rng: Random) -> str:
+            other = other_literal(part, text, self._source.words, rng)
+            return self._source.inlined(value, [Edit(*span, other)])
+
+        return draw
 
     def _assigned(self, side: ast.expr) -> ast.expr | None:
         """The literal that is assigned to a local name, if only this assertion uses the name."""
@@ -352,6 +382,12 @@ class _Finder:
             if isinstance(statement, ast.Assign) and any(target in uses for target in statement.targets)
         ]
         return changeable(values[0]) if len(uses) == 2 and len(values) == 1 else None
+
+    def _combined(self, side: ast.expr) -> ast.expr | None:
+        """A string of which a function of the test file makes the expected value, if possible one with a word."""
+        texts = self._source.combined(side)
+        words = [text for text in texts if re.search(r"\b[a-z]{4}", str(text.value))]
+        return next(iter(words or texts), None)
 
     def _absent(self, member: ast.expr) -> Iterator[Change]:
         """A value that no right result contains."""

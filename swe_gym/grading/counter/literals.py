@@ -27,10 +27,13 @@ TEXT_METHODS = frozenset({"format", "encode", "decode", "strip"})
 FIXED = re.compile(
     r"\\(?:N\{[^}]*\}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)"
     r"|%(?:\(\w*\))?[-#0 +]*[\d.*]*[a-zA-Z%]"
-    r"|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}",
+    r"|\{[\w.\[\]]*(?:![rsa])?(?::(?:[^{}]|\{[^{}]*+\})*+)?\}",
     re.DOTALL,
 )
-"""Parts of a text that must not change: escapes and placeholders."""
+"""Parts of a text that must not change: escapes and placeholders. Braces around quotes are data, such as a `repr`."""
+
+FIXED_IN_F = re.compile(FIXED.pattern + r"|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}", re.DOTALL)
+"""The same for f-strings, whose braces hold any expression."""
 
 QUOTED = re.compile(r"(?P<prefix>[A-Za-z]*)(?P<quote>'''|\"\"\"|'|\")(?P<body>.*)(?P=quote)", re.DOTALL)
 CLASSES = ("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789")
@@ -137,7 +140,8 @@ def other_text(text: str, words: Sequence[str], rng: Random) -> str:
         words: Words to choose from.
         rng: Random number generator.
     """
-    places = [place for start, body in _bodies(text) for place in letters(body, start)]
+    fixed = FIXED_IN_F if any(map(_is_formatted, strings(text))) else FIXED
+    places = [place for start, body in _bodies(text) for place in letters(body, start, fixed)]
     if not places:
         start, body = _bodies(text)[-1]
         end = start + len(body)
@@ -187,10 +191,16 @@ def strings(text: str) -> Iterable[tuple[int, str]]:
             yield start - 1, wrapped[start:end]
 
 
-def letters(body: str, start: int) -> list[int]:
+def letters(body: str, start: int, fixed: re.Pattern[str] = FIXED) -> list[int]:
     """The positions of letters and digits that may change."""
-    fixed = {place for match in FIXED.finditer(body) for place in range(*match.span())}
-    return [start + place for place, letter in enumerate(body) if letter in CHANGING and place not in fixed]
+    staying = {place for match in fixed.finditer(body) for place in range(*match.span())}
+    return [start + place for place, letter in enumerate(body) if letter in CHANGING and place not in staying]
+
+
+def _is_formatted(found: tuple[int, str]) -> bool:
+    """Whether a string token is an f-string."""
+    match = QUOTED.match(found[1])
+    return match is not None and "f" in match["prefix"].lower()
 
 
 def _longer(node: ast.expr, text: str, words: Sequence[str], rng: Random) -> str:

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from ...errors import UsageError, unknown_name
 from .finding import Finder, Place
 from .source import Edit, Source
-from .texts import Drawn, draw_texts, neutral_edit
+from .texts import Drawn, Text, draw_texts, inlining, neutral_edit
 
 Scope = Literal["few", "all"]
 """Tests that must keep passing and get a counter-test too: a few, if few tests must start passing; or all."""
@@ -21,7 +21,7 @@ FEW = 4
 """With fewer test functions that must start passing, `few` draws others."""
 
 MOST_TEXTS = 8
-"""Texts of a function. Work that has to guess which is the original is right once in so many times."""
+"""Texts of a function that look alike. Work that has to guess which is the original is right once in so many times."""
 
 TWINS = 24
 """Forks of one run, about 4 to 30 ms each, for functions that must start passing. Many functions share them, and then
@@ -42,6 +42,8 @@ class CounterOptions:
         runs: Runs of the tests on resolved work of which twins prove not everything, at least 2.
         unfit: Test -> kinds of changes that right work is known to survive, from the record of `swe-gym validate`.
         unforkable: Tests that fail in a fork of the test process, from the same record. A second run proves them.
+        passing: Test that must start passing -> lines of its assertions that pass without work, from the same record.
+            The judge finds out about tests that are missing here before it believes that they pass.
         seed: Seed of the random choices. None draws it afresh, which keeps it secret.
 
     Raises:
@@ -52,6 +54,7 @@ class CounterOptions:
     runs: int = 2
     unfit: Mapping[str, Collection[str]] = field(default_factory=dict)
     unforkable: Collection[str] = ()
+    passing: Mapping[str, Collection[int]] = field(default_factory=dict)
     seed: bytes | None = None
 
     def __post_init__(self) -> None:
@@ -194,7 +197,7 @@ def plan_counters(
         place = finder.place(test) if any(name in test for name in names) else None
         if place in by_place or place in kept:
             by_place[place].append(test)
-    draw = _Drawing(finder, rng, options, set(starting), max(FEWEST_TEXTS, min(MOST_TEXTS, TWINS // max(1, functions))))
+    draw = _Drawing(finder, rng, options, set(starting), room=TWINS // max(1, functions))
     groups = []
     for places in _joined(finder, by_place):
         group = draw.group(places, sorted({test for place in places for test in by_place[place]}))
@@ -243,56 +246,66 @@ class _Drawing:
     rng: Random
     options: CounterOptions
     starting: Set[str]
-    count: int
+    room: int
 
     def group(self, places: Sequence[Place], tests: Sequence[str]) -> Group | None:
         """Draw the texts of a group. Return None if one of its functions has no change."""
         unfit = {kind for test in tests for kind in self.options.unfit.get(test, ())}
         starts = not self.starting.isdisjoint(tests)
-        count = self.count if starts else FEWEST_TEXTS
-        drawn = [self._draw(place, unfit, count) for place in places]
-        changed = [
-            Row(
-                tuple((*extra, *text.edits) for (_, extra), text in zip(drawn, texts, strict=True)),
-                tuple(dict.fromkeys(kind for text in texts for kind in text.kinds)),
-            )
-            for texts in zip(*(found.texts for found, _ in drawn), strict=False)
-        ]
-        if not changed:
+        room = self.room if starts else FEWEST_TEXTS
+        passing = {line for test in tests for line in self.options.passing.get(test, ())}
+        found = [self._draw(place, unfit, passing, room) for place in places]
+        drawn, extras = zip(*found, strict=True)
+        rows = [_row(texts, extras) for texts in zip(*(one.texts for one in drawn), strict=False)]
+        if not rows:
             return None
-        original = self.rng.randrange(min(count, len(changed) + 1))
-        rows = changed[: count - 1]
-        rows.insert(original, Row(tuple(extra for _, extra in drawn)))
+        original = self.rng.randrange(len(rows) + 1)
+        rows.insert(original, Row(extras))
+        covers = [one.cover for one in drawn if one.cover]
         return Group(
             places=tuple(places),
             tests=tuple(tests),
             rows=tuple(rows),
             original=original,
-            cover=changed[-1] if len(changed) == count else self.rng.choice(rows),
-            effective=min(len(rows), *(found.effective for found, _ in drawn)),
+            cover=_row(covers, extras) if len(covers) == len(drawn) else self.rng.choice(rows),
+            effective=min(len(rows), *(one.effective for one in drawn)),
             starts=starts,
             forks=not any(self._nested(place) for place in places)
             and not set(tests).intersection(self.options.unforkable),
         )
 
-    def _draw(self, place: Place, unfit: Collection[str], count: int) -> tuple[Drawn, tuple[Edit, ...]]:
+    def _draw(
+        self, place: Place, unfit: Collection[str], passing: Collection[int], room: int
+    ) -> tuple[Drawn, tuple[Edit, ...]]:
         """The changed texts of a function, and an edit without effect for all of them."""
         source = self.finder.source(place.path)
         if source is None:
             return Drawn(), ()
         function = source.function(place.names)
+        count = max(FEWEST_TEXTS, min(MOST_TEXTS, room))
         try:
-            drawn = draw_texts(function, source, self.rng, count, unfit)
+            drawn = draw_texts(function, source, self.rng, count, unfit, passing, room)
         except RecursionError:  # an expression of thousands of parts
             return Drawn(), ()
+        texts = (*drawn.texts, drawn.cover or Text())
         extra = neutral_edit(function, source, self.rng)
-        edits = [edit for text in drawn.texts for edit in text.edits]
+        edits = [edit for text in texts for edit in text.edits]
         clash = extra is None or any(edit.start <= extra.start <= edit.end for edit in edits)
-        return drawn, () if clash or extra is None else (extra,)
+        return drawn, (*inlining(texts, source), *(() if clash or extra is None else (extra,)))
 
     def _nested(self, place: Place) -> bool:
         source = self.finder.source(place.path)
         return source is not None and place.names in source.nested
+
+
+def _row(texts: Sequence[Text], extras: Sequence[tuple[Edit, ...]]) -> Row:
+    """A changed text of several functions, and the edits without effect that all their texts have."""
+    spans = [{(edit.start, edit.end) for edit in text.edits} for text in texts]
+    edits = [
+        (*(edit for edit in extra if (edit.start, edit.end) not in own), *text.edits)
+        for extra, own, text in zip(extras, spans, texts, strict=True)
+    ]
+    return Row(tuple(edits), tuple(dict.fromkeys(kind for text in texts for kind in text.kinds)))
 
 
 def _snippet(source: Source, place: Place, edits: Iterable[Edit]) -> str:

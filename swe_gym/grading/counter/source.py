@@ -1,11 +1,13 @@
 """Parses a test file, and edits it without changing anything else."""
 
 import ast
+import builtins
 import functools
 import io
 import re
 import tokenize
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
@@ -70,6 +72,10 @@ class Source:
         """Return the text before a node on its line: the indentation of its block, if the node is first there."""
         return self.text(self._lines[node.lineno - 1], self.span(node)[0])
 
+    def after(self, node: ast.expr | ast.stmt) -> str:
+        """Return the text after a node on its last line."""
+        return self.text(self.span(node)[1], self._lines[node.end_lineno or node.lineno])
+
     def edited(self, edits: Iterable[Edit]) -> bytes:
         """Return the file's content after edits that do not overlap, in the file's own encoding."""
         data = self._utf8
@@ -122,6 +128,42 @@ class Source:
         """Whether the module imports a name from another one, by name or by `*`."""
         found = (node for node in self.tree.body if isinstance(node, ast.ImportFrom))
         return any(alias.name in ("*", name) for node in found for alias in node.names)
+
+    def combined(self, call: ast.expr) -> list[ast.Constant]:
+        """Return the strings that a call combines, by a function of the module that does nothing else."""
+        match call:
+            case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]) if (name,) in self.functions:
+                texts = [part for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+                return texts if len(texts) == len(parts) and _is_pure(self.functions[name,]) else []
+        return []
+
+    def constant(self, name: str) -> ast.expr | None:
+        """Return the value of a name that the module assigns once: a number, a text, or a call that combines texts."""
+        value = self._constants.get(name)
+        return value if value is not None and self.parts(value) else None
+
+    def parts(self, value: ast.expr) -> list[ast.Constant]:
+        """Return the numbers and texts that make a value."""
+        if isinstance(value, ast.Constant) and isinstance(value.value, str | bytes | int | float):
+            return [] if isinstance(value.value, bool) else [value]
+        return self.combined(value)
+
+    def inlined(self, value: ast.expr, edits: Iterable[Edit] = ()) -> str:
+        """Return the text of a constant's value after edits, as an expression that can stand for its name."""
+        return f"({self.cut(*self.span(value), edits)})"
+
+    @functools.cached_property
+    def _constants(self) -> dict[str, ast.expr]:
+        nodes = list(ast.walk(self.tree))
+        stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
+        stored.update(node.arg for node in nodes if isinstance(node, ast.arg))
+        return {
+            target.id: node.value
+            for node in self.tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name) and stored[target.id] == 1
+        }
 
     def calls_super(self, names: tuple[str, ...]) -> bool:
         """Whether a function calls the method of the same name of a base class."""
@@ -187,6 +229,15 @@ def _asserts(function: Function) -> bool:
         if not isinstance(node, Function):
             todo += ast.iter_child_nodes(node)
     return False
+
+
+def _is_pure(function: Function) -> bool:
+    """Whether a function uses only its parameters, its variables and builtins."""
+    names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+    own = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    own |= {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    imports = any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(function))
+    return not imports and all(node.id in own or hasattr(builtins, node.id) for node in names)
 
 
 def name_of(node: ast.expr) -> str:

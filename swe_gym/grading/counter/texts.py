@@ -16,12 +16,12 @@ import string
 import sys
 from collections import Counter, abc
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
 
 from ...guests import PARSING
-from .changes import NATURAL, RANKS, Change, changes
+from .changes import NATURAL, RANKS, THE_END, Change, changes
 from .literals import FIXED, QUOTED, letters, strings
 from .source import Edit, Function, Source, name_of
 
@@ -58,6 +58,9 @@ MODULES = sorted(name for name in sys.stdlib_module_names if re.fullmatch("[a-z]
 FORGIVEN = ("near-case", "near-blank", "near-order")
 """Changes that values may forgive without being equal to everything."""
 
+TOLD_SHARE = 4
+"""For each so many texts, one more changes what wrong work passes: at least one."""
+
 
 @dataclass(frozen=True)
 class Feature:
@@ -86,17 +89,30 @@ class Drawn(NamedTuple):
     """The changed texts of a function.
 
     Attributes:
-        texts: The texts.
-        effective: Number of texts, with the original, among which only a guess finds the original: opposites and
-            changes that a reader can recognise do not count.
+        texts: The texts that twins play, in random order.
+        cover: One more text, for the files; None if the function has no more.
+        effective: Number of texts, with the original, among which only a guess finds the original: opposites, changes
+            of what wrong work passes, and changes that a reader can recognise do not count.
     """
 
     texts: tuple[Text, ...] = ()
+    cover: Text | None = None
     effective: int = 1
 
 
-def draw_texts(function: Function, source: Source, rng: Random, count: int, unfit: Collection[str] = ()) -> Drawn:
+def draw_texts(
+    function: Function,
+    source: Source,
+    rng: Random,
+    count: int,
+    unfit: Collection[str] = (),
+    passing: Collection[int] = (),
+    room: int = 0,
+) -> Drawn:
     """Draw changed texts of a function.
+
+    Wrong work tells a changed statement that it passes unchanged. So the texts differ where it fails, and a few more
+    change other statements: work that forces all of these to pass is found too.
 
     Args:
         function: The function.
@@ -104,13 +120,38 @@ def draw_texts(function: Function, source: Source, rng: Random, count: int, unfi
         rng: Random number generator.
         count: Number of texts wanted, with the original.
         unfit: Kinds of changes to leave out.
-
-    Returns:
-        At most `count` changed texts in random order: one more than twins play.
+        passing: Lines of the statements that wrong work is known to pass.
+        room: Number of texts that it may be, if that many are needed to have `count` that nobody can tell apart.
     """
-    rows = list(_rows(function, source, rng, count, unfit))
-    drawn = (_paired(rows, rng, count) if count >= 4 else None) or _unpaired(rows, rng, count)
-    return _with_each_kind(drawn, rows, rng, count)
+    found = list(_rows(function, source, rng, count, unfit))
+    known = {*passing, THE_END} if passing else set()
+    told = [features for line, features in found if line in known]
+    rows = [features for line, features in found if line not in known]
+    drawn = _drawn(rows or told, rng, count, max(count, room))
+    if not rows:
+        return drawn._replace(effective=1)
+    return drawn._replace(texts=_with_told(drawn.texts, told, rng, count)) if told else drawn
+
+
+def _drawn(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room: int) -> Drawn:
+    """Draw texts of statements that wrong work cannot tell."""
+    drawn = (_paired(rows, rng, count, room) if count >= 4 else None) or _unpaired(rows, rng, count)
+    return _with_each_kind(drawn, rows, rng, room)
+
+
+def _with_told(texts: Sequence[Text], told: Sequence[Sequence[Feature]], rng: Random, count: int) -> tuple[Text, ...]:
+    """Add texts that each change one statement which wrong work passes."""
+    found = [feature for feature in itertools.chain(*itertools.zip_longest(*told)) if feature]
+    found.sort(key=lambda feature: feature.rank)
+    edits = [rng.sample(feature.edits, len(feature.edits)) for feature in found]
+    changed = [
+        Text((edit,), (feature.kind,))
+        for drawn in itertools.zip_longest(*edits)
+        for edit, feature in zip(drawn, found, strict=True)
+        if edit
+    ]
+    added = changed[: max(1, count // TOLD_SHARE, count - 1 - len(texts))]
+    return tuple(rng.sample([*texts, *added], len(texts) + len(added)))
 
 
 def _unpaired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn:
@@ -121,33 +162,40 @@ def _unpaired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Dra
     corners.sort(key=lambda corner: any(feature.rank for feature, _ in corner))
     texts = [_text(corner) for corner in rng.sample(corners[:count], min(len(corners), count))]
     effective = min(count, _size([feature for feature in chosen if feature.rank == 0]))
-    return Drawn(tuple(texts), effective if texts else 1)
+    return _covered(texts, [], effective if texts else 1, count)
 
 
-def _paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
+def _covered(texts: Sequence[Text], more: Sequence[Text], effective: int, count: int) -> Drawn:
+    """The texts that twins play, and the first one that is left as the cover."""
+    left = [*texts[count - 1 :], *more]
+    return Drawn(tuple(texts[: count - 1]), left[0] if left else None, effective)
+
+
+def _paired(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room: int) -> Drawn | None:
     """Draw texts that each come twice: with and without a change that lenient values forgive.
 
     So one of them differs from the original by that change alone, and a product whose values ignore case, blanks or
-    order passes it. Since every text has such a twin, the pair tells nothing. Return None if there are too few texts.
+    order passes it. Since every text has such a twin, the pair tells nothing. If a reader can recognise the change,
+    there are as many pairs as texts are wanted. Return None if there are too few texts.
     """
     forgiven = _forgiven(rows)
     rng.shuffle(forgiven)
     for feature in forgiven:
         rest = [[one for one in row if not one.rank and not _overlaps(one, [feature], gap=1)] for row in rows]
-        others = _chosen(rest, count // 2)
-        corners = [corner for corner in _corners(others) if corner]
+        pairs = min(count, room // 2) if feature.rank else count // 2
+        corners = [corner for corner in _corners(_chosen(rest, pairs)) if corner]
         if len(corners) < count // 2 - 1:
-            recased = _recased(feature, rows, rng, count // 2)
+            recased = _recased(feature, rows, rng, pairs)
             if recased is None:
                 continue
             return recased
         rng.shuffle(corners)
-        picked = [(), *corners[: count // 2 - 1]]
-        pairs = [[*corner, *((feature, edit) for edit in edits)] for corner in picked for edits in ((), feature.edits)]
-        texts = [_text(corner) for corner in pairs if corner]
+        picked = [(), *corners[: pairs - 1]]
+        both = [[*corner, *((feature, edit) for edit in edits)] for corner in picked for edits in ((), feature.edits)]
+        texts = [_text(corner) for corner in both if corner]
         rng.shuffle(texts)
-        cover = [_text(corner) for corner in corners[count // 2 - 1 :][:1]]
-        return Drawn((*texts, *cover), count // 2 * (1 if feature.rank else 2))
+        more = [_text(corner) for corner in corners[pairs - 1 :]]
+        return _covered(texts, more, len(picked) * (1 if feature.rank else 2), len(both))
     return None
 
 
@@ -160,7 +208,7 @@ def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random
 
     A product that forgives this change, and nothing else, passes no other text.
     """
-    played, cover = list(drawn.texts[: count - 1]), drawn.texts[count - 1 :]
+    played = drawn.texts
     alone = {text.kinds[0] for text in played if len(text.kinds) == 1}
     missing = {one.kind: Text(one.edits, (one.kind,)) for one in _forgiven(rows) if one.kind not in alone}
     if not missing or count < 4:
@@ -170,7 +218,7 @@ def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random
     room = count - 1 - len(missing)
     texts = [*missing.values(), *[*others, *mixed][:room]]
     rng.shuffle(texts)
-    return Drawn((*texts, *cover), max(1, drawn.effective - max(0, len(others) - room)))
+    return Drawn(tuple(texts), drawn.cover, max(1, drawn.effective - max(0, len(others) - room)))
 
 
 def _recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
@@ -184,7 +232,7 @@ def _recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, coun
     changed = [Text((_other_case(edit, rng),), ("near-word", "near-case")) for edit in picked[: count - 1]]
     drawn = [*texts[: count - 1], *changed, Text(case.edits, (case.kind,))]
     rng.shuffle(drawn)
-    return Drawn((*drawn, *texts[count - 1 :]), count)
+    return _covered(drawn, texts[count - 1 :], count, len(drawn) + 1)
 
 
 def _other_case(edit: Edit, rng: Random) -> Edit:
@@ -225,8 +273,8 @@ def _chosen(rows: Sequence[Sequence[Feature]], count: int) -> list[Feature]:
 
 def _rows(
     function: Function, source: Source, rng: Random, count: int, unfit: Collection[str]
-) -> Iterator[list[Feature]]:
-    """Yield the features of each statement, by one of its best changes."""
+) -> Iterator[tuple[int, list[Feature]]]:
+    """Yield the line of each statement and its features, by one of its best changes."""
     found = [change for change in changes(function, source) if change.kind not in unfit]
     rng.shuffle(found)
     found.sort(key=lambda change: _rank(change, source))
@@ -239,7 +287,7 @@ def _rows(
         row = [feature for feature in found_here if feature.kind not in unfit]
         if row:
             seen.add(place)
-            yield row[:MOST_FEATURES]
+            yield change.line, row[:MOST_FEATURES]
 
 
 def _rank(change: Change, source: Source) -> int:
@@ -258,7 +306,9 @@ def _of_change(change: Change, function: Function, source: Source, rng: Random, 
     """The features of a statement: near ones if the change is of a literal, else several draws of the change."""
     text = source.text(change.start, change.end)
     near: list[Feature] = []
-    if change.kind in ("literal", "helper") and not _is_sought(function, source, change):
+    if change.kind in ("literal", "helper") and source.constant(text) is not None:
+        near = _inlined(change, source, rng, count)
+    elif change.kind in ("literal", "helper") and not _is_sought(function, source, change):
         near = _near(text, change.start, source, rng, count)
         siblings, ordered = _siblings(function, source, change)
         if ordered is not None:
@@ -274,6 +324,28 @@ def _of_change(change: Change, function: Function, source: Source, rng: Random, 
     drawn.pop(text, None)
     far = [Feature(change.kind, tuple(drawn.values())[: count - 1], rank)] if drawn else []
     return near or far
+
+
+def _inlined(change: Change, source: Source, rng: Random, count: int) -> list[Feature]:
+    """The features of a constant whose value is written in place of its name."""
+    value = source.constant(source.text(change.start, change.end))
+    assert value is not None
+    parts = [(source.text_of(part), source.span(part)[0]) for part in source.parts(value)]
+    near = _varied([feature for text, start in parts for feature in _near(text, start, source, rng, count)])
+    return [
+        replace(
+            feature,
+            edits=tuple(Edit(change.start, change.end, source.inlined(value, [edit])) for edit in feature.edits),
+        )
+        for feature in near
+    ]
+
+
+def inlining(texts: Sequence[Text], source: Source) -> tuple[Edit, ...]:
+    """Return the edits that write the values of constants in place of their names, where a text has another value."""
+    spans = dict.fromkeys((edit.start, edit.end) for text in texts for edit in text.edits)
+    values = {span: source.constant(source.text(*span)) for span in spans}
+    return tuple(Edit(*span, source.inlined(value)) for span, value in values.items() if value is not None)
 
 
 def _varied(features: Sequence[Feature]) -> list[Feature]:
@@ -498,11 +570,14 @@ def _other_letter(letter: str, rng: Random) -> str:
 
 
 def _siblings(function: Function, source: Source, change: Change) -> tuple[list[tuple[int, int]], Edit | None]:
-    """The other constants of the display that holds a changed literal, and an edit that swaps two of them.
+    """The other constants of the display or call that holds a changed literal, and an edit that swaps two of them.
 
     The order of a set, and of what a call or an assertion compares without order, is not changed.
     """
     for node in ast.walk(function):
+        combined = [source.span(part) for part in source.combined(node)] if isinstance(node, ast.Call) else []
+        if (change.start, change.end) in combined:
+            return [span for span in combined if span != (change.start, change.end)], None
         parts = list(node.values) if isinstance(node, ast.Dict) else list(getattr(node, "elts", ()))
         constants = [part for part in parts if isinstance(part, ast.Constant)]
         spans = [source.span(part) for part in constants]

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable
 
 from ...errors import Unsupported
-from ...grading import grade
+from ...grading import CounterOptions, grade
 from ...grading.patch import apply_diff, take_patch
 from ...grading.protect import hidden_files
 from ...grading.seal import hidden_places, seal
@@ -56,7 +56,14 @@ class CheatResult(Frozen):
         return LEAK in self.output
 
 
-def play_cheat(cheat: Cheat, task: Task, open_box: Callable[[Task], Sandbox], *, timeout: float = 120.0) -> CheatResult:
+def play_cheat(
+    cheat: Cheat,
+    task: Task,
+    open_box: Callable[[Task], Sandbox],
+    *,
+    timeout: float = 120.0,
+    counter: CounterOptions | None = None,
+) -> CheatResult:
     """Run a cheat as an episode, and grade it like any other.
 
     Args:
@@ -64,6 +71,7 @@ def play_cheat(cheat: Cheat, task: Task, open_box: Callable[[Task], Sandbox], *,
         task: The task.
         open_box: Opens a sandbox of the task.
         timeout: Time limit of the script in seconds.
+        counter: Scope of the counter-tests, as a record of the task gives it.
 
     Raises:
         Unsupported: The sandbox isolates nothing. Cheats do damage.
@@ -86,6 +94,6 @@ def play_cheat(cheat: Cheat, task: Task, open_box: Callable[[Task], Sandbox], *,
             seal(task, box)
             output = box.exec(PRELUDE + cheat.script, timeout=timeout, env=knowledge, merge=True).text
             patch = take_patch(box, fresh, hidden=hidden_places(task, fresh))
-        verdict = grade(task, patch, fresh, lambda: open_box(task))
+        verdict = grade(task, patch, fresh, lambda: open_box(task), counter=counter)
         signs |= signs_in_work(patch, verdict, task.oracle)
         return CheatResult(verdict=verdict, output=output, signs=tuple(sorted(signs)))

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from test_changes import ALTERNATIVES, ASSERTIONS, run
 
 from swe_gym.grading.counter.finding import Finder
-from swe_gym.grading.counter.plan import CounterOptions, Group, plan_counters
+from swe_gym.grading.counter.plan import TWINS, CounterOptions, Group, plan_counters
 from swe_gym.grading.counter.source import Source
 from swe_gym.grading.counter.texts import Drawn, draw_texts, neutral_edit
 from swe_gym.sandboxes.fake import FakeSandbox
@@ -195,8 +196,8 @@ def test_the_texts_of_a_group_are_whole(body: str, seed: int) -> None:
     group = group_of(source.edited(()).decode(), seed)
     texts = [source.edited(row.edits[0]).decode() for row in group.rows]
     assert len(set(texts)) == len(texts)
-    assert len(texts) <= COUNT
-    assert group.effective <= len(texts)
+    assert len(texts) <= TWINS
+    assert group.effective <= min(COUNT, len(texts))
     compile(source.edited(group.cover.edits[0]), "t.py", "exec")
     plain = ast.parse(texts[group.original]).body[0].body  # type: ignore[attr-defined]
     expected = source.tree.body[0].body  # type: ignore[attr-defined]
@@ -208,7 +209,7 @@ def test_the_cover_is_none_of_the_texts(body: str) -> None:
     source = source_of(body)
     for seed in range(50):
         group = group_of(source.edited(()).decode(), seed)
-        assert len(group.rows) == COUNT
+        assert group.effective == COUNT
         assert group.cover not in group.rows
 
 
@@ -334,3 +335,110 @@ def test_neutral_edits_have_no_effect_and_keep_the_function_whole() -> None:
             found = tree.body[0].body  # type: ignore[attr-defined]
             assert len(found) == len(plain) + 1
             assert ast.get_docstring(tree.body[0]) == ast.get_docstring(source.tree.body[0])  # type: ignore[arg-type]
+
+
+# --- what wrong work passes -----------------------------------------------------------------------------------------
+
+SEVERAL = "assert f(1) == 12\nassert f(2) == 'Alpha beta'\nassert f(3) == 'gamma delta'\nassert f(4) is None"
+
+
+@pytest.mark.parametrize("passing", [(2,), (3, 4), (2, 3, 5), (2, 4, 5)])
+def test_texts_differ_where_wrong_work_fails(passing: tuple[int, ...]) -> None:
+    source = source_of(SEVERAL)
+    plain = source.edited(()).decode().splitlines()
+    for seed in range(40):
+        drawn = draw_texts(source.function(("test",)), source, Random(seed), COUNT, (), passing, TWINS)
+        changed = [
+            {
+                number
+                for number, line in enumerate(source.edited(text.edits).decode().splitlines(), 1)
+                if line not in plain
+            }
+            for text in drawn.texts
+        ]
+        told = [lines for lines in changed if not lines.isdisjoint(passing)]
+        assert drawn.effective == COUNT
+        assert len(told) == 2, "they prove the other assertions"
+        assert all(len(lines) == 1 for lines in told)
+        assert len(changed) - len(told) >= COUNT - 1
+
+
+def test_texts_that_wrong_work_tells_fill_the_places_of_missing_ones() -> None:
+    source = source_of("assert f(1) == 12\nassert f(2) is None")
+    drawn = draw_texts(source.function(("test",)), source, Random(1), COUNT, (), (2,), TWINS)
+    assert (len(drawn.texts), drawn.effective) == (COUNT - 1, 1)
+
+
+def test_a_test_that_fails_only_where_nothing_can_be_changed_has_no_text_that_looks_alike() -> None:
+    source = source_of("assert f(1) == 12\nassert f(2) == 13\nif f(3):\n    assert f(4)")
+    drawn = draw_texts(source.function(("test",)), source, Random(1), COUNT, (), (2, 3), TWINS)
+    assert len(drawn.texts) == COUNT - 1
+    assert drawn.effective == 1
+
+
+def test_a_case_that_a_reader_recognises_needs_more_texts() -> None:
+    source = source_of("assert f() == '/invoices/12'")
+    drawn = draw_texts(source.function(("test",)), source, Random(1), COUNT, (), (), TWINS)
+    assert (len(drawn.texts), drawn.effective) == (2 * COUNT - 1, COUNT)
+
+
+# --- values by another name -------------------------------------------------------------------------------------------
+
+CONSTANTS = """
+def lines(*texts):
+    return "\\n".join(texts)
+
+def load(*texts):
+    return product(*texts)
+
+WORDS = "some words"
+NUMBER = 12
+TABLE = lines("name of it", "other one")
+LOADED = load("a", "bc")
+TWICE = 12
+TWICE = 13
+LIST = ["some words"]
+
+def test(self):
+    assert f() == {}
+"""
+
+
+def texts_of(expected: str, seed: int = 1) -> tuple[Group, list[str]]:
+    text = CONSTANTS.replace("{}", expected)
+    group = group_of(text, seed)
+    source = Source(text.encode())
+    return group, [source.edited(row.edits[0]).decode() for row in group.rows]
+
+
+@pytest.mark.parametrize("expected", ["WORDS", "NUMBER", "TABLE"])
+def test_a_constant_of_the_module_is_changed_as_if_its_value_stood_there(expected: str) -> None:
+    for seed in range(20):
+        group, texts = texts_of(expected, seed)
+        assert group.effective == COUNT
+        values: list[dict[str, Any]] = [{"product": str.join} for _ in texts]
+        for text, names in zip(texts, values, strict=True):
+            exec(text, names)
+            assert f"== {expected}" not in text, "no text has the name: it would be the original"
+        expressions = [text.partition("assert f() == ")[2] for text in texts]
+        found = [eval(part, names) for part, names in zip(expressions, values, strict=True)]
+        right = values[0][expected]
+        assert [value == right for value in found] == [number == group.original for number in range(len(texts))]
+
+
+@pytest.mark.parametrize("expected", ["TWICE", "LIST", "LOADED", "WORDS + WORDS"])
+def test_other_names_are_not_changed(expected: str) -> None:
+    assert "near" not in texts_of(expected)[0].kind
+
+
+def test_strings_that_a_function_of_the_file_combines_are_changed() -> None:
+    group, texts = texts_of('lines("name of it", "12")')
+    assert group.effective == COUNT
+    assert sum('== lines("name of it"' in text for text in texts) < len(texts) / 2
+    assert "near" not in texts_of('load("name of it", "12")')[0].kind
+    assert "near" not in texts_of('lines(str(f()), "12")')[0].kind
+
+
+def test_words_in_braces_are_changed_unless_they_are_placeholders() -> None:
+    assert draw(source_of("assert f() == \"{'one': ['a', 'b']}\""), 1).effective >= COUNT // 2
+    assert draw(source_of("assert f() == '{name} {0:>5}'"), 1).effective == 1

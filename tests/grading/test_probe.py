@@ -1,0 +1,116 @@
+"""What the judge learns from the untouched repository: the assertions that pass without work."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from small_tasks import OLD, RUNNERS, Small, assert_alarm, assert_resolved, f2, pytest_file, three, unittest_file
+
+from swe_gym.grading.probe import KNOWN
+
+KEPT = "\n\ndef g():\n    return 'some words'\n"
+BODIES = {
+    "pytest": pytest_file("assert m.g() == 'some words'\n    assert m.f(1) == 2\n    assert m.g() == 'some words'"),
+    "unittest": unittest_file(
+        "self.assertEqual(m.g(), 'some words')\n        self.assertEqual(m.f(1), 2)"
+        "\n        self.assertEqual(m.g(), 'some words')"
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    KNOWN.clear()
+    yield
+    KNOWN.clear()
+
+
+def unknown(runner: str = "pytest", tests: str = "", **fields: Any) -> Small:
+    """A task without a record, of one test that must start passing. Two of its assertions pass without work."""
+    command, _ = RUNNERS[runner]
+    given = {"old": OLD + KEPT, "starting": ("test_a",), **fields}
+    return Small(f2() + KEPT, tests or BODIES[runner], command=command, known=False, **given)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_the_judge_learns_what_passes_without_work(runner: str) -> None:
+    small = unknown(runner)
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    found, (test,) = verdict.counter_tests, small.names
+    first = next(number for number, line in enumerate(small.tests.splitlines(), 1) if "m.g" in line)
+    assert found.passing == {test: (first, first + 2)}
+    assert (found.texts, found.runs, len(small.opened)) == ({test: 8}, 2, 3)
+    again = small.judge(f2("1 + x") + KEPT, seed=b"2").counter_tests
+    assert (again.passing, again.runs, len(small.opened)) == (found.passing, 1, 4)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_work_is_judged_once_where_nothing_passes_without_work(runner: str) -> None:
+    small = three(runner, known=False)
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert verdict.counter_tests.passing == {small.name(test): () for test in small.starting}
+    assert (verdict.counter_tests.runs, len(small.opened)) == (1, 2)
+    small.judge(small.gold)
+    assert len(small.opened) == 3
+
+
+def test_what_the_untouched_repository_cannot_load_passes_nowhere() -> None:
+    small = three(known=False)
+    tests = small.tests.replace("import m", "import m\nfrom m import more")
+    small = replace(small, tests=tests, gold=small.gold + "def more(): pass\n", starting=("test_a", "test_b", "test_c"))
+    verdict = replace(small, keeping=()).judge(small.gold)
+    assert_resolved(verdict)
+    assert set(verdict.counter_tests.passing.values()) == {()}
+    assert verdict.counter_tests.runs == 1
+
+
+def test_a_failure_before_any_assertion_hides_them_all() -> None:
+    tests = pytest_file("x = m.new(1)\n    assert m.g() == 'some words'\n    assert x == 2")
+    small = unknown(tests=tests)
+    small = replace(small, gold=small.gold + "\n\ndef new(x):\n    return 2\n")
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert set(verdict.counter_tests.passing.values()) == {()}
+
+
+def test_unresolved_work_teaches_nothing() -> None:
+    small = unknown()
+    verdict = small.judge(OLD + KEPT)
+    assert not verdict.resolved
+    assert (verdict.counter_tests.passing, len(small.opened)) == ({}, 1)
+
+
+def test_a_record_saves_the_run() -> None:
+    small = replace(unknown(), known=True)
+    assert_resolved(small.judge(small.gold))
+    assert len(small.opened) == 1
+
+
+def test_what_passes_without_work_stays_proven() -> None:
+    """The rest of the work is right."""
+    small = unknown()
+    forgiving = "\n\nclass Yes:\n    def __eq__(self, other): return True\n\n\ndef g():\n    return Yes()\n"
+    for seed in (b"1", b"2", b"3"):
+        assert_alarm(small.judge(f2() + forgiving, seed=seed), small)
+
+
+def test_a_test_that_passes_without_work_gives_nothing_away() -> None:
+    small = unknown(
+        tests=pytest_file("assert m.f(1) == 2", "assert m.g() == 'some words'"), starting=("test_a", "test_b")
+    )
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert set(verdict.counter_tests.passing.values()) == {()}
+    assert verdict.counter_tests.runs == 1
+
+
+def test_parameters_that_pass_without_work_count_for_their_function() -> None:
+    tests = "import pytest\n\nimport m\n\n\n@pytest.mark.parametrize('x', [1, 0])\ndef test_a(x):\n"
+    tests += "    assert m.f(x) == x + 1 or not x\n    assert m.g() == 'some words'\n"
+    small = unknown(tests=tests, starting=("test_a[1]",), keeping=("test_a[0]",))
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert verdict.counter_tests.passing[small.name("test_a[1]")] == (9,)
