@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harbor_folders import NAME, TOML, harbor_task
+from harbor_folders import NAME, SHAPES, TOML, harbor_task, script
 
 from swe_gym.curation.validate import validate
 from swe_gym.envs.swe_env import SweEnv
@@ -48,78 +48,6 @@ def play(make: Callable[..., SweEnv]) -> Play:
         return reward, info
 
     return play
-
-
-def script(reward: str) -> str:
-    return f"#!/bin/bash\n{reward}\n"
-
-
-TO_REWARD = "if {}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt"
-
-SHAPES: dict[str, tuple[dict[str, str | bytes], str]] = {
-    "plain": ({}, "echo new > x.txt"),
-    "outside of the workdir": (
-        {"tests/test.sh": script(TO_REWARD.format("grep -q on /etc/service.conf"))},
-        "echo on > /etc/service.conf",
-    ),
-    "an installed program": (
-        {"tests/test.sh": script(TO_REWARD.format('[ "$(greet)" = hello ]'))},
-        "printf '#!/bin/sh\\necho hello\\n' > /usr/local/bin/greet && chmod +x /usr/local/bin/greet",
-    ),
-    "a running process": (
-        {"tests/test.sh": script(TO_REWARD.format("kill -0 $(cat /run/server.pid)"))},
-        "sleep 600 & echo $! > /run/server.pid",
-    ),
-    "variables of the verifier": (
-        {
-            "task.toml": TOML + "[verifier.env]\nWANTED = 'new'\n",
-            "tests/test.sh": script(TO_REWARD.format('[ "$(cat x.txt)" = "${WANTED:?}" ]')),
-        },
-        "echo new > x.txt",
-    ),
-    "variables of the environment": (
-        {
-            "task.toml": TOML + "[environment.env]\nMODE = '${NO_SUCH_NAME:-new}'\n",
-            "tests/test.sh": script(TO_REWARD.format('[ "$(cat x.txt)" = new ]')),
-        },
-        'echo "$MODE" > x.txt',
-    ),
-    "another workdir": (
-        {
-            "task.toml": TOML.replace("/app", "/srv/deep/work"),
-            "tests/test.sh": script(TO_REWARD.format('[ "$(cat /srv/deep/work/x.txt)" = new ]')),
-        },
-        "echo new > x.txt",
-    ),
-    "binary files": (
-        {
-            "tests/wanted.bin": b"\xff\x00\xfe",
-            "environment/given.bin": b"\xff\x00\xfe",
-            "tests/test.sh": script(TO_REWARD.format("cmp -s /tests/wanted.bin out.bin")),
-        },
-        "cp given.bin out.bin",
-    ),
-    "a program with a shebang": (
-        {
-            "tests/test.sh": "#!/usr/bin/env python3\n"
-            "done = open('x.txt').read() == 'new\\n'\n"
-            "print(float(done), file=open('/logs/verifier/reward.txt', 'w'))\n"
-        },
-        "echo new > x.txt",
-    ),
-    "reward.json": (
-        {
-            "tests/test.sh": script(
-                'echo "{\\"reward\\": $(grep -c new x.txt), \\"style\\": 0.5}" > /logs/verifier/reward.json'
-            )
-        },
-        "echo new > x.txt",
-    ),
-    "a solved task whose script fails": (
-        {"tests/test.sh": script(f"{TO_REWARD.format('grep -q new x.txt')}\nexit 1")},
-        "echo new > x.txt",
-    ),
-}
 
 
 @pytest.mark.parametrize("shape", SHAPES)

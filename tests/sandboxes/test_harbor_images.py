@@ -1,0 +1,81 @@
+"""Harbor's tasks in sandboxes from images: right work earns 1 and no work 0, in containers and without an engine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harbor_folders import NAME, SHAPES, START, TOML, harbor_task, script
+
+from swe_gym.curation.validate import validate
+from swe_gym.envs.swe_env import SweEnv
+from swe_gym.sandboxes.local import problem
+from swe_gym.tasks import load_source
+from swe_gym.types import JsonObject
+
+pytest.importorskip("docker")
+
+
+def play(folder: Path, image: str, backend: str, work: str, files: dict[str, str | bytes]) -> tuple[float, JsonObject]:
+    added = {f"environment/{name}": text for name, text in START.items()}
+    harbor_task(folder, **{**added, **files})
+    env = SweEnv("harbor", {"path": str(folder), "image": image}, backend=backend, tools=["bash", "submit"])
+    try:
+        env.reset()
+        env.sandbox.exec(work)
+        _, reward, _, _, info = env.submit()
+        assert info["reward_valid"], env.stats["failure"]
+        return reward, info
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_right_work_earns_1_and_no_work_0_in_containers(tmp_path: Path, docker_image: str, shape: str) -> None:
+    files, work = SHAPES[shape]
+    assert play(tmp_path, docker_image, "docker", "true", files)[0] == 0.0
+    assert play(tmp_path, docker_image, "docker", work, files)[0] == 1.0
+
+
+@pytest.mark.parametrize("shape", list(SHAPES)[:4])
+def test_right_work_earns_1_and_no_work_0_without_an_engine(tmp_path: Path, stored_image: str, shape: str) -> None:
+    if why := problem("namespace"):
+        pytest.skip(why)
+    files, work = SHAPES[shape]
+    assert play(tmp_path, stored_image, "local", "true", files)[0] == 0.0
+    assert play(tmp_path, stored_image, "local", work, files)[0] == 1.0
+
+
+def test_the_limits_of_the_task_are_those_of_the_container(tmp_path: Path, docker_image: str, engine: Any) -> None:
+    toml = TOML + "cpus = 1.5\nmemory_mb = 300\nstorage_mb = 64\n[agent]\nuser = 0\n"
+    harbor_task(tmp_path, **{"task.toml": toml})
+    env = SweEnv("harbor", {"path": str(tmp_path), "image": docker_image}, backend="docker")
+    try:
+        env.reset()
+        host = engine.inspect_container(f"swe-gym-{env.sandbox.id}")["HostConfig"]
+        assert (host["Memory"], host["CpuQuota"] / host["CpuPeriod"]) == (300 << 20, 1.5)
+        assert host["NetworkMode"] == "none"
+        assert env.sandbox.exec("head -c 70M /dev/zero > /tmp/large").exit_code != 0
+        assert env.sandbox.exec("id -u").text == "0\n"
+    finally:
+        env.close()
+
+
+def test_a_public_network_is_the_engines(tmp_path: Path, docker_image: str, engine: Any) -> None:
+    harbor_task(tmp_path, **{"task.toml": TOML.replace("no-network", "public")})
+    env = SweEnv("harbor", {"path": str(tmp_path), "image": docker_image}, backend="docker")
+    try:
+        env.reset()
+        assert engine.inspect_container(f"swe-gym-{env.sandbox.id}")["HostConfig"]["NetworkMode"] == "bridge"
+        assert env.sandbox.capabilities.network == "egress"
+    finally:
+        env.close()
+
+
+def test_a_graded_reward_and_a_solution_in_a_container(tmp_path: Path, docker_image: str) -> None:
+    graded = script('echo "0.$(wc -l < x.txt)" > /logs/verifier/reward.txt')
+    reward, info = play(tmp_path, docker_image, "docker", "seq 5 > x.txt", {"tests/test.sh": graded})
+    assert (reward, info["resolved"]) == (0.5, False)
+    harbor_task(tmp_path / "valid", **{"environment/x.txt": "old\n", "solution/patch.diff": "", "tests/run": b"\x00"})
+    source = load_source("harbor", path=str(tmp_path / "valid"), image=docker_image)
+    (record,) = validate(source, [NAME], backend="docker", times=1)
+    assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
