@@ -281,6 +281,22 @@ class PythonEnv(Frozen):
     no_deps: bool = True
 
 
+START_TIMEOUT = 600.0
+"""Seconds that the start of a sandbox may take by default."""
+
+
+class ImageBuild(Frozen):
+    """A Dockerfile on this machine, for container engines that build images.
+
+    Attributes:
+        context: Folder with the Dockerfile and the files that it copies.
+        timeout: Seconds that the build may take.
+    """
+
+    context: str
+    timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+
+
 class SandboxNeeds(Frozen):
     """Demands of a task on the policy's sandbox. The user's `sandbox_options` replace them, except `files`.
 
@@ -290,6 +306,8 @@ class SandboxNeeds(Frozen):
         memory_mb: Memory in MiB.
         disk_mb: Disk in MiB.
         network: Network access: "none" or "egress"; None is the default, "none".
+        activate: Whether a Python environment of the image goes first on the PATH; None is the default, True.
+        build: Build of the task's image, unless the engine has it.
         files: Files that are added at the start: path, absolute or relative to the workdir -> content.
     """
 
@@ -298,11 +316,14 @@ class SandboxNeeds(Frozen):
     memory_mb: int | None = Field(default=None, gt=0)
     disk_mb: int | None = Field(default=None, gt=0)
     network: Literal["none", "egress"] | None = None
+    activate: bool | None = None
+    build: ImageBuild | None = None
     files: dict[str, FileContent] = {}
 
     def spec_fields(self) -> JsonObject:
-        """Return the fields of a `SandboxSpec` that are set."""
-        return self.model_dump(exclude={"files"}, exclude_none=True)
+        """Return the fields of a `SandboxSpec` that are set. A build has time beside the start."""
+        fields = self.model_dump(exclude={"files"}, exclude_none=True)
+        return fields | ({"start_timeout": START_TIMEOUT + self.build.timeout} if self.build else {})
 
 
 class TestStatus(enum.StrEnum):

@@ -127,6 +127,8 @@ def _check_confined(task: Task) -> None:
     place = workspace.url if isinstance(workspace, GitWorkspace) else getattr(workspace, "path", "")
     if place.startswith(("/", "~", "file:")) or ".." in place.split("/"):
         raise _BadRow(f"field 'workspace': {place!r} is outside the bundle: copy the bundle to a folder to trust it")
+    if task.needs.build:
+        raise _BadRow("field 'needs.build': a build reads this machine: copy the bundle to a folder to trust it")
     if task.needs.network == "egress":
         raise _BadRow("field 'needs.network': 'egress' opens a network: copy the bundle to a folder to trust it")
 

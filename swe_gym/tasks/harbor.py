@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import TaskError, UsageError
-from ..types import FileContent, JsonObject, Oracle, RewardScript, SandboxNeeds, Task
+from ..types import FileContent, ImageBuild, JsonObject, Oracle, RewardScript, SandboxNeeds, Task
 from .base import ListedSource
 from .dataset import facts, task_name
 from .harbor_config import Config, is_root, read_config
@@ -25,6 +25,14 @@ CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 
 PLAYED_BY_HARBOR = ("environment/docker-compose.yaml", "trajectory.json")
 """Files that change what Harbor runs, and that swe_gym cannot honour."""
+
+STEPS = frozenset(
+    "ADD ARG CMD COPY ENV EXPOSE FROM LABEL MAINTAINER ONBUILD RUN SHELL STOPSIGNAL USER VOLUME WORKDIR".split()
+)
+RUN_AT_START = ("ENTRYPOINT", "HEALTHCHECK")
+HERE_TEXT = re.compile(r"""(?:^|\s)<<-?["']?\w+["']?(?:\s|$)""")
+BUILDKIT_OPTIONS = ("--mount", "--network", "--security", "--link", "--chmod", "--parents", "--exclude", "--checksum")
+"""Options of steps that the engine's plain builder does not know."""
 
 APPLY = "#!/bin/sh\ngit apply /solution/patch.diff || patch -p1 < /solution/patch.diff\n"
 """The script of a solution that is only a `patch.diff`."""
@@ -75,18 +83,19 @@ class HarborSource(ListedSource[Path]):
             if folder.has(name):
                 raise TaskError(f"{item}: {name}: not supported. Play this task with Harbor")
         dockerfile = Dockerfile(folder)
+        image, build = self._image_of(config, dockerfile, task_id)
         metadata = config.metadata
         tags = metadata.get("tags")
         return Task(
             task_id=task_id,
             problem_statement=without_canary(folder.text("instruction.md")).strip(),
-            image=self._image_of(config, dockerfile, task_id),
+            image=image,
             workdir=self._workdir_of(config, dockerfile),
             env=resolved(config.environment.env, self._variables, f"{place}: environment.env"),
             difficulty=str(metadata.get("difficulty", "")),
             tags=tuple(map(str, tags)) if isinstance(tags, list) else config.task.keywords,
             metadata=_metadata(config),
-            needs=_needs(config, folder),
+            needs=_needs(config, folder).model_copy(update={"build": build}),
             time_limit=config.agent.timeout_sec,
             oracle=Oracle(
                 gold_patch=_gold(folder),
@@ -112,15 +121,13 @@ class HarborSource(ListedSource[Path]):
             solution_env=resolved(config.solution.env, self._variables, f"{place}: solution.env"),
         )
 
-    def _image_of(self, config: Config, dockerfile: "Dockerfile", task_id: str) -> str:
+    def _image_of(self, config: Config, dockerfile: "Dockerfile", task_id: str) -> tuple[str, ImageBuild | None]:
+        """Return the image, and how it is built if the task only has a Dockerfile."""
         if self._image is not None:
-            return self._image.replace("{task_id}", task_id)
+            return self._image.replace("{task_id}", task_id), None
         image = config.environment.docker_image or dockerfile.plain_base
-        if image:
-            return image
-        raise TaskError(
-            f"{dockerfile.folder.path}: no image: build environment/Dockerfile and pass the image name as image="
-        )
+        dockerfile.refuse(built=not image)
+        return (image, None) if image else _build(dockerfile, config, task_id)
 
     def _workdir_of(self, config: Config, dockerfile: "Dockerfile") -> str:
         workdir = config.environment.workdir or self._workdir or dockerfile.workdir
@@ -152,6 +159,20 @@ class Dockerfile:
         words = (line.partition(" ") for line in lines if line and not line.startswith("#"))
         self.steps = [(name.upper(), rest.strip()) for name, _, rest in words]
 
+    def refuse(self, *, built: bool) -> None:
+        """Refuse steps that cannot be honoured: those that run at the start and, if the file is built, many others.
+
+        Raises:
+            TaskError: There is one.
+        """
+        for name, rest in self.steps:
+            why = _run_at_start(name) or (_not_built(name, rest) if built else "")
+            if why:
+                raise TaskError(
+                    f"{self.folder.path}: environment/Dockerfile: {f'{name} {rest}'[:200]}: {why}. Or build the image "
+                    "and pass its name as image="
+                )
+
     @property
     def plain_base(self) -> str:
         """The base image, if nothing is built on it."""
@@ -165,6 +186,8 @@ class Dockerfile:
         """The folder in which commands of the image start; empty if the file does not tell."""
         workdir = ""
         for name, rest in self.steps:
+            if name not in (*STEPS, *RUN_AT_START) or HERE_TEXT.search(rest):
+                return ""  # a line may be no step, but text
             if name == "FROM":
                 workdir = ""
             elif name == "WORKDIR":
@@ -173,6 +196,22 @@ class Dockerfile:
                     return ""
                 workdir = posixpath.normpath(posixpath.join(workdir, place))
         return workdir
+
+
+def _run_at_start(name: str) -> str:
+    return "Harbor runs it at the start, and swe_gym does not. Leave it out" if name in RUN_AT_START else ""
+
+
+def _not_built(name: str, rest: str) -> str:
+    """Return why a step of a Dockerfile cannot be built; empty if it can."""
+    if name not in STEPS:
+        return "unknown step, or one of several lines that only BuildKit reads. Write it in one line"
+    option = next((word for word in rest.split() if word.startswith(BUILDKIT_OPTIONS)), "")
+    if option and name in ("RUN", "COPY", "ADD") and rest.startswith("--"):
+        return f"{option} needs BuildKit. Leave it out"
+    if name in ("RUN", "COPY", "ADD") and HERE_TEXT.search(rest):
+        return "text of several lines (<<) needs BuildKit. Copy a file instead"
+    return ""
 
 
 def resolved(env: Mapping[str, str], allowed: Collection[str], place: str) -> dict[str, str]:
@@ -211,6 +250,22 @@ def without_canary(text: str) -> str:
     return "\n".join(lines)
 
 
+def _build(dockerfile: Dockerfile, config: Config, task_id: str) -> tuple[str, ImageBuild]:
+    """Return the name of the image that a Dockerfile makes, which stands for the content of its folder, and the build.
+
+    Raises:
+        TaskError: There is no Dockerfile, or it has a step that swe_gym cannot honour.
+    """
+    folder = dockerfile.folder
+    if not dockerfile.steps:
+        raise TaskError(
+            f"{folder.path}: no image: set environment.docker_image, add environment/Dockerfile, or pass image="
+        )
+    digest = folder.digest("environment")[:16]
+    build = ImageBuild(context=str(folder.path / "environment"), timeout=config.environment.build_timeout_sec)
+    return f"swe-gym/harbor-{task_id.lower()}:{digest}", build
+
+
 def _needs(config: Config, folder: TaskFolder) -> SandboxNeeds:
     """Return the demands on the sandbox. As in Harbor, a prebuilt image gets the files of `environment/`."""
     environment = config.environment
@@ -221,6 +276,7 @@ def _needs(config: Config, folder: TaskFolder) -> SandboxNeeds:
         memory_mb=environment.memory_mb,
         disk_mb=environment.storage_mb,
         network="none" if environment.mode == "no-network" else "egress",
+        activate=False,
         files=folder.tree("environment") if added else {},
     )
 

@@ -1,10 +1,12 @@
 """Reads the files of a task folder that others wrote: within the folder, and of bounded size."""
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..cache import file_sha256
 from ..errors import TaskError
 from ..types import FileContent
 
@@ -65,6 +67,21 @@ class TaskFolder:
             left -= len(data)
             files[file.relative_to(top).as_posix()] = FileContent(data=data, mode=file.stat().st_mode & 0o777)
         return files
+
+    def digest(self, name: str) -> str:
+        """Return a digest of all files below a subfolder, with their names, and whether they are executable.
+
+        Raises:
+            TaskError: Something leads out of the folder, or is neither file nor folder.
+        """
+        top = self.path / name
+        total = hashlib.sha256()
+        for number, file in enumerate(self._entries(top, ())):
+            if number >= MOST_FILES:
+                raise TaskError(f"{top}: more than {MOST_FILES} files and folders")
+            content = "" if file.is_dir() else file_sha256(file)
+            total.update(f"{file.relative_to(top).as_posix()}\0{file.stat().st_mode & 0o111:o}\0{content}\0".encode())
+        return total.hexdigest()
 
     def _entries(self, folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
         """Yield all files and folders below a folder; `above` are the folders on the way to it, without links."""

@@ -8,6 +8,8 @@ from harbor_folders import NAME, SHAPES, START, TOML, harbor_task, script
 
 from swe_gym.curation.validate import validate
 from swe_gym.envs.swe_env import SweEnv
+from swe_gym.errors import SandboxStartError, Unsupported
+from swe_gym.sandboxes.docker.build import build_image
 from swe_gym.sandboxes.local import problem
 from swe_gym.tasks import load_source
 from swe_gym.types import JsonObject
@@ -69,6 +71,64 @@ def test_a_public_network_is_the_engines(tmp_path: Path, docker_image: str, engi
         assert env.sandbox.capabilities.network == "egress"
     finally:
         env.close()
+
+
+DOCKERFILE = """\
+FROM {image}
+ENV GREETING=hello
+WORKDIR /srv
+COPY data.bin given/
+RUN echo old > x.txt && \\
+    cp given/data.bin /opt/data.bin
+"""
+
+
+def build_task(folder: Path, image: str) -> None:
+    """Write a task whose image must be built. The solution needs what the build makes."""
+    wanted = 'cmp -s /opt/data.bin /tests/data.bin && [ "$(cat /srv/x.txt)" = "hello /srv" ]'
+    toml = "[environment]\nnetwork_mode = 'no-network'\n"
+    harbor_task(
+        folder,
+        **{
+            "task.toml": toml,
+            "environment/Dockerfile": DOCKERFILE.format(image=image),
+            "environment/data.bin": b"\xff\x00",
+            "tests/data.bin": b"\xff\x00",
+            "tests/test.sh": script(f"if {wanted}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt"),
+            "solution/solve.sh": "#!/bin/sh\necho $GREETING $PWD > x.txt\n",
+        },
+    )
+
+
+def test_a_dockerfile_is_built_once(tmp_path: Path, docker_image: str, engine: Any) -> None:
+    build_task(tmp_path, docker_image)
+    source = load_source("harbor", path=str(tmp_path))
+    name = source.get(NAME).image
+    try:
+        (record,) = validate(source, backend="docker", times=1)
+        assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
+        made = engine.inspect_image(name)
+        assert build_image(source.get(NAME), "unused").needs.build is None
+        assert engine.inspect_image(name)["Id"] == made["Id"]
+    finally:
+        engine.remove_image(name, force=True)
+
+
+def test_a_build_that_fails_says_why(tmp_path: Path, docker_image: str) -> None:
+    files = {"environment/Dockerfile": f"FROM {docker_image}\nWORKDIR /srv\nRUN echo because >&2; exit 3\n"}
+    harbor_task(tmp_path, **{"task.toml": "", **files})
+    env = SweEnv("harbor", {"path": str(tmp_path)}, backend="docker")
+    with pytest.raises(SandboxStartError, match=r"(?s)environment/Dockerfile was not built.*because"):
+        env.reset()
+
+
+@pytest.mark.parametrize("backend", ["local", "kubernetes"])
+def test_backends_that_build_no_image_refuse_it(tmp_path: Path, backend: str) -> None:
+    files = {"environment/Dockerfile": "FROM a\nRUN make\nWORKDIR /srv\n"}
+    harbor_task(tmp_path, **{"task.toml": "[environment]\nallow_internet = false\n", **files})
+    env = SweEnv("harbor", {"path": str(tmp_path)}, backend=backend)
+    with pytest.raises(Unsupported, match=r"builds no images, and the task needs one of .*/environment"):
+        env.reset()
 
 
 def test_a_graded_reward_and_a_solution_in_a_container(tmp_path: Path, docker_image: str) -> None:

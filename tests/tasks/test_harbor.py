@@ -10,7 +10,7 @@ from swe_gym.errors import TaskError, UsageError
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import FileSource, write_tasks
 from swe_gym.tasks.harbor_files import LARGEST_TREE, MOST_FILES
-from swe_gym.types import FileContent, RewardScript, SandboxNeeds, Task
+from swe_gym.types import FileContent, ImageBuild, RewardScript, SandboxNeeds, Task
 
 ENVIRONMENT = TOML
 OLD = """\
@@ -52,7 +52,7 @@ def test_folders_are_tasks(tmp_path: Path) -> None:
     assert (task.image, task.workdir, task.difficulty, task.tags) == ("mine/task:1", "/repo", "easy", ("python",))
     assert (task.problem_statement, task.metadata) == ("Make x new.", {"category": "programming"})
     assert (task.oracle.timeout, task.time_limit) == (120.0, 900.0)
-    assert task.needs == SandboxNeeds(cpus=1, memory_mb=2048, disk_mb=10240, network="egress")
+    assert task.needs == SandboxNeeds(cpus=1, memory_mb=2048, disk_mb=10240, network="egress", activate=False)
     assert task.oracle.gold_patch.endswith("-old\n+new\n")
     assert task.oracle.has_solution
     assert source.get("two").oracle.grader == "reward"
@@ -95,6 +95,7 @@ def test_canary_lines_are_not_shown(tmp_path: Path) -> None:
         ("FROM a\nRUN make \\\n  # why\n  all\nWORKDIR /app\n", None, "/app"),
         ("ARG BASE\nFROM $BASE\nWORKDIR /app\n", None, "/app"),
         ("FROM $BASE\nWORKDIR /app\n", None, "/app"),
+        ("FROM a\nRUN cat <<EOF\nWORKDIR /b\nEOF\n", None, None),
         ("FROM\n", None, None),
         ("", None, None),
     ],
@@ -103,18 +104,52 @@ def test_plain_dockerfiles_name_image_and_workdir(
     tmp_path: Path, dockerfile: str, image: str | None, workdir: str | None
 ) -> None:
     files: dict[str, str | bytes] = {"environment/Dockerfile": dockerfile}
-    if image is None:
-        with pytest.raises(TaskError, match=r"no image: build environment/Dockerfile"):
-            read(tmp_path, "", **files)
-    elif workdir is None:
-        with pytest.raises(TaskError, match=r"environment\.workdir is not set.* workdir="):
-            read(tmp_path, "", **files)
-    else:
-        task = read(tmp_path, "", **files)
-        assert (task.image, task.workdir) == (image, workdir)
     options = {"image": "r/{task_id}:2", "workdir": "/w"}
     task = read(tmp_path, "", options=options, **files)
-    assert (task.image, task.workdir) == (f"r/{NAME}:2", "/w")
+    assert (task.image, task.workdir, task.needs.build) == (f"r/{NAME}:2", "/w", None)
+    if workdir is None:
+        with pytest.raises(TaskError, match=r"environment\.workdir is not set.* workdir=|no image: set |several lines"):
+            read(tmp_path, "", **files)
+        return
+    task = read(tmp_path, "", **files)
+    assert task.workdir == workdir
+    assert (task.needs.build is None) is (image is not None)
+    if image is None:
+        assert str(task.image).startswith(f"swe-gym/harbor-{NAME}:")
+        assert task.needs.build == ImageBuild(context=str(tmp_path / NAME / "environment"), timeout=600)
+    else:
+        assert task.image == image
+
+
+def test_the_name_of_a_built_image_stands_for_its_files(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"environment/Dockerfile": "FROM a\nCOPY x.bin .\nWORKDIR /app\n"}
+    first = read(tmp_path, "", **files, **{"environment/x.bin": b"\xff"})
+    assert read(tmp_path / "again", "", **files, **{"environment/x.bin": b"\xff"}).image == first.image
+    assert read(tmp_path / "other", "", **files, **{"environment/x.bin": b"\xfe"}).image != first.image
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("ENTRYPOINT ['/start']", "Harbor runs it at the start"),
+        ("HEALTHCHECK CMD true", "Harbor runs it at the start"),
+        ("RUN --mount=type=secret,id=k make", "--mount=type=secret,id=k needs BuildKit"),
+        ("COPY --chmod=755 a b", "--chmod=755 needs BuildKit"),
+        ("RUN cat <<EOF > x\nWORKDIR /y\nEOF", "text of several lines"),
+        ("SUMMON demons", "unknown step"),
+    ],
+)
+def test_steps_that_cannot_be_built_are_refused(tmp_path: Path, step: str, message: str) -> None:
+    files: dict[str, str | bytes] = {"environment/Dockerfile": f"FROM a\nWORKDIR /app\n{step}\n"}
+    toml = "[environment]\nworkdir = '/app'\n"
+    with pytest.raises(TaskError, match=rf"environment/Dockerfile: {step.split()[0]} .*{message}.*image="):
+        read(tmp_path, toml, **files)
+    assert read(tmp_path, toml, options={"image": "i"}, **files).image == "i"
+    if "start" in message:  # the prebuilt image has it too
+        with pytest.raises(TaskError, match=message):
+            read(tmp_path, TOML, **files)
+    else:
+        assert read(tmp_path, TOML, **files).image == "mine/task:1"
 
 
 # --- fields -------------------------------------------------------------------------------------------------
