@@ -102,9 +102,18 @@ class SandboxGroup:
             TaskError: The task's workspace or Python environment cannot be built, or its image cannot be sealed.
             Unsupported: The task is judged in place, and the sandbox has no root folder of its own.
         """
-        sandbox = self._take_warm()
-        if sandbox is None:
-            sandbox = self._start_twice(self.spec)
+        return self._sealed(self._take_warm() or self._start_twice(self.spec))
+
+    @contextlib.contextmanager
+    def another(self) -> Iterator[Sandbox]:
+        """Open another sandbox for the block, as `open_sealed` does."""
+        sandbox = self._sealed(self._start_twice(self.spec))
+        try:
+            yield sandbox
+        finally:
+            self.drop(sandbox)
+
+    def _sealed(self, sandbox: Sandbox) -> Sandbox:
         # Through a network, the policy could reach a sandbox that waits.
         if sandbox.capabilities.network == "none" and not self.task.oracle.in_place:
             self._waiting = sandbox.waiting

@@ -29,7 +29,7 @@ from ..errors import (
     unknown_name,
 )
 from ..grading import GRADERS, REWARDS, CounterOptions, grade
-from ..grading.in_place import grade_in_place
+from ..grading.in_place import NoReward, blame, grade_in_place
 from ..grading.patch import Patch
 from ..grading.rewards import binary
 from ..grading.signs import signs_in_call, signs_in_work
@@ -651,7 +651,7 @@ class SweEnv(ToolEnv):
         started = time.monotonic()
         try:
             if episode.task.oracle.in_place:
-                episode.verdict = grade_in_place(episode.task, episode.sandbox)
+                episode.verdict = self._judge_in_place(episode)
             else:
                 episode.verdict = self._judge_patch(episode)
             episode.reward = self._reward_of(episode.verdict)
@@ -666,6 +666,15 @@ class SweEnv(ToolEnv):
         finally:
             episode.seconds["grading"] += time.monotonic() - started
             self._free(episode)
+
+    def _judge_in_place(self, episode: Episode) -> Verdict:
+        """Grade the policy's sandbox. If the task's script gives no reward there, see whether it does elsewhere."""
+        try:
+            return grade_in_place(episode.task, episode.sandbox)
+        except NoReward as failure:
+            episode.group.drop(episode.sandbox).result()  # nothing of the work may slow the other one down
+            with episode.group.another() as fresh:
+                return blame(episode.task, failure, fresh)
 
     def _judge_patch(self, episode: Episode) -> Verdict:
         """Take the work out of the policy's sandbox, close it, and grade the work in fresh ones."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from ..errors import FileError, GradingError, MissingFile, TaskError, Unsupported
 from ..sandboxes.base import Sandbox
-from ..types import FileContent, Json, RewardScript, Task, Verdict
+from ..types import FileContent, Json, JsonObject, RewardScript, Task, Verdict
 from .base import LOG_CHARS
 from .log import some
 from .reporter import steady_env, timeout_reason
@@ -29,11 +29,26 @@ SOLUTION_LOG = "/logs/agent/oracle.txt"
 FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 """Folders that Harbor makes in every sandbox."""
 
+FAST_ENOUGH = 0.5
+"""Share of the time limit. If the solution takes more, the machine may be to blame for a timeout, not the work."""
+
 NO_OWN_ROOT = (
     "task {task} is judged in the policy's sandbox, outside of the workdir too, and the backend {backend!r} gives it "
     "no root folder of its own on this machine: allow user namespaces (`swe-gym doctor` shows how), or use a "
     "container backend"
 )
+
+
+class NoReward(GradingError):
+    """The script wrote no reward, or timed out: the work, the task or the machine may be to blame.
+
+    Attributes:
+        verdict: Verdict for the case that the work is to blame.
+    """
+
+    def __init__(self, message: str, verdict: Verdict) -> None:
+        super().__init__(message)
+        self.verdict = verdict
 
 
 def begin_in_place(task: Task, sandbox: Sandbox) -> None:
@@ -73,7 +88,8 @@ def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
     """Run the task's script in the policy's sandbox and read its reward. Only a reward of 1 is resolved.
 
     Raises:
-        GradingError: The script wrote no reward, an invalid one, or timed out.
+        NoReward: The script wrote no reward, or timed out.
+        GradingError: The script wrote an invalid reward.
         SandboxError: The sandbox failed.
     """
     script = _script_of(task)
@@ -90,19 +106,45 @@ def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
         merge=True,
     )
     said = result.text + _read_log(sandbox, log)
-    if result.timed_out:
-        raise GradingError(f"task {task.task_id}: {timeout_reason(task.oracle.timeout)}: {said[-2000:].strip()}")
-    score, notes = _read_reward(task, sandbox, rewards, said)
-    return Verdict(
-        resolved=score == 1.0,
-        score=score,
-        reason="" if score == 1.0 else f"the task's script gave the reward {score:g}",
-        exit_code=result.exit_code,
-        judge="reward",
-        notes=notes,
-        duration=result.duration,
-        log=said[-LOG_CHARS:],
-    )
+    facts: JsonObject = {"judge": "reward", "duration": result.duration, "exit_code": result.exit_code}
+    facts["log"] = said[-LOG_CHARS:]
+    found = None if result.timed_out else _read_reward(task, sandbox, rewards)
+    if found is None:
+        why = timeout_reason(task.oracle.timeout) if result.timed_out else "the task's script wrote no reward"
+        verdict = Verdict(resolved=False, score=0.0, reason=why, timed_out=result.timed_out, **facts)
+        raise NoReward(f"task {task.task_id}: {why}: {said[-2000:].strip() or 'no output'}", verdict)
+    score, notes = found
+    reason = "" if score == 1.0 else f"the task's script gave the reward {score:g}"
+    return Verdict(resolved=score == 1.0, score=score, reason=reason, notes=notes, **facts)
+
+
+def blame(task: Task, failure: NoReward, fresh: Sandbox) -> Verdict:
+    """Decide who is to blame for a missing reward, by the task's solution, or by no work if it has none.
+
+    Args:
+        task: The task.
+        failure: What happened with the work.
+        fresh: Another sandbox of the task, in which nothing has run.
+
+    Returns:
+        The verdict on the work, if the script writes a reward here, and in time.
+
+    Raises:
+        GradingError: The script writes no reward here either, or the machine is slow.
+        SandboxError: The sandbox failed.
+    """
+    try:
+        if task.oracle.has_solution:
+            run_solution(task, fresh)
+        control = grade_in_place(task, fresh)
+    except (GradingError, TaskError) as error:
+        work = "its own solution" if task.oracle.has_solution else "no work"
+        raise GradingError(f"{failure}\nWith {work} there is no reward either: {error}") from failure
+    if failure.verdict.timed_out and control.duration > FAST_ENOUGH * task.oracle.timeout:
+        raise GradingError(
+            f"{failure}\nIts own solution takes {control.duration:.1f} s now", reason="starved"
+        ) from failure
+    return failure.verdict
 
 
 def run_solution(task: Task, sandbox: Sandbox) -> None:
@@ -146,8 +188,8 @@ def _read_log(sandbox: Sandbox, path: str) -> str:
         return f"[{LOG_FILE} cannot be read: {type(error).__name__}]\n"
 
 
-def _read_reward(task: Task, sandbox: Sandbox, paths: list[str], said: str) -> tuple[float, tuple[str, ...]]:
-    """Return the reward, and a note on further values beside it."""
+def _read_reward(task: Task, sandbox: Sandbox, paths: list[str]) -> tuple[float, tuple[str, ...]] | None:
+    """Return the reward, and a note on further values beside it; None if no file holds one."""
     for path in paths:
         try:
             text = sandbox.read_file(path, max_bytes=LARGEST_REWARD_FILE).decode("utf-8", "replace")
@@ -159,9 +201,7 @@ def _read_reward(task: Task, sandbox: Sandbox, paths: list[str], said: str) -> t
             return parse_reward(text) if path.endswith(".json") else (_number(float(text), "the reward"), ())
         except (ValueError, OverflowError, RecursionError) as error:
             raise GradingError(f"task {task.task_id}: {path} holds no reward between 0 and 1: {error}") from error
-    raise GradingError(
-        f"task {task.task_id}: its script wrote neither {' nor '.join(paths)}: {said[-2000:].strip() or 'no output'}"
-    )
+    return None
 
 
 def parse_reward(text: str) -> tuple[float, tuple[str, ...]]:

@@ -85,7 +85,7 @@ def test_the_reward_is_the_number_that_the_script_wrote(
 @pytest.mark.parametrize(
     ("wrote", "message"),
     [
-        ("true", "wrote neither /logs/verifier/reward.json nor /logs/verifier/reward.txt"),
+        ("true", "wrote no reward"),
         ("echo 2 > reward.txt", "no reward between 0 and 1: the reward is 2"),
         ("echo -1 > reward.txt", "the reward is -1"),
         ("echo nan > reward.txt", "the reward is nan"),
@@ -110,6 +110,32 @@ def test_a_script_without_a_reward_gives_no_verdict(make: Callable[..., SweEnv],
     assert (reward, truncated, info["outcome"], info["reward_valid"]) == (0.0, True, "infra_failed", False)
     assert message in env.stats["failure"]
     assert message not in info["failure"]
+
+
+@pytest.mark.parametrize("solve", [None, "echo new > x.txt"])
+@pytest.mark.parametrize("work", ["chmod -x /app/run.sh", "echo 'sleep 60' > /app/run.sh"])
+def test_work_that_stops_the_script_earns_0(make: Callable[..., SweEnv], work: str, solve: str | None) -> None:
+    """The script writes a reward without the work, so the work is to blame."""
+    toml = TOML + "[verifier]\ntimeout_sec = 2\n"
+    folder = {
+        "environment/run.sh": "true",
+        "tests/test.sh": script(
+            "chmod +x /tests/*\n[ -x /app/run.sh ] && . /app/run.sh && echo 0.5 > /logs/verifier/reward.txt"
+        ),
+        "solution/solve.sh": script(solve or "chmod +x /app/run.sh"),
+    }
+    env = make(**{"task.toml": toml, **folder})
+    env.reset()
+    env.sandbox.exec(f"chmod +x /app/run.sh; {work}")
+    _, reward, _, _, info = env.submit()
+    if solve is not None:  # the solution does not make the script run: the task is to blame
+        assert not info["reward_valid"]
+        assert "With its own solution there is no reward either" in env.stats["failure"]
+        return
+    assert (reward, info["reward_valid"], info["resolved"]) == (0.0, True, False)
+    assert env.verdict is not None
+    assert env.verdict.score == 0.0
+    assert env.verdict.timed_out is ("sleep" in work)
 
 
 def test_a_reward_that_the_policy_wrote_does_not_count(play: Play) -> None:
