@@ -1,11 +1,13 @@
 """Harbor's tasks in sandboxes from images: right work earns 1 and no work 0, in containers and without an engine."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harbor_folders import NAME, SHAPES, START, TOML, harbor_task, script
 
+from swe_gym.curation.harbor import export_harbor
 from swe_gym.curation.validate import validate
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxStartError, Unsupported
@@ -129,6 +131,24 @@ def test_backends_that_build_no_image_refuse_it(tmp_path: Path, backend: str) ->
     env = SweEnv("harbor", {"path": str(tmp_path)}, backend=backend)
     with pytest.raises(Unsupported, match=r"builds no images, and the task needs one of .*/environment"):
         env.reset()
+
+
+def test_exported_tasks_are_judged_as_here(tmp_path: Path, docker_image: str, engine: Any) -> None:
+    base = "swe-gym-test/with-python"
+    dockerfile = f"FROM {docker_image}\nRUN command -v python || ln -s $(command -v python3) /usr/local/bin/python\n"
+    for _ in engine.build(fileobj=io.BytesIO(dockerfile.encode()), tag=base, rm=True):
+        pass
+    toy, micro = load_source("toy"), load_source("micro")
+    tasks = [toy.get(toy.ids()[0]), toy.get(toy.ids()[1]), micro.get(micro.ids()[0])]
+    export_harbor(tasks, tmp_path / "out", base=base)
+    source = load_source("harbor", path=str(tmp_path / "out"))
+    try:
+        records = validate(source, backend="docker", times=1, workers=2)
+        assert [(one.status, one.gold, one.empty) for one in records] == [("valid", (True,), (False,))] * 3, records
+    finally:
+        for task_id in source.ids():
+            engine.remove_image(source.get(task_id).image, force=True)
+        engine.remove_image(base, force=True)
 
 
 def test_a_graded_reward_and_a_solution_in_a_container(tmp_path: Path, docker_image: str) -> None:
