@@ -4,7 +4,16 @@ import enum
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 Json = Any
 """A value that was read from JSON or will be written as JSON."""
@@ -241,6 +250,18 @@ class FilesWorkspace(Frozen):
     files: dict[str, str]
 
 
+class FileContent(Frozen):
+    """A file to put into a sandbox.
+
+    Attributes:
+        data: Content.
+        mode: Permission bits.
+    """
+
+    data: bytes = Field(repr=False)
+    mode: int = 0o644
+
+
 Workspace = Annotated[
     FolderWorkspace | TarWorkspace | GitWorkspace | SdistWorkspace | FilesWorkspace, Field(discriminator="kind")
 ]
@@ -258,6 +279,51 @@ class PythonEnv(Frozen):
     version: str = ""
     requirements: tuple[str, ...] = ()
     no_deps: bool = True
+
+
+START_TIMEOUT = 600.0
+"""Seconds that the start of a sandbox may take by default."""
+
+
+class ImageBuild(Frozen):
+    """A Dockerfile on this machine, for container engines that build images.
+
+    Attributes:
+        context: Folder with the Dockerfile and the files that it copies.
+        timeout: Seconds that the build may take.
+    """
+
+    context: str
+    timeout: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+
+
+class SandboxNeeds(Frozen):
+    """Demands of a task on the policy's sandbox. The user's `sandbox_options` replace them, except `files`.
+
+    Attributes:
+        user: User that runs the commands; None is the backend's default.
+        cpus: CPU cores.
+        memory_mb: Memory in MiB.
+        disk_mb: Disk in MiB.
+        network: Network access: "none" or "egress"; None is the default, "none".
+        activate: Whether a Python environment of the image goes first on the PATH; None is the default, True.
+        build: Build of the task's image, unless the engine has it.
+        files: Files that are added at the start: path, absolute or relative to the workdir -> content.
+    """
+
+    user: str | None = None
+    cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    memory_mb: int | None = Field(default=None, gt=0)
+    disk_mb: int | None = Field(default=None, gt=0)
+    network: Literal["none", "egress"] | None = None
+    activate: bool | None = None
+    build: ImageBuild | None = None
+    files: dict[str, FileContent] = {}
+
+    def spec_fields(self) -> JsonObject:
+        """Return the fields of a `SandboxSpec` that are set. A build has time beside the start."""
+        fields = self.model_dump(exclude={"files"}, exclude_none=True)
+        return fields | ({"start_timeout": START_TIMEOUT + self.build.timeout} if self.build else {})
 
 
 class TestStatus(enum.StrEnum):
@@ -355,7 +421,32 @@ class ExpectedMap(Hidden):
     expected: dict[str, TestStatus] = {}
 
 
-Evaluation = Annotated[TestCommand | ExitCode | LogScript | ExpectedMap, Field(discriminator="kind")]
+class RewardScript(Hidden):
+    """An evaluation by a script that writes a reward, in the sandbox in which the policy worked.
+
+    Attributes:
+        script: Path of the script. It runs in the workdir, after the policy's work has ended.
+        files: Hidden files, which are added before the script runs: absolute path -> content.
+        rewards: Folder in which the script writes `reward.txt` or `reward.json`.
+        env: Variables of the script.
+        as_root: Whether the script must run as root, like every command of the sandbox.
+        solve: Path of a script that solves the task; empty if there is none.
+        solution: Files of the solution: absolute path -> content.
+        solution_env: Variables of the script that solves the task.
+    """
+
+    kind: Literal["reward"] = "reward"
+    script: str = "/tests/test.sh"
+    files: dict[str, FileContent] = {}
+    rewards: str = "/logs/verifier"
+    env: dict[str, str] = {}
+    as_root: bool = False
+    solve: str = ""
+    solution: dict[str, FileContent] = {}
+    solution_env: dict[str, str] = {}
+
+
+Evaluation = Annotated[TestCommand | ExitCode | LogScript | ExpectedMap | RewardScript, Field(discriminator="kind")]
 """How the hidden tests of a task run and how their results are read."""
 
 _KINDS: dict[str, type[Hidden]] = {
@@ -363,6 +454,7 @@ _KINDS: dict[str, type[Hidden]] = {
     "exit_code": ExitCode,
     "log": LogScript,
     "expected": ExpectedMap,
+    "reward": RewardScript,
 }
 _EVALUATION = ("grader", "test_cmd", "eval_script", "log_parser", "fails_only", "expected")
 _FILE_ORDER = (
@@ -447,8 +539,9 @@ class Oracle(Hidden):
 
     @model_serializer
     def _flatten(self) -> JsonObject:
-        """Write the flat form."""
-        return {name: getattr(self, name) for name in _FILE_ORDER}
+        """Write the flat form. A reward script, which has fields of its own, is written whole."""
+        flat = {name: getattr(self, name) for name in _FILE_ORDER}
+        return flat | ({"evaluation": self.evaluation} if isinstance(self.evaluation, RewardScript) else {})
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:  # noqa: ARG002  immutable
         """Return a copy with some fields replaced. The result is validated."""
@@ -475,6 +568,16 @@ class Oracle(Hidden):
         """Name or source of the log parser; empty if no log is read."""
         parser = self.evaluation.log_parser if isinstance(self.evaluation, LogScript | ExpectedMap) else ""
         return parser.root if isinstance(parser, ParserProgram) else parser
+
+    @property
+    def in_place(self) -> RewardScript | None:
+        """The script that judges the policy's own sandbox; None if a patch is judged in fresh ones."""
+        return self.evaluation if isinstance(self.evaluation, RewardScript) and not self.own_grader else None
+
+    @property
+    def has_solution(self) -> bool:
+        """Whether the task comes with a solution."""
+        return bool(self.in_place.solve if self.in_place else self.gold_patch)
 
     @property
     def fails_only(self) -> bool:
@@ -504,6 +607,8 @@ class Task(Frozen):
         difficulty: A word such as "easy".
         tags: Words to filter by.
         metadata: Further facts that the policy may know.
+        needs: Demands on the sandbox.
+        time_limit: Seconds that the policy has, if fewer than the environment's `time_limit`; None sets no limit.
         oracle: Everything that only graders may see.
     """
 
@@ -520,7 +625,16 @@ class Task(Frozen):
     difficulty: str = ""
     tags: tuple[str, ...] = ()
     metadata: JsonObject = {}
+    needs: SandboxNeeds = SandboxNeeds()
+    time_limit: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     oracle: Oracle = Field(default=Oracle(), repr=False)
+
+    @model_serializer(mode="wrap")
+    def _brief(self, write: SerializerFunctionWrapHandler) -> JsonObject:
+        """Leave out what most tasks do not set, so that their digests stay what they were."""
+        fields: JsonObject = write(self)
+        unset = {"needs": self.needs == SandboxNeeds(), "time_limit": self.time_limit is None}
+        return {name: value for name, value in fields.items() if not unset.get(name)}
 
 
 # --- grading ------------------------------------------------------------------------------------------
@@ -564,13 +678,15 @@ class Verdict(Frozen):
         partial: Whether grading stopped before every required test ran unchanged. Only in run folders of version 0.1.
         reason: Why the work is not resolved, in one sentence; empty if it is.
         judge: Source of the results: "reporter" (signed, test by test), "log" (read by a parser), "own_parser" (read by
-            the dataset's parser, run in the sandbox), "exit_code"; empty if nothing ran.
+            the dataset's parser, run in the sandbox), "exit_code", "reward" (written by the task's script in the
+            policy's sandbox); empty if nothing ran.
         notes: Inexact matches of published lists and results, one sentence each. Hidden from the policy, because they
             name tests.
         dropped: Paths that the policy changed and grading set back: tests and runner configuration.
         duration: Seconds that the tests took.
         log: End of the test command's output. Hidden from the policy, because it may show the tests.
         counter_tests: Results of the counter-tests.
+        score: Reward that the task's own script gave, in [0, 1]; None for tasks that are resolved or not.
     """
 
     resolved: bool
@@ -580,12 +696,13 @@ class Verdict(Frozen):
     timed_out: bool = False
     partial: bool = False
     reason: str = ""
-    judge: Literal["", "reporter", "log", "own_parser", "exit_code"] = ""
+    judge: Literal["", "reporter", "log", "own_parser", "exit_code", "reward"] = ""
     notes: tuple[str, ...] = Field(default=(), repr=False)
     dropped: tuple[str, ...] = Field(default=(), repr=False)
     duration: float = 0.0
     log: str = Field(default="", repr=False)
     counter_tests: CounterTests = Field(default=CounterTests(), repr=False)
+    score: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
 
 class Reward(Frozen):

@@ -139,7 +139,9 @@ def build(
     engine: Engine = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of images at a time.")] = 2,
 ) -> None:
-    """Build an image for each task with a workspace, and write a task file that uses the images.
+    """Build an image for each task with a workspace or a Dockerfile, and write a task file that uses the images.
+
+    A task with a Dockerfile does not need the base image.
 
     Each image holds the base image, the task's Python, its requirements and its repository. Tasks share layers, and
     existing images are not built again. The exit status is 1 if a build failed.

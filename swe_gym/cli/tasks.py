@@ -36,6 +36,9 @@ from .common import (
 
 app = typer.Typer(no_args_is_help=True, help="List, show, export, split and make tasks.")
 
+HARBOR = "harbor"
+"""Value of `--to` for a folder of Harbor's tasks."""
+
 WIDE = 130
 """Terminal width from which repositories and tags are shown."""
 
@@ -146,7 +149,15 @@ def _tests(task: Task) -> str:
 def export(
     output: Annotated[Path, typer.Argument(metavar="FILE", help="Output file: .jsonl, .json or .parquet.")],
     to: Annotated[
-        str, typer.Option("--to", metavar="|".join(sorted(EXPORTERS)), help="Write a trainer's rows, without oracles.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="|".join(sorted([*EXPORTERS, HARBOR])),
+            help="Write a trainer's rows, without oracles, or a folder of Harbor's tasks.",
+        ),
+    ] = "",
+    base: Annotated[
+        str, typer.Option("--base", metavar="IMAGE", help="Base image of Harbor's tasks (default: python:VERSION).")
     ] = "",
     source: Source = "toy",
     source_option: SourceOptions = None,
@@ -157,11 +168,19 @@ def export(
 
     With --to, write the rows that a trainer's data loader reads instead: prompt and task, no oracle. They are in the
     order of their images unless you shuffle. For rLLM, write ~/.rllm/datasets/NAME/SPLIT.parquet: its registry's place.
+
+    With --to harbor, FILE is a folder: each task becomes a task folder of Harbor, which holds its tests and solution.
     """
-    if to and to not in EXPORTERS:
-        raise unknown_name("trainer", to, EXPORTERS)
+    if to and to not in (*EXPORTERS, HARBOR):
+        raise unknown_name("trainer", to, [*EXPORTERS, HARBOR])
+    if base and to != HARBOR:
+        raise UsageError(f"--base needs --to {HARBOR}")
     tasks = only.tasks(open_source(source, source_option))
-    if to:
+    if to == HARBOR:
+        from ..curation.harbor import export_harbor  # slow to import
+
+        export_harbor(tasks, output, base=base)
+    elif to:
         name, options = source_of(source, source_option)
         if isinstance(options.get("path"), str):  # a trainer's workers run in other folders
             options["path"] = str(Path(options["path"]).expanduser().absolute())

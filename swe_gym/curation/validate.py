@@ -14,6 +14,7 @@ from ..envs.group import SandboxGroup
 from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
 from ..grading import CounterOptions, grade
 from ..grading.counter import NATURAL, Scope
+from ..grading.in_place import grade_in_place, run_solution
 from ..grading.patch import apply_diff
 from ..lines import append_line
 from ..rollout.executors import open_executor
@@ -127,6 +128,21 @@ def judge_diff(group: SandboxGroup, diff: str, counter: CounterOptions | None = 
         group.drop(fresh)
 
 
+def _judge(group: SandboxGroup, *, solved: bool, counter: CounterOptions) -> tuple[Verdict, dict[str, str]]:
+    """Judge the task's own solution, or no work at all; see `judge_diff`."""
+    oracle = group.task.oracle
+    if not oracle.in_place:
+        return judge_diff(group, oracle.gold_patch if solved else "", counter)
+    sandbox = group.open_sealed()
+    try:
+        where = {"isolation": sandbox.capabilities.isolation, "image": sandbox.image_digest}
+        if solved:
+            run_solution(group.task, sandbox)
+        return grade_in_place(group.task, sandbox), where
+    finally:
+        group.drop(sandbox)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Settings:
     """The arguments of one validation."""
@@ -198,8 +214,8 @@ class _Check(Job[str]):
         try:
             task = settings.source.get(self.key)
             facts["digest"] = digest(task)
-            if not task.oracle.gold_patch:
-                raise TaskError("it has no gold patch, so nothing shows that it can be solved")
+            if not task.oracle.has_solution:
+                raise TaskError("it has no gold patch or other solution, so nothing shows that it can be solved")
             with SandboxGroup(task, settings.backend, settings.options) as self._group:
                 if self.cancelled:
                     self._group.close()
@@ -238,10 +254,11 @@ class _Check(Job[str]):
         seconds, test_seconds = [], []
         vouched = Vouched()
         for _ in range(self._settings.times):
-            for name, diff in (("gold", group.task.oracle.gold_patch), ("empty", "")):
+            for name in verdicts:
                 started = time.monotonic()
-                verdict, where = judge_diff(group, diff, vouched.options(self._settings.counter))
-                if name == "gold" and not verdict.resolved:
+                counter = vouched.options(self._settings.counter)
+                verdict, where = _judge(group, solved=name == "gold", counter=counter)
+                if name == "gold" and not verdict.resolved and not group.task.oracle.in_place:
                     verdict = self._without_forks(group, vouched) or verdict
                 facts |= where
                 verdicts[name].append(verdict)
@@ -251,7 +268,7 @@ class _Check(Job[str]):
         for _ in range(self._settings.times):
             if not vouched.pending(self._settings.times):
                 break
-            vouched.add(judge_diff(group, group.task.oracle.gold_patch, vouched.options(self._settings.counter))[0])
+            vouched.add(_judge(group, solved=True, counter=vouched.options(self._settings.counter))[0])
         flaky = tuple(sorted({*_flaky(verdicts["gold"]), *_flaky(verdicts["empty"])}))
         reason = _why_unusable(verdicts["gold"], verdicts["empty"], flaky)
         return TaskRecord(
@@ -272,7 +289,7 @@ class _Check(Job[str]):
         oracle = group.task.oracle
         tests = (*oracle.fail_to_pass, *oracle.pass_to_pass, *oracle.expected)
         counter = dataclasses.replace(vouched.options(self._settings.counter), unforkable=tests)
-        verdict, _ = judge_diff(group, oracle.gold_patch, counter)
+        verdict, _ = _judge(group, solved=True, counter=counter)
         if not verdict.resolved:
             return None
         vouched.without_forks(tests)

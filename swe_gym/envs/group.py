@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import NamedTuple, Self
 
 from ..errors import SandboxClosed, SandboxError, SandboxStartError
+from ..grading.in_place import begin_in_place
 from ..grading.patch import Patch, list_work, take_patch
 from ..grading.seal import apply_start, hidden_places, seal
 from ..sandboxes import BACKENDS, Sandbox, SandboxSpec, make_spec
@@ -37,13 +38,18 @@ class _Ahead(NamedTuple):
 def task_spec(task: Task, options: JsonObject, mounts: Mapping[str, str] | None = None) -> SandboxSpec:
     """Return the spec of a task's sandbox, with the user's `sandbox_options` and further `mounts` applied.
 
-    Environment variables are added to the task's; other options replace the task's.
+    Environment variables are added to the task's; other options replace the task's and its needs.
 
     Raises:
         UsageError: An option is unknown.
     """
     base = SandboxSpec(
-        image=task.image, workspace=task.workspace, python=task.python, workdir=task.workdir, env=task.env
+        image=task.image,
+        workspace=task.workspace,
+        python=task.python,
+        workdir=task.workdir,
+        env=task.env,
+        **task.needs.spec_fields(),
     )
     if "env" in options:
         options = {**options, "env": {**task.env, **options["env"]}}
@@ -94,14 +100,28 @@ class SandboxGroup:
             SandboxError: The sandbox did not start.
             SandboxClosed: The group is closed.
             TaskError: The task's workspace or Python environment cannot be built, or its image cannot be sealed.
+            Unsupported: The task is judged in place, and the sandbox has no root folder of its own.
         """
-        sandbox = self._take_warm()
-        if sandbox is None:
-            sandbox = self._start_twice(self.spec)
-        if sandbox.capabilities.network == "none":  # through a network, the policy could reach a sandbox that waits
+        return self._sealed(self._take_warm() or self._start_twice(self.spec))
+
+    @contextlib.contextmanager
+    def another(self) -> Iterator[Sandbox]:
+        """Open another sandbox for the block, as `open_sealed` does."""
+        sandbox = self._sealed(self._start_twice(self.spec))
+        try:
+            yield sandbox
+        finally:
+            self.drop(sandbox)
+
+    def _sealed(self, sandbox: Sandbox) -> Sandbox:
+        # Through a network, the policy could reach a sandbox that waits.
+        if sandbox.capabilities.network == "none" and not self.task.oracle.in_place:
             self._waiting = sandbox.waiting
         apply_start(self.task, sandbox)
-        seal(self.task, sandbox)
+        if self.task.oracle.in_place:
+            begin_in_place(self.task, sandbox)  # the image is as the task means it: nothing is hidden
+        else:
+            seal(self.task, sandbox)
         return sandbox
 
     def open(self) -> Sandbox:

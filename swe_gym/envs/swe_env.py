@@ -18,8 +18,18 @@ import numpy.typing as npt
 from gymnasium.error import ResetNeeded
 
 from ..actions import parse_action
-from ..errors import ActionError, AgentError, FileError, GradingError, SandboxError, UsageError, unknown_name
+from ..errors import (
+    ActionError,
+    AgentError,
+    FileError,
+    GradingError,
+    SandboxError,
+    Unsupported,
+    UsageError,
+    unknown_name,
+)
 from ..grading import GRADERS, REWARDS, CounterOptions, grade
+from ..grading.in_place import NoReward, blame, grade_in_place
 from ..grading.patch import Patch
 from ..grading.rewards import binary
 from ..grading.signs import signs_in_call, signs_in_work
@@ -65,7 +75,8 @@ class SweEnv(ToolEnv):
     Each episode is one task: repair this repository so that its hidden tests pass. `reset` opens an isolated sandbox
     with the repository and returns the issue text. Each `step` takes the policy's text, runs the tool call in it and
     returns the tool's output. `submit` ends the episode: the work is taken out as a patch, applied in a fresh sandbox
-    and graded there by the task's hidden tests.
+    and graded there by the task's hidden tests. Tasks of Harbor are the exception: their own script judges the policy's
+    sandbox and gives the reward.
 
     The environment is deterministic: the same task, seed and actions give the same observations and info, byte for
     byte. The output of commands that read the clock or random numbers still varies.
@@ -85,7 +96,8 @@ class SweEnv(ToolEnv):
 
     The reward is 0.0 at every step but the last. At the last step it depends on the argument `reward`: "binary" is 1.0
     if all required hidden tests pass and 0.0 otherwise; "fraction" and "shaped" give partial rewards.
-    `info["reward_components"]` holds its named parts; their sum is the reward.
+    `info["reward_components"]` holds its named parts; their sum is the reward. If the task's own script gives a reward
+    in [0, 1], that is the reward, and 1.0 is resolved.
 
     An infrastructure failure is never a reward: the episode is truncated with reward 0.0 and `info["reward_valid"]`
     False, and trainers should leave it out. A policy that destroys its own sandbox ends up here too, because that looks
@@ -99,8 +111,8 @@ class SweEnv(ToolEnv):
     ## Episode End
 
     1. Termination: the policy calls `submit`, and the work was graded.
-    2. Truncation: `max_turns` steps were taken, `time_limit` seconds have passed, or `max_invalid` consecutive actions
-       were invalid. The work is graded as it is, and the reward counts.
+    2. Truncation: `max_turns` steps were taken, `time_limit` seconds (or the task's, if fewer) have passed, or
+       `max_invalid` consecutive actions were invalid. The work is graded as it is, and the reward counts.
     3. Truncation: the infrastructure failed; see Rewards.
 
     `max_episode_steps` of `gymnasium.make` truncates an episode without grading it, with a warning; use `max_turns`.
@@ -440,6 +452,7 @@ class SweEnv(ToolEnv):
 
         Raises:
             ResetNeeded: There is no episode, or it ended without a verdict.
+            Unsupported: The task is judged in the policy's sandbox, which cannot continue after that.
             SandboxError: A sandbox failed.
             GradingError: The grader failed.
         """
@@ -448,6 +461,11 @@ class SweEnv(ToolEnv):
             if verdict is not None:
                 return verdict
             episode = self._running()
+            if episode.task.oracle.in_place:
+                raise Unsupported(
+                    f"task {episode.task.task_id} is judged in the policy's sandbox, which would show it the hidden "
+                    "tests: submit instead"
+                )
             patch, fresh = episode.group.take_work(episode.sandbox)
             try:
                 return self._grade(episode.task, patch, fresh, episode.group, complete=True)
@@ -569,7 +587,7 @@ class SweEnv(ToolEnv):
             eval_cmd=task.eval_cmd,
             eval_timeout=task.eval_timeout,
             max_output=self._config["max_observation"],
-            deadline=now + self._config["time_limit"],
+            deadline=now + min(self._config["time_limit"], task.time_limit or math.inf),
         )
         episode = Episode(task, group, sandbox, context, self._config["max_turns"], self._config["max_invalid"])
         episode.already_passes = passes
@@ -633,13 +651,11 @@ class SweEnv(ToolEnv):
         """Grade and end the episode. `limit` is empty if the policy submitted."""
         started = time.monotonic()
         try:
-            episode.patch, fresh = episode.group.take_work(episode.sandbox)
-            closing = episode.group.drop(episode.sandbox)  # it is not needed any more
-            complete = self._reward is not binary
-            episode.verdict = self._grade(episode.task, episode.patch, fresh, episode.group, complete=complete)
-            episode.signs += sorted(signs_in_work(episode.patch, episode.verdict, episode.task.oracle))
+            if episode.task.oracle.in_place:
+                episode.verdict = self._judge_in_place(episode)
+            else:
+                episode.verdict = self._judge_patch(episode)
             episode.reward = self._reward_of(episode.verdict)
-            closing.result()  # processes of the policy that are still alive could have disturbed the tests
         except WORLD_ERRORS as error:
             episode.failed(error)
         except Exception as error:
@@ -651,6 +667,25 @@ class SweEnv(ToolEnv):
         finally:
             episode.seconds["grading"] += time.monotonic() - started
             self._free(episode)
+
+    def _judge_in_place(self, episode: Episode) -> Verdict:
+        """Grade the policy's sandbox. If the task's script gives no reward there, see whether it does elsewhere."""
+        try:
+            return grade_in_place(episode.task, episode.sandbox)
+        except NoReward as failure:
+            episode.group.drop(episode.sandbox).result()  # nothing of the work may slow the other one down
+            with episode.group.another() as fresh:
+                return blame(episode.task, failure, fresh)
+
+    def _judge_patch(self, episode: Episode) -> Verdict:
+        """Take the work out of the policy's sandbox, close it, and grade the work in fresh ones."""
+        episode.patch, fresh = episode.group.take_work(episode.sandbox)
+        closing = episode.group.drop(episode.sandbox)  # it is not needed any more
+        complete = self._reward is not binary
+        verdict = self._grade(episode.task, episode.patch, fresh, episode.group, complete=complete)
+        episode.signs += sorted(signs_in_work(episode.patch, verdict, episode.task.oracle))
+        closing.result()  # processes of the policy that are still alive could have disturbed the tests
+        return verdict
 
     def _reward_of(self, verdict: Verdict) -> Reward:
         """Return the reward of a verdict. Work that changed the results of tests earns `alarm_reward`."""

@@ -1,8 +1,11 @@
-"""Judges work: puts its patch and the hidden tests into fresh sandboxes, and has a grader run them there."""
+"""Judges work: puts its patch and the hidden tests into fresh sandboxes, and has a grader run them there.
+
+The grader "reward" is the exception: it judges the policy's own sandbox. See `in_place`.
+"""
 
 from collections.abc import Callable
 
-from ..errors import TaskError, UsageError
+from ..errors import GradingError, TaskError, UsageError
 from ..registry import Registry
 from ..sandboxes.base import Sandbox
 from ..types import Reward, Task, TestStatus, Verdict
@@ -22,6 +25,7 @@ GRADERS = Registry[Grader | PlainGrader](
         "exit_code": "swe_gym.grading.exit_code:EXIT_CODE",
         "log": "swe_gym.grading.log:LOG",
         "expected": "swe_gym.grading.expected:EXPECTED",
+        "reward": "swe_gym.grading.in_place:grade_in_place",
     },
     group="swe_gym.graders",
 )
@@ -59,11 +63,13 @@ def grade(
         counter: Scope of the counter-tests.
 
     Raises:
-        GradingError: No verdict is possible, and the work is not to blame.
+        GradingError: No verdict is possible, and the work is not to blame; or the task is judged in place.
         TaskError: The task's hidden tests do not apply, or its grader is unknown.
         SandboxError: A sandbox failed.
     """
     oracle = task.oracle
+    if oracle.in_place:
+        raise GradingError(f"task {task.task_id} is judged in the policy's sandbox: a patch does not hold its work")
     try:
         grader = GRADERS.load(oracle.grader)
     except UsageError as error:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..types import Evaluation, ExitCode, ParserProgram, TestCommand
+from ..types import Evaluation, ExitCode, ParserProgram, RewardScript, TestCommand
 from .command import RunnerCall, parse_command
 from .log_parsers import runner_of
 
@@ -71,6 +71,8 @@ def read_plan(evaluation: Evaluation, workdir: str) -> Plan:
     if isinstance(evaluation, TestCommand | ExitCode):
         command = evaluation.test_cmd.replace("{workdir}", workdir)
         return Plan(command=command, runner=parse_command(command))
+    if isinstance(evaluation, RewardScript):  # it is judged in place
+        return Plan()
     return _script_plan(evaluation.eval_script.replace("{workdir}", workdir), evaluation.log_parser)
 
 

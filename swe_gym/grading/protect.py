@@ -130,6 +130,10 @@ class Protection:
             return True
         if change.new is None and self._provides(path, RUNNER_MODULES, packages):  # the product is the runner
             return True
+        return self.protects(path)
+
+    def protects(self, path: str) -> bool:
+        """Whether a file belongs to the tests or to the runner's configuration."""
         return self._is_test(path) or self._steers_runner(path)
 
     def _is_test(self, path: str) -> bool:

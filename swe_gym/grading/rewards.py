@@ -1,21 +1,38 @@
-"""Rewards: functions from a verdict to a finite value in [0, 1] with named parts."""
+"""Rewards: functions from a verdict to a finite value in [0, 1] with named parts.
 
-from collections.abc import Mapping
+If the task's own script gave a reward, each of them returns it as it is.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
 
 from ..types import Reward, TestStatus, Verdict
 
 
+def _own_score(reward: Callable[[Verdict], Reward]) -> Callable[[Verdict], Reward]:
+    """Return a reward function that prefers the reward of the task's own script."""
+
+    @functools.wraps(reward)
+    def preferring(verdict: Verdict) -> Reward:
+        return reward(verdict) if verdict.score is None else _reward(score=verdict.score)
+
+    return preferring
+
+
+@_own_score
 def binary(verdict: Verdict) -> Reward:
     """1 if the task is resolved, else 0."""
     return _reward(resolved=float(verdict.resolved))
 
 
+@_own_score
 def fraction(verdict: Verdict) -> Reward:
     """The share of fail-to-pass tests that pass; 0 if a test that had to keep passing broke."""
     kept = _share(verdict.pass_to_pass) == 1.0
     return _reward(fail_to_pass=_started(verdict) if kept else 0.0)
 
 
+@_own_score
 def shaped(verdict: Verdict) -> Reward:
     """0.6 for a resolved task, up to 0.3 for fail-to-pass tests, up to 0.1 for tests kept passing.
 

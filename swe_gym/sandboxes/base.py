@@ -22,7 +22,18 @@ from ..errors import (
     unknown_name,
     wrong_fields,
 )
-from ..types import Capabilities, ExecResult, FileEntry, Frozen, JsonMapping, JsonObject, PythonEnv, Workspace
+from ..types import (
+    START_TIMEOUT,
+    Capabilities,
+    ExecResult,
+    FileEntry,
+    Frozen,
+    ImageBuild,
+    JsonMapping,
+    JsonObject,
+    PythonEnv,
+    Workspace,
+)
 from .forward import Forward, Handler
 
 ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
@@ -78,6 +89,9 @@ class SandboxSpec(Frozen):
         ttl: Seconds after which the sandbox ends itself, even if this process is gone.
         start_timeout: Seconds that the start may take.
         min_isolation: Weakest isolation to accept; a backend that offers less raises `Unsupported`.
+        activate: Whether a Python environment of the image may go first on the PATH, as the backend's option `activate`
+            says. False keeps the image's PATH.
+        build: Build of the image, on backends that build images; nothing is built if the engine has the image.
         labels: Labels of the sandbox, on backends that have them.
         mounts: Read-only folders: absolute path in the sandbox -> folder of this machine, whose content never changes.
             Backends that cannot mount them copy them at the start.
@@ -97,9 +111,11 @@ class SandboxSpec(Frozen):
     network: Literal["none", "egress"] = "none"
     ttl: Annotated[float, AfterValidator(lambda seconds: min(seconds, LONGEST_TTL))] = Field(default=6 * 3600.0, gt=0)
     start_timeout: Annotated[float, AfterValidator(lambda seconds: min(seconds, LONGEST_START))] = Field(
-        default=600.0, gt=0
+        default=START_TIMEOUT, gt=0
     )
     min_isolation: Literal["none", "process", "landlock", "namespace", "container", "vm"] = "none"
+    activate: bool = True
+    build: ImageBuild | None = None
     labels: dict[str, str] = {}
     mounts: dict[str, str] = {}
     options: JsonObject = {}

@@ -109,6 +109,9 @@ class ContainerSandbox(RunnerSandbox):
             user on this machine; None is no limit. A command's timeout starts with its turn.
     """
 
+    _builds = False
+    """Whether it can build images, or may have images that were built."""
+
     def __init__(self, spec: SandboxSpec, activate: str, running: int | None = None) -> None:
         super().__init__(spec)
         if spec.python and spec.python.requirements and not spec.image:
@@ -116,7 +119,12 @@ class ContainerSandbox(RunnerSandbox):
                 f"backend {self.name!r} installs no requirements: set the sandbox option `image` to one that "
                 "has them (`swe-gym images build` makes it), or use the local backend"
             )
-        self._activation = activate
+        if spec.build and not self._builds:
+            raise Unsupported(
+                f"backend {self.name!r} builds no images, and the task needs one of {spec.build.context}: use the "
+                "backend 'docker', or build and push the image and pass its name as the source option `image`"
+            )
+        self._activation = activate if spec.activate else ""
         self._running = running
         self._cancelled = threading.Event()
         self._image_env: dict[str, str] = {}

@@ -106,7 +106,8 @@ def _task(data: object) -> Task:
         raise _BadRow(NO_TASK)
     try:
         decoded = {name: _decoded(name, data[name]) for name in _JSON if isinstance(data.get(name), str)}
-        return Task.model_validate({**data, **decoded})
+        unset = {"needs"} if data.get("needs") is None else set()  # a column that only other rows have
+        return Task.model_validate({name: value for name, value in {**data, **decoded}.items() if name not in unset})
     except ValidationError as error:
         lines = (f"field '{'.'.join(map(str, problem['loc']))}': {problem['msg']}" for problem in error.errors())
         raise _BadRow("\n".join(lines)) from None
@@ -121,11 +122,15 @@ def _decoded(name: str, value: str) -> Json:
 
 
 def _check_confined(task: Task) -> None:
-    """Refuse code outside the bundle: a downloaded bundle must not read other files of this machine."""
+    """Refuse what a downloaded bundle must not do: read other files of this machine, or open a network."""
     workspace = task.workspace
     place = workspace.url if isinstance(workspace, GitWorkspace) else getattr(workspace, "path", "")
     if place.startswith(("/", "~", "file:")) or ".." in place.split("/"):
         raise _BadRow(f"field 'workspace': {place!r} is outside the bundle: copy the bundle to a folder to trust it")
+    if task.needs.build:
+        raise _BadRow("field 'needs.build': a build reads this machine: copy the bundle to a folder to trust it")
+    if task.needs.network == "egress":
+        raise _BadRow("field 'needs.network': 'egress' opens a network: copy the bundle to a folder to trust it")
 
 
 def _with_absolute_path(task: Task, folder: Path) -> Task:
@@ -170,7 +175,7 @@ def write_tasks(tasks: Iterable[Task], path: str | os.PathLike[str]) -> None:
 def _row(task: Task) -> JsonObject:
     """Return the task as JSON data, from which an equal task can be made."""
     try:
-        row: JsonObject = json.loads(json.dumps(task.model_dump(), allow_nan=False))
+        row: JsonObject = json.loads(json.dumps(task.model_dump(mode="json"), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise UsageError(f"task {task.task_id!r} cannot be written as JSON: {error}") from error
     if Task.model_validate(row) != task:

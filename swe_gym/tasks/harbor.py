@@ -1,57 +1,41 @@
 """Harbor task folders: `task.toml`, `instruction.md`, an image, a solution, and tests that write a reward.
 
-Only changes inside the workdir are judged, in a fresh sandbox: a task that asks for changes elsewhere cannot be solved
-here. The reward file is read in the judging sandbox, which the policy never entered.
+Such a task is judged as Harbor does it: its own script runs in the sandbox in which the policy worked, and the reward
+that it writes is believed.
 """
 
+import os
+import posixpath
 import re
-import tomllib
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import Field
-
 from ..errors import TaskError, UsageError
-from ..types import ExitCode, JsonObject, Oracle, Task
+from ..types import FileContent, ImageBuild, JsonObject, Oracle, RewardScript, SandboxNeeds, Task
 from .base import ListedSource
-from .dataset import Columns, Text, Texts, facts, read_columns, task_name
+from .dataset import facts, task_name
+from .harbor_config import Config, is_root, read_config
+from .harbor_files import TaskFolder
 
-TIMEOUT = 600.0
+VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
+"""A value that Harbor takes from its own machine. Other values are literal, as in Harbor."""
 
-JUDGE = """\
-rm -rf /logs/verifier && mkdir -p /logs/verifier && cd {workdir} && bash /tests/test.sh
-cd /logs/verifier || exit 1
-if [ -f reward.txt ]; then grep -Eqx '[[:space:]]*1(\\.0*)?[[:space:]]*' reward.txt
-else tr '\\n' ' ' < reward.json | grep -Eq '"reward"[[:space:]]*:[[:space:]]*1(\\.0*)?[[:space:]]*[,}]'; fi
-"""
-"""Runs the tests. Exits with status 0 if they write the reward 1."""
+CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
+"""A line at the start of an instruction that Harbor does not show."""
 
+PLAYED_BY_HARBOR = ("environment/docker-compose.yaml", "trajectory.json")
+"""Files that change what Harbor runs, and that swe_gym cannot honour."""
 
-class Package(Columns):
-    """The table `task`: the task as a package of Harbor's registry."""
+STEPS = frozenset(
+    "ADD ARG CMD COPY ENV EXPOSE FROM LABEL MAINTAINER ONBUILD RUN SHELL STOPSIGNAL USER VOLUME WORKDIR".split()
+)
+RUN_AT_START = ("ENTRYPOINT", "HEALTHCHECK")
+HERE_TEXT = re.compile(r"""(?:^|\s)<<-?["']?\w+["']?(?:\s|$)""")
+BUILDKIT_OPTIONS = ("--mount", "--network", "--security", "--link", "--chmod", "--parents", "--exclude", "--checksum")
+"""Options of steps that the engine's plain builder does not know."""
 
-    keywords: Texts = ()
-
-
-class Environment(Columns):
-    """The table `environment`."""
-
-    docker_image: Text = ""
-    env: dict[str, str] = {}
-
-
-class Verifier(Columns):
-    """The table `verifier`."""
-
-    timeout_sec: float = Field(default=TIMEOUT, gt=0, allow_inf_nan=False)
-
-
-class Config(Columns):
-    """The fields of `task.toml` that are read. Its metadata is free-form."""
-
-    task: Package = Package()
-    metadata: JsonObject = {}
-    environment: Environment = Environment()
-    verifier: Verifier = Verifier()
+APPLY = "#!/bin/sh\ngit apply /solution/patch.diff || patch -p1 < /solution/patch.diff\n"
+"""The script of a solution that is only a `patch.diff`."""
 
 
 class HarborSource(ListedSource[Path]):
@@ -59,86 +43,260 @@ class HarborSource(ListedSource[Path]):
 
     Args:
         path: The folder.
-        image: Image of the tasks that name none and whose Dockerfile has build steps. "{task_id}" stands for the id.
+        image: Image of the tasks, instead of `environment.docker_image` and of `environment/Dockerfile`. "{task_id}"
+            stands for the id.
+        workdir: Folder of the tasks that do not set `environment.workdir`; None takes the last WORKDIR of the
+            Dockerfile.
+        variables: Names of variables of this machine that tasks may read as `${NAME}`. Their values become part of the
+            task.
 
     Raises:
         UsageError: The folder does not exist, or holds no task.
         TaskError: Two tasks have the same id.
     """
 
-    def __init__(self, path: str, *, image: str | None = None) -> None:
+    def __init__(
+        self, path: str, *, image: str | None = None, workdir: str | None = None, variables: Sequence[str] = ()
+    ) -> None:
         super().__init__()
+        if isinstance(variables, str):
+            raise UsageError(f"variables must be a list of names, not {variables!r}")
         root = Path(path).expanduser().absolute()
         self._image = image
+        self._workdir = workdir
+        self._variables = frozenset(variables)
         for file in sorted(root.rglob("task.toml")) if root.is_dir() else []:
             self.add(task_name(file.parent.name), file.parent)
         if not self._items:
             raise UsageError(f"{root} holds no folder with a task.toml")
 
     def build(self, task_id: str, item: Path) -> Task:
-        """Read the task in a folder."""
-        folder = item
-        config = _config(folder / "task.toml")
+        """Read the task in a folder.
+
+        Raises:
+            TaskError: The task is broken, or needs what swe_gym cannot do; the message names folder and field.
+        """
+        folder = TaskFolder(item)
+        place = str(item / "task.toml")
+        config = read_config(folder.text("task.toml"), place)
+        for name in PLAYED_BY_HARBOR:
+            if folder.has(name):
+                raise TaskError(f"{item}: {name}: not supported. Play this task with Harbor")
+        dockerfile = Dockerfile(folder)
+        image, build = self._image_of(config, dockerfile, task_id)
         metadata = config.metadata
-        docker = folder / "environment" / "Dockerfile"
-        dockerfile = _text(docker) if docker.is_file() else ""
         tags = metadata.get("tags")
         return Task(
             task_id=task_id,
-            problem_statement=_text(folder / "instruction.md").strip(),
-            image=self._image_of(config, dockerfile, task_id, folder),
-            workdir=(re.findall(r"^WORKDIR\s+(/\S+)", dockerfile, re.MULTILINE) or ["/app"])[-1],
-            env={name: value for name, value in config.environment.env.items() if "${" not in value},
+            problem_statement=without_canary(folder.text("instruction.md")).strip(),
+            image=image,
+            workdir=self._workdir_of(config, dockerfile),
+            env=resolved(config.environment.env, self._variables, f"{place}: environment.env"),
             difficulty=str(metadata.get("difficulty", "")),
             tags=tuple(map(str, tags)) if isinstance(tags, list) else config.task.keywords,
-            metadata=facts(category=str(metadata.get("category", ""))),
+            metadata=_metadata(config),
+            needs=_needs(config, folder).model_copy(update={"build": build}),
+            time_limit=config.agent.timeout_sec,
             oracle=Oracle(
-                gold_patch=_gold(folder / "solution" / "solve.sh"),
-                test_files={f"/tests/{name}": text for name, text in _tests(folder / "tests").items()},
-                evaluation=ExitCode(test_cmd=JUDGE),
+                gold_patch=_gold(folder),
+                evaluation=self._script_of(config, folder, place),
                 timeout=config.verifier.timeout_sec,
-                hidden_paths=("/tests", "/solution", "/logs/verifier"),
             ),
         )
 
-    def _image_of(self, config: Config, dockerfile: str, task_id: str, folder: Path) -> str:
-        if config.environment.docker_image:
-            return config.environment.docker_image
+    def _script_of(self, config: Config, folder: TaskFolder, place: str) -> RewardScript:
+        tests = folder.tree("tests")
+        if "test.sh" not in tests:
+            raise TaskError(f"file not found: {folder.path}/tests/test.sh")
+        solution = folder.tree("solution")
+        if "patch.diff" in solution and "solve.sh" not in solution:
+            solution["solve.sh"] = FileContent(data=APPLY.encode(), mode=0o755)
+        return RewardScript(
+            script="/tests/test.sh",
+            files={f"/tests/{name}": file for name, file in tests.items()},
+            env=resolved(config.verifier.env, self._variables, f"{place}: verifier.env"),
+            as_root=is_root(config.verifier.user),
+            solve="/solution/solve.sh" if "solve.sh" in solution else "",
+            solution={f"/solution/{name}": file for name, file in solution.items()},
+            solution_env=resolved(config.solution.env, self._variables, f"{place}: solution.env"),
+        )
+
+    def _image_of(self, config: Config, dockerfile: "Dockerfile", task_id: str) -> tuple[str, ImageBuild | None]:
+        """Return the image, and how it is built if the task only has a Dockerfile."""
         if self._image is not None:
-            return self._image.replace("{task_id}", task_id)
-        lines = (line.strip() for line in dockerfile.splitlines())
-        steps = [line.split() for line in lines if line and not line.startswith("#")]
-        base = [word for word in steps[0] if not word.startswith("--")] if steps else []  # without --platform
-        if len(base) > 1 and [step[0] for step in steps] == ["FROM", *["WORKDIR"] * (len(steps) - 1)]:
-            return base[1]
-        raise TaskError(f"{folder}: no image: build environment/Dockerfile and pass the image name as image=")
+            return self._image.replace("{task_id}", task_id), None
+        image = config.environment.docker_image or dockerfile.plain_base
+        dockerfile.refuse(built=not image)
+        return (image, None) if image else _build(dockerfile, config, task_id)
+
+    def _workdir_of(self, config: Config, dockerfile: "Dockerfile") -> str:
+        workdir = config.environment.workdir or self._workdir or dockerfile.workdir
+        if workdir:
+            return workdir
+        raise TaskError(
+            f"{dockerfile.folder.path}: environment.workdir is not set, and no WORKDIR of environment/Dockerfile tells "
+            "it: pass the image's folder as workdir="
+        )
 
 
-def _config(file: Path) -> Config:
-    try:
-        data = tomllib.loads(_text(file))
-    except tomllib.TOMLDecodeError as error:
-        raise TaskError(f"{file}: {error}") from error
-    return read_columns(Config, data, str(file))
+class Dockerfile:
+    """The `environment/Dockerfile` of a task, which may be missing.
+
+    Args:
+        folder: The task's folder.
+
+    Attributes:
+        folder: The task's folder.
+        steps: Its instructions, each as name in capitals and rest.
+    """
+
+    def __init__(self, folder: TaskFolder) -> None:
+        self.folder = folder
+        name = "environment/Dockerfile"
+        text = folder.text(name) if folder.has(name) else ""
+        joined = re.sub(r"\\[ \t]*\n(?:[ \t]*#.*\n)*", " ", text)
+        lines = (line.strip() for line in joined.splitlines())
+        words = (line.partition(" ") for line in lines if line and not line.startswith("#"))
+        self.steps = [(name.upper(), rest.strip()) for name, _, rest in words]
+
+    def refuse(self, *, built: bool) -> None:
+        """Refuse steps that cannot be honoured: those that run at the start and, if the file is built, many others.
+
+        Raises:
+            TaskError: There is one.
+        """
+        for name, rest in self.steps:
+            why = _run_at_start(name) or (_not_built(name, rest) if built else "")
+            if why:
+                raise TaskError(
+                    f"{self.folder.path}: environment/Dockerfile: {f'{name} {rest}'[:200]}: {why}. Or build the image "
+                    "and pass its name as image="
+                )
+
+    @property
+    def plain_base(self) -> str:
+        """The base image, if nothing is built on it."""
+        if [name for name, _ in self.steps] != ["FROM", *["WORKDIR"] * (len(self.steps) - 1)]:
+            return ""
+        base = [word for word in self.steps[0][1].split() if not word.startswith("--")]  # without --platform
+        return base[0] if base and "$" not in base[0] else ""
+
+    @property
+    def workdir(self) -> str:
+        """The folder in which commands of the image start; empty if the file does not tell."""
+        workdir = ""
+        for name, rest in self.steps:
+            if name not in (*STEPS, *RUN_AT_START) or HERE_TEXT.search(rest):
+                return ""  # a line may be no step, but text
+            if name == "FROM":
+                workdir = ""
+            elif name == "WORKDIR":
+                place = rest.strip("\"'")
+                if "$" in place or not (workdir or place.startswith("/")):
+                    return ""
+                workdir = posixpath.normpath(posixpath.join(workdir, place))
+        return workdir
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise TaskError(f"file not found: {file}") from None
-    except UnicodeDecodeError:
-        raise TaskError(f"{file}: not UTF-8 text") from None
+def _run_at_start(name: str) -> str:
+    return "Harbor runs it at the start, and swe_gym does not. Leave it out" if name in RUN_AT_START else ""
 
 
-def _tests(folder: Path) -> dict[str, str]:
-    if not (folder / "test.sh").is_file():
-        raise TaskError(f"file not found: {folder}/test.sh")
-    return {str(file.relative_to(folder)): _text(file) for file in sorted(folder.rglob("*")) if file.is_file()}
+def _not_built(name: str, rest: str) -> str:
+    """Return why a step of a Dockerfile cannot be built; empty if it can."""
+    if name not in STEPS:
+        return "unknown step, or one of several lines that only BuildKit reads. Write it in one line"
+    option = next((word for word in rest.split() if word.startswith(BUILDKIT_OPTIONS)), "")
+    if option and name in ("RUN", "COPY", "ADD") and rest.startswith("--"):
+        return f"{option} needs BuildKit. Leave it out"
+    if name in ("RUN", "COPY", "ADD") and HERE_TEXT.search(rest):
+        return "text of several lines (<<) needs BuildKit. Copy a file instead"
+    return ""
 
 
-def _gold(script: Path) -> str:
-    """Return the patch that a solution's script applies. It is empty if the script does something else."""
-    text = _text(script) if script.is_file() else ""
+def resolved(env: Mapping[str, str], allowed: Collection[str], place: str) -> dict[str, str]:
+    """Return variables with the values of this machine where a task asks for them and may have them.
+
+    Args:
+        env: Variables of a task. A value `${NAME}` or `${NAME:-default}` is that of another variable.
+        allowed: Names of this machine's variables that the task may have. With a default, others are not read.
+        place: File and field, for messages.
+
+    Raises:
+        TaskError: A variable is not allowed or not set, and has no default.
+    """
+    values = {}
+    for name, value in env.items():
+        match = VARIABLE.fullmatch(value)
+        if "{workdir}" in value:
+            raise TaskError(f"{place}.{name} = {value!r}: {{workdir}} has another meaning here. Write the folder")
+        if match is None:
+            values[name] = value
+            continue
+        wanted, default = match.groups()
+        found = os.environ.get(wanted) if wanted in allowed else None
+        if found is None and default is None:
+            why = "is not set on this machine" if wanted in allowed else f"may not be read. Pass variables=[{wanted!r}]"
+            raise TaskError(f"{place}.{name} = {value!r}: the variable {wanted} {why}")
+        values[name] = default if found is None else found
+    return values
+
+
+def without_canary(text: str) -> str:
+    """Return an instruction without the canary lines at its start."""
+    lines = text.split("\n")
+    while lines and CANARY.fullmatch(lines[0].strip()):
+        lines.pop(0)
+    return "\n".join(lines)
+
+
+def _build(dockerfile: Dockerfile, config: Config, task_id: str) -> tuple[str, ImageBuild]:
+    """Return the name of the image that a Dockerfile makes, which stands for the content of its folder, and the build.
+
+    Raises:
+        TaskError: There is no Dockerfile, or it has a step that swe_gym cannot honour.
+    """
+    folder = dockerfile.folder
+    if not dockerfile.steps:
+        raise TaskError(
+            f"{folder.path}: no image: set environment.docker_image, add environment/Dockerfile, or pass image="
+        )
+    digest = folder.digest("environment")[:16]
+    build = ImageBuild(context=str(folder.path / "environment"), timeout=config.environment.build_timeout_sec)
+    return f"swe-gym/harbor-{task_id.lower()}:{digest}", build
+
+
+def _needs(config: Config, folder: TaskFolder) -> SandboxNeeds:
+    """Return the demands on the sandbox. As in Harbor, a prebuilt image gets the files of `environment/`."""
+    environment = config.environment
+    added = environment.docker_image and not folder.has("environment/Dockerfile")
+    return SandboxNeeds(
+        user="root" if is_root(config.agent.user) else None,
+        cpus=environment.cpus,
+        memory_mb=environment.memory_mb,
+        disk_mb=environment.storage_mb,
+        network="none" if environment.mode == "no-network" else "egress",
+        activate=False,
+        files=folder.tree("environment") if added else {},
+    )
+
+
+def _metadata(config: Config) -> JsonObject:
+    """Return what describes the task and changes neither play nor verdict."""
+    package = config.task
+    return facts(
+        category=str(config.metadata.get("category", "")),
+        name=package.name,
+        version=package.version,
+        description=package.description,
+        source=config.source,
+    )
+
+
+def _gold(folder: TaskFolder) -> str:
+    """Return the patch that the solution applies, for its size; empty if the solution does something else."""
+    if folder.has("solution/patch.diff"):
+        return folder.text("solution/patch.diff")
+    text = folder.text("solution/solve.sh") if folder.has("solution/solve.sh") else ""
     match = re.search(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(diff --git .*?)^\2$", text, re.DOTALL | re.MULTILINE)
     return match[3] if match else ""

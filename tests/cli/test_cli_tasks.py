@@ -227,11 +227,20 @@ def read_rows(path: Path) -> list[Any]:
     return [row for _, row in scan_table(path)]
 
 
+def test_export_to_harbor(cli, tmp_path: Path) -> None:
+    done = cli("tasks", "export", "out", "--to", "harbor", "--source", "micro", "--limit", "2", "--base", "mine:1")
+    assert done.status == 0, done.err
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["micro-1-0", "micro-1-1"]
+    assert (tmp_path / "out/micro-1-0/environment/Dockerfile").read_text().startswith("FROM mine:1\n")
+
+
 def test_a_wrong_export_writes_nothing(cli, rows: list[object], tmp_path: Path) -> None:
     assert (
         "unknown trainer 'verk'. Did you mean 'verl'?"
         in cli("tasks", "export", "a/x.parquet", *rows, "--to", "verk").err
     )
+    assert "--base needs --to harbor" in cli("tasks", "export", "a/x.jsonl", *rows, "--base", "i").err
+    assert "cannot be exported to Harbor: " in cli("tasks", "export", "a", *rows, "--to", "harbor").err
     assert "datasets/NAME/SPLIT.parquet" in cli("tasks", "export", "a/x.parquet", *rows, "--to", "rllm").err
     assert "must end in" in cli("tasks", "export", "a/x.csv", *rows).err
     assert "must end in" in cli("tasks", "split", "a", *rows, "--part", "all=1", "--suffix", "csv").err

@@ -14,9 +14,9 @@ from servers.hub import TOKEN, Hub, Reply
 from swe_gym.curation.bundle import Bundle, check, pack
 from swe_gym.curation.validate import validate
 from swe_gym.errors import TaskError, UsageError
-from swe_gym.tasks.file import FileSource
+from swe_gym.tasks.file import FileSource, write_tasks
 from swe_gym.tasks.record import digest
-from swe_gym.types import FilesWorkspace, FolderWorkspace, GitWorkspace, PythonEnv, Task
+from swe_gym.types import FilesWorkspace, FolderWorkspace, GitWorkspace, ImageBuild, PythonEnv, SandboxNeeds, Task
 
 
 @pytest.fixture
@@ -158,3 +158,20 @@ def test_a_bundle_is_pushed_and_used_from_the_hub(bundle: Bundle, tmp_path: Path
         hub.files["tasks.jsonl"] = hub.files["tasks.jsonl"].replace(b'"sources/', b'"../../')
         refused = swe_gym(hub, tmp_path / "third", "tasks", "list", "--source", "hf://owner/name@main")
         assert "is outside the bundle" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("needs", "message"),
+    [
+        (SandboxNeeds(network="egress"), "'egress' opens a network"),
+        (SandboxNeeds(build=ImageBuild(context="/etc")), "a build reads this machine"),
+    ],
+)
+def test_a_bundle_from_the_hub_opens_no_network_and_builds_nothing(
+    adder: Task, tmp_path: Path, needs: SandboxNeeds, message: str
+) -> None:
+    write_tasks([adder.model_copy(update={"workspace": None, "image": "i", "needs": needs})], tmp_path / "tasks.jsonl")
+    with Hub({"tasks.jsonl": (tmp_path / "tasks.jsonl").read_bytes()}) as hub:
+        refused = swe_gym(hub, tmp_path / "home", "tasks", "list", "--source", "hf://owner/name@main")
+    assert message in " ".join(refused.stderr.split())
+    assert FileSource(str(tmp_path / "tasks.jsonl")).ids() == (adder.task_id,)

@@ -1,7 +1,6 @@
-"""Tasks of other systems: Graph Planner's records, debug-gym's rows and Harbor's folders."""
+"""Tasks of other systems: Graph Planner's records and debug-gym's rows."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,7 @@ import pytest
 
 from swe_gym.errors import TaskError, UsageError
 from swe_gym.tasks import load_source
-from swe_gym.tasks.harbor import JUDGE
-from swe_gym.types import FolderWorkspace, Task
+from swe_gym.types import FolderWorkspace
 
 R2E = {
     "repo_name": "aiohttp",
@@ -151,166 +149,3 @@ def test_debug_gym_datasets_may_be_objects_by_problem(tmp_path: Path) -> None:
     assert source.get("other").problem_statement == "Do it."
     free = source.get("free")
     assert (free.workspace, free.image, free.eval_cmd) == (task.workspace, "i:1", "python -m pytest -sq .")
-
-
-# --- Harbor -------------------------------------------------------------------------------------------------
-
-TOML = """\
-version = "1.0"
-[metadata]
-difficulty = "easy"
-category = "programming"
-tags = ["python"]
-[verifier]
-timeout_sec = 120.0
-[environment]
-docker_image = "mine/task:1"
-"""
-
-SOLVE = """\
-#!/bin/bash
-cd /app
-git apply <<'PATCH'
-diff --git a/x.txt b/x.txt
---- a/x.txt
-+++ b/x.txt
-@@ -1 +1 @@
--old
-+new
-PATCH
-"""
-
-
-def harbor_task(folder: Path, name: str = "fix-x", **files: str) -> Path:
-    contents = {
-        "task.toml": TOML,
-        "instruction.md": "Make x new.\n",
-        "environment/Dockerfile": "FROM python:3.12\nWORKDIR /repo\n",
-        "tests/test.sh": 'if [ "$(cat x.txt)" = new ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n',
-        "tests/data/more.txt": "secret\n",
-        "solution/solve.sh": SOLVE,
-        **files,
-    }
-    for path, text in contents.items():
-        file = folder / name / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return folder / name
-
-
-def test_harbor_folders_are_tasks(tmp_path: Path) -> None:
-    harbor_task(tmp_path, "one")
-    harbor_task(tmp_path / "deeper", "two")
-    source = load_source("harbor", path=str(tmp_path))
-    assert set(source.ids()) == {"one", "two"}
-    task = source.get("one")
-    assert Task.model_validate_json(task.model_dump_json()) == task
-    assert (task.image, task.workdir, task.difficulty, task.tags) == ("mine/task:1", "/repo", "easy", ("python",))
-    assert task.problem_statement == "Make x new."
-    assert task.oracle.test_files["/tests/data/more.txt"] == "secret\n"
-    assert task.oracle.gold_patch.endswith("-old\n+new\n")
-    assert task.oracle.timeout == 120.0
-    assert "secret" not in task.model_dump_json(exclude={"oracle"})
-
-
-def test_harbor_images_come_from_plain_dockerfiles_or_the_user(tmp_path: Path) -> None:
-    no_image = {"task.toml": "version = '1.0'\n"}
-    harbor_task(tmp_path, "plain", **no_image)
-    harbor_task(tmp_path, "built", **no_image, **{"environment/Dockerfile": "FROM a\nRUN make\n"})
-    source = load_source("harbor", path=str(tmp_path))
-    assert source.get("plain").image == "python:3.12"
-    with pytest.raises(TaskError, match="built: no image: build environment/Dockerfile"):
-        source.get("built")
-    assert load_source("harbor", path=str(tmp_path), image="r/{task_id}:2").get("built").image == "r/built:2"
-
-
-@pytest.mark.parametrize(
-    ("dockerfile", "image"),
-    [
-        ("# canary\nFROM --platform=linux/amd64 python:3.12\n\nWORKDIR /app\n", "python:3.12"),
-        ("FROM python:3.12 AS base\n", "python:3.12"),
-        ("FROM python:3.12 AS base\nFROM debian\n", None),
-        ("ARG BASE\nFROM $BASE\n", None),
-        ("FROM\n", None),
-        ("", None),
-    ],
-)
-def test_a_dockerfile_with_build_steps_names_no_image(tmp_path: Path, dockerfile: str, image: str | None) -> None:
-    harbor_task(tmp_path, "one", **{"task.toml": "version = '1.0'\n", "environment/Dockerfile": dockerfile})
-    source = load_source("harbor", path=str(tmp_path))
-    if image is None:
-        with pytest.raises(TaskError, match="build environment/Dockerfile"):
-            source.get("one")
-    else:
-        assert source.get("one").image == image
-
-
-def test_harbor_fields_are_kept_or_rejected_by_name(tmp_path: Path) -> None:
-    environment = '[environment]\ndocker_image = "i:1"\n'
-    harbor_task(
-        tmp_path,
-        "one",
-        **{
-            "task.toml": "[task]\nname = 'a/b'\nkeywords = ['k']\n[metadata]\ndifficulty = 3\ncategory = 2024-01-01\n"
-            f"{environment}[environment.env]\nMODE = 'x'\nKEY = '${{KEY}}'\n"
-        },
-    )
-    for name, wrong in (
-        ("a", '[environment]\ndocker_image = ["i"]\n'),
-        ("b", f"{environment}[verifier]\ntimeout_sec = 'long'\n"),
-        ("c", f"{environment}[environment.env]\nA = 1\n"),
-        ("d", "environment = 'docker'\n"),
-        ("e", f"{environment}[verifier]\ntimeout_sec = 0.0\n"),
-        ("f", f"{environment}[verifier]\ntimeout_sec = inf\n"),
-    ):
-        harbor_task(tmp_path, name, **{"task.toml": wrong})
-    source = load_source("harbor", path=str(tmp_path))
-    task = source.get("one")
-    assert Task.model_validate_json(task.model_dump_json()) == task
-    assert (task.env, task.tags, task.difficulty) == ({"MODE": "x"}, ("k",), "3")
-    columns = {"a": "environment.docker_image", "b": "verifier.timeout_sec", "c": "environment.env.A"}
-    for name, where in {**columns, "e": "verifier.timeout_sec", "f": "verifier.timeout_sec"}.items():
-        with pytest.raises(TaskError, match=rf"{name}/task\.toml: {where}: "):
-            source.get(name)
-    with pytest.raises(TaskError, match=r"d/task\.toml: environment: "):
-        source.get("d")
-
-
-def test_broken_harbor_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no folder with a task\.toml"):
-        load_source("harbor", path=str(tmp_path))
-    (harbor_task(tmp_path, "a") / "instruction.md").unlink()
-    (harbor_task(tmp_path, "b") / "tests/test.sh").unlink()
-    harbor_task(tmp_path, "c", **{"task.toml": "nonsense"})
-    source = load_source("harbor", path=str(tmp_path))
-    for task_id, message in (("a", "not found: .*instruction.md"), ("b", "not found: .*test.sh"), ("c", "task.toml: ")):
-        with pytest.raises(TaskError, match=message):
-            source.get(task_id)
-
-
-@pytest.mark.parametrize(
-    ("rewards", "resolved"),
-    [
-        ({"reward.txt": "1\n"}, True),
-        ({"reward.txt": " 1.0 "}, True),
-        ({"reward.txt": "0.5"}, False),
-        ({"reward.txt": "10"}, False),
-        ({"reward.txt": "nan"}, False),
-        ({"reward.json": '{"reward": 1.0, "note": "0"}'}, True),
-        ({"reward.json": '{\n "seconds": 3,\n "reward": 1.0\n}'}, True),
-        ({"reward.json": '{"reward": 0}'}, False),
-        ({}, False),
-    ],
-)
-def test_a_harbor_task_is_solved_by_a_reward_of_one(tmp_path: Path, rewards: dict[str, str], resolved: bool) -> None:
-    """Run the judging command with its folders below another root. Existing files there do not count."""
-    (tmp_path / "tests").mkdir()
-    written = "".join(f"printf %s '{text}' > {tmp_path}/logs/verifier/{name}\n" for name, text in rewards.items())
-    (tmp_path / "tests/test.sh").write_text(f"true\n{written}")
-    (tmp_path / "logs/verifier").mkdir(parents=True)
-    (tmp_path / "logs/verifier/reward.txt").write_text("1")
-    command = JUDGE.replace("{workdir}", str(tmp_path))
-    for folder in ("/logs", "/tests"):
-        command = command.replace(f" {folder}/", f" {tmp_path}{folder}/")
-    result = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60)
-    assert (result.returncode == 0) == resolved

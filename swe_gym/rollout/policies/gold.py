@@ -1,13 +1,16 @@
-"""The policy that applies the gold patch."""
+"""The policy that applies the gold patch, or runs the task's own solution."""
 
+import base64
 import io
+import shlex
 from collections.abc import Iterator
 
 import gymnasium
 
 from ...envs.swe_env import SweEnv
+from ...grading.in_place import solve_command
 from ...spaces import Info
-from ...types import ToolCall
+from ...types import RewardScript, ToolCall
 from .calls import render, shell_call, submit_call, swe_env
 from .scripted import ScriptedPolicy
 
@@ -16,7 +19,9 @@ CHUNK = 60_000
 
 
 class GoldPolicy:
-    """A policy that applies the gold patch by ordinary tool calls and submits. It reads the oracle.
+    """A policy that solves the task by ordinary tool calls and submits. It reads the oracle.
+
+    It applies the gold patch; for a task that is judged in place, it runs the task's own solution.
 
     Args:
         env: The environment. Its tools must include a shell.
@@ -43,10 +48,25 @@ class GoldPolicy:
 
 def _gold_calls(env: SweEnv) -> Iterator[ToolCall]:
     """Yield calls that write the patch to a file in chunks and apply it with git."""
+    if env.task.oracle.in_place:
+        yield from _solution_calls(env, env.task.oracle.in_place)
+        return
     diff = env.task.oracle.gold_patch
     for chunk in _chunks(diff if diff.endswith("\n") else diff + "\n"):
         yield shell_call(env, f"cat >> .gold.patch <<'END_OF_GOLD_PATCH'\n{chunk}END_OF_GOLD_PATCH")
     yield shell_call(env, "GIT_DIR=/nonexistent git apply --whitespace=nowarn .gold.patch && rm .gold.patch")
+
+
+def _solution_calls(env: SweEnv, script: RewardScript) -> Iterator[ToolCall]:
+    """Yield calls that write the files of the solution, in base64, and run it."""
+    for path, file in script.solution.items():
+        place = shlex.quote(path)
+        yield shell_call(env, f"mkdir -p $(dirname {place}) && : > {place} && chmod {file.mode:o} {place}")
+        for chunk in _chunks(base64.encodebytes(file.data).decode()):
+            yield shell_call(env, f"base64 -d >> {place} <<'END_OF_FILE'\n{chunk}END_OF_FILE")
+    if script.solve:
+        variables = shlex.join(f"{name}={value}" for name, value in script.solution_env.items())
+        yield shell_call(env, f"env {variables} sh -c {shlex.quote(solve_command(script))}")
 
 
 def _chunks(text: str) -> Iterator[str]:

@@ -25,6 +25,7 @@ from ..container import BOOT, NO_PYTHON_SAID, ContainerSandbox, boot_input, star
 from ..gates import gate
 from ..lent_python import PLACE, archive, problem
 from ..runner_sandbox import runner_source
+from .dockerfiles import build_dockerfile
 from .engine import ENGINE_ERRORS, attach, connect, engine_errors, is_unreachable, why_it_ended
 from .images import find_image, pull_image
 from .options import DockerOptions
@@ -63,6 +64,8 @@ class DockerSandbox(ContainerSandbox):
     """A sandbox in a container."""
 
     name = "docker"
+
+    _builds = True
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.options = parse_options(DockerOptions, spec.options, self.name)
@@ -182,6 +185,15 @@ class DockerSandbox(ContainerSandbox):
         pull = self.options.pull
         if pull != "always" and (found := find_image(engine, image)):
             return found
+        if self.spec.build:
+            return build_dockerfile(
+                engine,
+                image,
+                self.spec.build,
+                deadline=deadline,
+                cancelled=self._cancelled,
+                base_url=self.options.base_url,
+            )
         if pull == "never":
             text = f"the Docker engine has no image {image!r}, and pull='never'. Run `docker pull {image}`"
             raise SandboxStartError(text, reason="image")

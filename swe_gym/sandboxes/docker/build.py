@@ -21,6 +21,7 @@ from ...types import JsonObject, PythonEnv, Task
 from ..container import VENV
 from ..pythons import prepare_python
 from ..workspaces import prepare_workspace
+from .dockerfiles import build_dockerfile
 from .engine import connect, engine_errors
 from .images import find_image
 from .layers import Layer, environment_layer, interpreter_layer, write_context
@@ -50,8 +51,10 @@ def build_image(
 ) -> Task:
     """Build the image of a task, unless it exists.
 
+    A task with a Dockerfile gets the image of that. Other arguments than the engine and the time do not count then.
+
     Args:
-        task: A task with a workspace.
+        task: A task with a workspace or a Dockerfile.
         base: An image with a shell, git, and a C library at least as new as this machine's.
         base_url: Address of the engine; None uses DOCKER_HOST, else the local socket.
         venv: Path of the Python environment in the image.
@@ -66,6 +69,11 @@ def build_image(
         MissingInterpreter: This machine lacks that version of Python.
         SandboxStartError: The engine, the network or the file system failed, or the base image is missing.
     """
+    if task.needs.build and task.image:
+        deadline = time.monotonic() + timeout
+        with contextlib.closing(connect(base_url, timeout)) as engine:
+            build_dockerfile(engine, task.image, task.needs.build, deadline=deadline, base_url=base_url)
+        return task.model_copy(update={"needs": task.needs.model_copy(update={"build": None})})
     if task.workspace is None:
         raise TaskError(f"task {task.task_id} has no workspace to build an image from")
     with contextlib.closing(_Builder(base, base_url, time.monotonic() + timeout)) as builder:

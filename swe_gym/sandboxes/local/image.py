@@ -50,6 +50,8 @@ class ImageSandbox(ContainerSandbox):
 
     name = "local"
 
+    _builds = True
+
     def __init__(self, spec: SandboxSpec) -> None:
         self.options = parse_options(ImageOptions, spec.options, self.name)
         super().__init__(spec, self.options.activate)
@@ -91,6 +93,12 @@ class ImageSandbox(ContainerSandbox):
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         assert self.spec.image is not None
         store = ImageStore()
+        if self.spec.build and store.find(self.spec.image) is None:
+            raise Unsupported(
+                f"the local backend builds no images, and the task needs one of {self.spec.build.context}: build it "
+                f"with Docker (`docker build -t {self.spec.image} {self.spec.build.context}`), then run "
+                f"`swe-gym images import {self.spec.image}`"
+            )
         self._image = store.pull(self.spec.image, deadline=deadline)
         layers = self._in_use.enter_context(store.using(self._image))
         if not has_python(layers):

@@ -1,0 +1,237 @@
+"""The grader "reward": a script of the task judges the whole sandbox in which the policy worked, and writes a reward.
+
+Everything that the policy left counts: files anywhere, installed packages, running servers. So everything there can
+also deceive the script. What it writes is believed.
+"""
+
+import json
+import math
+import posixpath
+import shlex
+from collections.abc import Mapping
+
+from ..errors import FileError, GradingError, MissingFile, TaskError, Unsupported
+from ..sandboxes.base import Sandbox
+from ..types import FileContent, Json, JsonObject, RewardScript, Task, Verdict
+from .base import LOG_CHARS
+from .log import some
+from .reporter import steady_env, timeout_reason
+
+REWARD_FILES = ("reward.json", "reward.txt")
+"""Files of the reward. The first that exists counts."""
+
+LOG_FILE = "test-stdout.txt"
+LARGEST_REWARD_FILE = 1 << 16
+LARGEST_LOG = 16 << 20
+SETUP_TIMEOUT = 60.0
+
+SOLUTION_LOG = "/logs/agent/oracle.txt"
+FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
+"""Folders that Harbor makes in every sandbox."""
+
+FAST_ENOUGH = 0.5
+"""Share of the time limit. If the solution takes more, the machine may be to blame for a timeout, not the work."""
+
+NO_OWN_ROOT = (
+    "task {task} is judged in the policy's sandbox, outside of the workdir too, and the backend {backend!r} gives it "
+    "no root folder of its own on this machine: allow user namespaces (`swe-gym doctor` shows how), or use a "
+    "container backend"
+)
+
+
+class NoReward(GradingError):
+    """The script wrote no reward, or timed out: the work, the task or the machine may be to blame.
+
+    Attributes:
+        verdict: Verdict for the case that the work is to blame.
+    """
+
+    def __init__(self, message: str, verdict: Verdict) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+
+
+def begin_in_place(task: Task, sandbox: Sandbox) -> None:
+    """Prepare a new sandbox of a task that is judged in place: make folders, add the task's files.
+
+    Raises:
+        Unsupported: The sandbox has no root folder of its own.
+        TaskError: The folders cannot be made, or commands do not run as root and the task requires it.
+        SandboxError: The sandbox failed.
+    """
+    if sandbox.workdir != sandbox.spec.workdir:
+        raise Unsupported(NO_OWN_ROOT.format(task=task.task_id, backend=sandbox.name))
+    script = _script_of(task)
+    folders = shlex.join([*FOLDERS, script.rewards])
+    made = sandbox.exec(
+        f"mkdir -p {folders} && chmod 777 {folders} && id -u", cwd="/", timeout=SETUP_TIMEOUT, merge=True
+    )
+    if not made.ok:
+        raise TaskError(
+            f"task {task.task_id}: the image's user cannot make {folders}: {made.text.strip()[-500:]}. Use an image "
+            "whose user is root"
+        )
+    if script.as_root and made.text.strip() != "0":
+        raise TaskError(
+            f"task {task.task_id}: verifier.user is root, and the image's user is not: use an image whose user is root"
+        )
+    put_files(task.needs.files, sandbox)
+
+
+def put_files(files: Mapping[str, FileContent], sandbox: Sandbox) -> None:
+    """Write files with their modes."""
+    for path, file in files.items():
+        sandbox.write_file(path, file.data, mode=file.mode)
+
+
+def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
+    """Run the task's script in the policy's sandbox and read its reward. Only a reward of 1 is resolved.
+
+    Raises:
+        NoReward: The script wrote no reward, or timed out.
+        GradingError: The script wrote an invalid reward.
+        SandboxError: The sandbox failed.
+    """
+    script = _script_of(task)
+    rewards = [posixpath.join(script.rewards, name) for name in REWARD_FILES]
+    removed = sandbox.exec(["rm", "-rf", "--", *rewards], cwd="/", timeout=SETUP_TIMEOUT, merge=True)
+    if not removed.ok:
+        raise GradingError(f"task {task.task_id}: old rewards cannot be removed: {removed.text[-500:].strip()}")
+    put_files(script.files, sandbox)
+    log = posixpath.join(script.rewards, LOG_FILE)
+    result = sandbox.exec(
+        f"chmod +x {shlex.quote(script.script)}; ({shlex.quote(script.script)}) > {shlex.quote(log)} 2>&1",
+        timeout=task.oracle.timeout,
+        env={**steady_env(sandbox), **script.env},
+        merge=True,
+    )
+    said = result.text + _read_log(sandbox, log)
+    facts: JsonObject = {"judge": "reward", "duration": result.duration, "exit_code": result.exit_code}
+    facts["log"] = said[-LOG_CHARS:]
+    found = None if result.timed_out else _read_reward(task, sandbox, rewards)
+    if found is None:
+        why = timeout_reason(task.oracle.timeout) if result.timed_out else "the task's script wrote no reward"
+        verdict = Verdict(resolved=False, score=0.0, reason=why, timed_out=result.timed_out, **facts)
+        raise NoReward(f"task {task.task_id}: {why}: {said[-2000:].strip() or 'no output'}", verdict)
+    score, notes = found
+    reason = "" if score == 1.0 else f"the task's script gave the reward {score:g}"
+    return Verdict(resolved=score == 1.0, score=score, reason=reason, notes=notes, **facts)
+
+
+def blame(task: Task, failure: NoReward, fresh: Sandbox) -> Verdict:
+    """Decide who is to blame for a missing reward, by the task's solution, or by no work if it has none.
+
+    Args:
+        task: The task.
+        failure: What happened with the work.
+        fresh: Another sandbox of the task, in which nothing has run.
+
+    Returns:
+        The verdict on the work, if the script writes a reward here, and in time.
+
+    Raises:
+        GradingError: The script writes no reward here either, or the machine is slow.
+        SandboxError: The sandbox failed.
+    """
+    try:
+        if task.oracle.has_solution:
+            run_solution(task, fresh)
+        control = grade_in_place(task, fresh)
+    except (GradingError, TaskError) as error:
+        work = "its own solution" if task.oracle.has_solution else "no work"
+        raise GradingError(f"{failure}\nWith {work} there is no reward either: {error}") from failure
+    if failure.verdict.timed_out and control.duration > FAST_ENOUGH * task.oracle.timeout:
+        raise GradingError(
+            f"{failure}\nIts own solution takes {control.duration:.1f} s now", reason="starved"
+        ) from failure
+    return failure.verdict
+
+
+def run_solution(task: Task, sandbox: Sandbox) -> None:
+    """Run the task's solution in a sandbox, as a policy would.
+
+    Raises:
+        TaskError: The task has no solution, or it failed.
+        SandboxError: The sandbox failed.
+    """
+    script = _script_of(task)
+    if not script.solve:
+        raise TaskError(f"task {task.task_id} has no solution")
+    put_files(script.solution, sandbox)
+    result = sandbox.exec(
+        solve_command(script),
+        timeout=task.time_limit or task.oracle.timeout,
+        env={"DEBIAN_FRONTEND": "noninteractive", **script.solution_env},
+        merge=True,
+    )
+    if result.timed_out:
+        raise TaskError(f"task {task.task_id}: its solution {result.describe()}")
+
+
+def solve_command(script: RewardScript) -> str:
+    """Return the shell command that runs the solution."""
+    solve = shlex.quote(script.solve)
+    return f"chmod +x {solve}; ({solve}) > {SOLUTION_LOG} 2>&1"
+
+
+def _script_of(task: Task) -> RewardScript:
+    script = task.oracle.in_place
+    if script is None:
+        raise GradingError(f"task {task.task_id}: its oracle has no script that writes a reward")
+    return script
+
+
+def _read_log(sandbox: Sandbox, path: str) -> str:
+    try:
+        return sandbox.read_file(path, max_bytes=LARGEST_LOG).decode("utf-8", "replace")
+    except FileError as error:  # the script removed it, or it is too large
+        return f"[{LOG_FILE} cannot be read: {type(error).__name__}]\n"
+
+
+def _read_reward(task: Task, sandbox: Sandbox, paths: list[str]) -> tuple[float, tuple[str, ...]] | None:
+    """Return the reward, and a note on further values beside it; None if no file holds one."""
+    for path in paths:
+        try:
+            text = sandbox.read_file(path, max_bytes=LARGEST_REWARD_FILE).decode("utf-8", "replace")
+        except MissingFile:
+            continue
+        except FileError as error:
+            raise GradingError(f"task {task.task_id}: {path} cannot be read: {error}") from error
+        try:
+            return parse_reward(text) if path.endswith(".json") else (_number(float(text), "the reward"), ())
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise GradingError(f"task {task.task_id}: {path} holds no reward between 0 and 1: {error}") from error
+    return None
+
+
+def parse_reward(text: str) -> tuple[float, tuple[str, ...]]:
+    """Return the reward in the text of a `reward.json`, and a note on further values.
+
+    The reward is the value of "reward", or the only value.
+
+    Raises:
+        ValueError: The text is not an object of numbers, it does not say which is the reward, or the reward is not
+            between 0 and 1.
+    """
+    values = json.loads(text)
+    if not isinstance(values, dict) or not values:
+        raise ValueError("not a JSON object of numbers")
+    numbers = {str(name): _finite(value, name) for name, value in values.items()}
+    if "reward" not in numbers and len(numbers) > 1:
+        raise ValueError(f'several values and none is named "reward": {some(list(numbers))}')
+    name = "reward" if "reward" in numbers else next(iter(numbers))
+    others = [f"{other} {value:g}" for other, value in numbers.items() if other != name]
+    notes = (f"further values of reward.json: {some(others)}",) if others else ()
+    return _number(numbers[name], name), notes
+
+
+def _finite(value: Json, name: object) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} is not a finite number")
+    return float(value)
+
+
+def _number(value: float, name: str) -> float:
+    if not 0 <= value <= 1:  # NaN neither
+        raise ValueError(f"{name} is {value:g}")
+    return value

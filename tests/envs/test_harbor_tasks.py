@@ -1,0 +1,225 @@
+"""Harbor's tasks, played: the sandbox in which the policy worked is judged, and the script's reward is the reward."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from harbor_folders import NAME, SHAPES, TOML, harbor_task, script
+
+from swe_gym.curation.validate import validate
+from swe_gym.envs.swe_env import SweEnv
+from swe_gym.errors import Unsupported
+from swe_gym.rollout.policies.gold import GoldPolicy
+from swe_gym.sandboxes.local import problem
+from swe_gym.spaces import Info
+from swe_gym.tasks import load_source
+
+SOURCE = "harbor_folders:LocalHarborSource"
+Play = Callable[..., tuple[float, Info]]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., SweEnv]]:
+    """Make an environment of one task folder."""
+    if why := problem("namespace"):
+        pytest.skip(f"no tier namespace on this machine: {why}")
+    made: list[SweEnv] = []
+
+    def make(arguments: dict[str, object] | None = None, **files: str | bytes) -> SweEnv:
+        harbor_task(tmp_path, **files)
+        made.append(SweEnv(SOURCE, {"path": str(tmp_path)}, tools=["bash", "submit"], **(arguments or {})))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+@pytest.fixture
+def play(make: Callable[..., SweEnv]) -> Play:
+    """Run one command in a task and submit. Return the reward and the last info."""
+
+    def play(command: str, **files: str | bytes) -> tuple[float, Info]:
+        env = make(**files)
+        env.reset()
+        env.sandbox.exec(command)
+        _, reward, terminated, truncated, info = env.submit()
+        assert terminated is info["reward_valid"] is not truncated, env.stats["failure"]
+        return reward, info
+
+    return play
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_right_work_earns_1_and_no_work_0(play: Play, shape: str) -> None:
+    files, work = SHAPES[shape]
+    reward, info = play("true", **files)
+    assert (reward, info["resolved"]) == (0.0, False)
+    reward, info = play(work, **files)
+    assert (reward, info["resolved"], info["reward_components"]) == (1.0, True, {"score": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("wrote", "reward"),
+    [
+        ("echo 0.25 > reward.txt", 0.25),
+        ("printf ' 1.0 ' > reward.txt", 1.0),
+        ("echo 1e-3 > reward.txt", 0.001),
+        ("echo '{\"score\": 0.5}' > reward.json", 0.5),
+        ('echo \'{"reward": true, "time": 300}\' > reward.json', 1.0),
+        ("echo 0 > reward.txt; echo '{\"reward\": 0.75}' > reward.json", 0.75),
+    ],
+)
+@pytest.mark.parametrize("name", ["binary", "fraction", "shaped"])
+def test_the_reward_is_the_number_that_the_script_wrote(
+    make: Callable[..., SweEnv], wrote: str, reward: float, name: str
+) -> None:
+    env = make({"reward": name}, **{"tests/test.sh": script(f"cd /logs/verifier\n{wrote}")})
+    env.reset()
+    _, earned, _, _, info = env.submit()
+    assert (earned, info["resolved"], info["reward_valid"]) == (reward, reward == 1.0, True)
+    assert env.verdict is not None
+    assert (env.verdict.score, env.verdict.judge) == (reward, "reward")
+
+
+@pytest.mark.parametrize(
+    ("wrote", "message"),
+    [
+        ("true", "wrote no reward"),
+        ("echo 2 > reward.txt", "no reward between 0 and 1: the reward is 2"),
+        ("echo -1 > reward.txt", "the reward is -1"),
+        ("echo nan > reward.txt", "the reward is nan"),
+        ("echo yes > reward.txt", "no reward between 0 and 1"),
+        (": > reward.txt", "no reward between 0 and 1"),
+        ('echo \'{"a": 1, "b": 1}\' > reward.json', "several values and none is named"),
+        ('echo \'{"reward": "1"}\' > reward.json', "reward is not a finite number"),
+        ("echo '{\"reward\": 1e999}' > reward.json", "reward is not a finite number"),
+        ("echo '[1]' > reward.json", "not a JSON object"),
+        ("echo '{}' > reward.json", "not a JSON object"),
+        ("head -c 100000 /dev/zero > reward.json", "cannot be read"),
+        ("printf '[%.0s' {1..60000} > reward.json", "no reward between 0 and 1"),
+        ("mkdir reward.txt", "cannot be read"),
+        ("sleep 60", "ran into their timeout of 1 s"),
+    ],
+)
+def test_a_script_without_a_reward_gives_no_verdict(make: Callable[..., SweEnv], wrote: str, message: str) -> None:
+    toml = TOML + "[verifier]\ntimeout_sec = 1\n"
+    env = make(**{"tests/test.sh": script(f"cd /logs/verifier\n{wrote}"), "task.toml": toml})
+    env.reset()
+    _, reward, _, truncated, info = env.submit()
+    assert (reward, truncated, info["outcome"], info["reward_valid"]) == (0.0, True, "infra_failed", False)
+    assert message in env.stats["failure"]
+    assert message not in info["failure"]
+
+
+@pytest.mark.parametrize("solve", [None, "echo new > x.txt"])
+@pytest.mark.parametrize("work", ["chmod -x /app/run.sh", "echo 'sleep 60' > /app/run.sh"])
+def test_work_that_stops_the_script_earns_0(make: Callable[..., SweEnv], work: str, solve: str | None) -> None:
+    """The script writes a reward without the work, so the work is to blame."""
+    toml = TOML + "[verifier]\ntimeout_sec = 2\n"
+    folder = {
+        "environment/run.sh": "true",
+        "tests/test.sh": script(
+            "chmod +x /tests/*\n[ -x /app/run.sh ] && . /app/run.sh && echo 0.5 > /logs/verifier/reward.txt"
+        ),
+        "solution/solve.sh": script(solve or "chmod +x /app/run.sh"),
+    }
+    env = make(**{"task.toml": toml, **folder})
+    env.reset()
+    env.sandbox.exec(f"chmod +x /app/run.sh; {work}")
+    _, reward, _, _, info = env.submit()
+    if solve is not None:  # the solution does not make the script run: the task is to blame
+        assert not info["reward_valid"]
+        assert "With its own solution there is no reward either" in env.stats["failure"]
+        return
+    assert (reward, info["reward_valid"], info["resolved"]) == (0.0, True, False)
+    assert env.verdict is not None
+    assert env.verdict.score == 0.0
+    assert env.verdict.timed_out is ("sleep" in work)
+
+
+def test_a_reward_that_the_policy_wrote_does_not_count(play: Play) -> None:
+    cheat = "echo 1 | tee /logs/verifier/reward.txt; echo '{\"reward\": 1}' > /logs/verifier/reward.json"
+    assert play(cheat)[0] == 0.0
+    assert play(f"ln -s /app/mine /logs/verifier/reward.txt; {cheat}")[0] == 0.0
+
+
+def test_the_policy_sees_neither_tests_nor_solution(make: Callable[..., SweEnv]) -> None:
+    env = make(**{"task.toml": TOML + "[verifier.env]\nKEY = 'secret-key'\n"})
+    env.reset()
+    found = env.sandbox.exec("ls -A /tests /solution; env; grep -rs secret-key /logs /app /tmp", merge=True).text
+    assert "test.sh" not in found
+    assert "solve.sh" not in found
+    assert "secret-key" not in found
+
+
+def test_work_is_not_judged_before_its_end(make: Callable[..., SweEnv]) -> None:
+    env = make()
+    env.reset()
+    with pytest.raises(Unsupported, match="would show it the hidden tests: submit instead"):
+        env.grade()
+    env.sandbox.exec("echo new > x.txt")
+    assert env.patch().paths == ("x.txt",)
+    assert not env.sandbox.exec("ls /tests").ok
+    env.submit()
+    assert env.grade().resolved
+    assert env.judged_diff == ""
+
+
+def test_the_task_limits_the_time_of_the_policy(make: Callable[..., SweEnv]) -> None:
+    toml = TOML + "[agent]\ntimeout_sec = 1e-9\n"
+    env = make(**{"task.toml": toml})
+    env.reset()
+    _, _, _, truncated, info = env.step("nonsense")
+    assert (truncated, info["limit"], info["reward_valid"]) == (True, "time", True)
+
+
+def test_the_gold_policy_runs_the_solution(make: Callable[..., SweEnv]) -> None:
+    solve = '#!/bin/bash\ncp /solution/new.txt "$TARGET"\n'
+    env = make(
+        **{
+            "solution/solve.sh": solve,
+            "solution/new.txt": "new\n",
+            "task.toml": TOML + "[solution.env]\nTARGET = 'x.txt'\n",
+        }
+    )
+    policy = GoldPolicy(env)
+    observation, info = env.reset()
+    policy.reset(info)
+    ended, reward = False, 0.0
+    while not ended:
+        observation, reward, terminated, truncated, info = env.step(policy.act(observation))
+        ended = terminated or truncated
+    assert (reward, info["outcome"]) == (1.0, "submitted")
+
+
+def test_validation_runs_the_solution(tmp_path: Path, make: Callable[..., SweEnv]) -> None:
+    make()
+    harbor_task(tmp_path, "unsolved", **{"solution/solve.sh": "true\n"})
+    harbor_task(tmp_path, "already", **{"tests/test.sh": script("echo 1 > /logs/verifier/reward.txt")})
+    (harbor_task(tmp_path, "nothing") / "solution/solve.sh").unlink()
+    records = {one.task_id: one for one in validate(load_source(SOURCE, path=str(tmp_path)), times=1)}
+    assert {name: one.status for name, one in records.items()} == {
+        NAME: "valid",
+        "unsolved": "invalid",
+        "already": "invalid",
+        "nothing": "invalid",
+    }
+    assert (records[NAME].gold, records[NAME].empty) == ((True,), (False,))
+    assert "no gold patch or other solution" in records["nothing"].reason
+
+
+def test_a_sandbox_without_a_root_folder_of_its_own_is_refused(make: Callable[..., SweEnv]) -> None:
+    """Its files outside of the workdir are those of this machine."""
+    for tier in ("landlock", "process"):
+        if problem(tier):
+            continue
+        env = make({"sandbox_options": {"options": {"tier": tier}}})
+        with pytest.raises(Unsupported, match="no root folder of its own"):
+            env.reset()
+
+
+def test_a_verifier_that_must_be_root_is_not_run_as_another_user(make: Callable[..., SweEnv]) -> None:
+    env = make(**{"task.toml": TOML + "[verifier]\nuser = 'root'\n"})
+    env.reset()  # local sandboxes run as root
+    assert env.submit()[4]["reward_valid"]

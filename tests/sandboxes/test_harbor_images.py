@@ -1,0 +1,161 @@
+"""Harbor's tasks in sandboxes from images: right work earns 1 and no work 0, in containers and without an engine."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harbor_folders import NAME, SHAPES, START, TOML, harbor_task, script
+
+from swe_gym.curation.harbor import export_harbor
+from swe_gym.curation.validate import validate
+from swe_gym.envs.swe_env import SweEnv
+from swe_gym.errors import SandboxStartError, Unsupported
+from swe_gym.sandboxes.docker.build import build_image
+from swe_gym.sandboxes.local import problem
+from swe_gym.tasks import load_source
+from swe_gym.types import JsonObject
+
+pytest.importorskip("docker")
+
+
+def play(folder: Path, image: str, backend: str, work: str, files: dict[str, str | bytes]) -> tuple[float, JsonObject]:
+    added = {f"environment/{name}": text for name, text in START.items()}
+    harbor_task(folder, **{**added, **files})
+    env = SweEnv("harbor", {"path": str(folder), "image": image}, backend=backend, tools=["bash", "submit"])
+    try:
+        env.reset()
+        env.sandbox.exec(work)
+        _, reward, _, _, info = env.submit()
+        assert info["reward_valid"], env.stats["failure"]
+        return reward, info
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_right_work_earns_1_and_no_work_0_in_containers(tmp_path: Path, docker_image: str, shape: str) -> None:
+    files, work = SHAPES[shape]
+    assert play(tmp_path, docker_image, "docker", "true", files)[0] == 0.0
+    assert play(tmp_path, docker_image, "docker", work, files)[0] == 1.0
+
+
+@pytest.mark.parametrize("shape", list(SHAPES)[:4])
+def test_right_work_earns_1_and_no_work_0_without_an_engine(tmp_path: Path, stored_image: str, shape: str) -> None:
+    if why := problem("namespace"):
+        pytest.skip(why)
+    files, work = SHAPES[shape]
+    assert play(tmp_path, stored_image, "local", "true", files)[0] == 0.0
+    assert play(tmp_path, stored_image, "local", work, files)[0] == 1.0
+
+
+def test_the_limits_of_the_task_are_those_of_the_container(tmp_path: Path, docker_image: str, engine: Any) -> None:
+    toml = TOML + "cpus = 1.5\nmemory_mb = 300\nstorage_mb = 64\n[agent]\nuser = 0\n"
+    harbor_task(tmp_path, **{"task.toml": toml})
+    env = SweEnv("harbor", {"path": str(tmp_path), "image": docker_image}, backend="docker")
+    try:
+        env.reset()
+        host = engine.inspect_container(f"swe-gym-{env.sandbox.id}")["HostConfig"]
+        assert (host["Memory"], host["CpuQuota"] / host["CpuPeriod"]) == (300 << 20, 1.5)
+        assert host["NetworkMode"] == "none"
+        assert env.sandbox.exec("head -c 70M /dev/zero > /tmp/large").exit_code != 0
+        assert env.sandbox.exec("id -u").text == "0\n"
+    finally:
+        env.close()
+
+
+def test_a_public_network_is_the_engines(tmp_path: Path, docker_image: str, engine: Any) -> None:
+    harbor_task(tmp_path, **{"task.toml": TOML.replace("no-network", "public")})
+    env = SweEnv("harbor", {"path": str(tmp_path), "image": docker_image}, backend="docker")
+    try:
+        env.reset()
+        assert engine.inspect_container(f"swe-gym-{env.sandbox.id}")["HostConfig"]["NetworkMode"] == "bridge"
+        assert env.sandbox.capabilities.network == "egress"
+    finally:
+        env.close()
+
+
+DOCKERFILE = """\
+FROM {image}
+ENV GREETING=hello
+WORKDIR /srv
+COPY data.bin given/
+RUN echo old > x.txt && \\
+    cp given/data.bin /opt/data.bin
+"""
+
+
+def build_task(folder: Path, image: str) -> None:
+    """Write a task whose image must be built. The solution needs what the build makes."""
+    wanted = 'cmp -s /opt/data.bin /tests/data.bin && [ "$(cat /srv/x.txt)" = "hello /srv" ]'
+    toml = "[environment]\nnetwork_mode = 'no-network'\n"
+    harbor_task(
+        folder,
+        **{
+            "task.toml": toml,
+            "environment/Dockerfile": DOCKERFILE.format(image=image),
+            "environment/data.bin": b"\xff\x00",
+            "tests/data.bin": b"\xff\x00",
+            "tests/test.sh": script(f"if {wanted}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt"),
+            "solution/solve.sh": "#!/bin/sh\necho $GREETING $PWD > x.txt\n",
+        },
+    )
+
+
+def test_a_dockerfile_is_built_once(tmp_path: Path, docker_image: str, engine: Any) -> None:
+    build_task(tmp_path, docker_image)
+    source = load_source("harbor", path=str(tmp_path))
+    name = source.get(NAME).image
+    try:
+        (record,) = validate(source, backend="docker", times=1)
+        assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
+        made = engine.inspect_image(name)
+        assert build_image(source.get(NAME), "unused").needs.build is None
+        assert engine.inspect_image(name)["Id"] == made["Id"]
+    finally:
+        engine.remove_image(name, force=True)
+
+
+def test_a_build_that_fails_says_why(tmp_path: Path, docker_image: str) -> None:
+    files = {"environment/Dockerfile": f"FROM {docker_image}\nWORKDIR /srv\nRUN echo because >&2; exit 3\n"}
+    harbor_task(tmp_path, **{"task.toml": "", **files})
+    env = SweEnv("harbor", {"path": str(tmp_path)}, backend="docker")
+    with pytest.raises(SandboxStartError, match=r"(?s)environment/Dockerfile was not built.*because"):
+        env.reset()
+
+
+@pytest.mark.parametrize("backend", ["local", "kubernetes"])
+def test_backends_that_build_no_image_refuse_it(tmp_path: Path, backend: str) -> None:
+    files = {"environment/Dockerfile": "FROM a\nRUN make\nWORKDIR /srv\n"}
+    harbor_task(tmp_path, **{"task.toml": "[environment]\nallow_internet = false\n", **files})
+    env = SweEnv("harbor", {"path": str(tmp_path)}, backend=backend)
+    with pytest.raises(Unsupported, match=r"builds no images, and the task needs one of .*/environment"):
+        env.reset()
+
+
+def test_exported_tasks_are_judged_as_here(tmp_path: Path, docker_image: str, engine: Any) -> None:
+    base = "swe-gym-test/with-python"
+    dockerfile = f"FROM {docker_image}\nRUN command -v python || ln -s $(command -v python3) /usr/local/bin/python\n"
+    for _ in engine.build(fileobj=io.BytesIO(dockerfile.encode()), tag=base, rm=True):
+        pass
+    toy, micro = load_source("toy"), load_source("micro")
+    tasks = [toy.get(toy.ids()[0]), toy.get(toy.ids()[1]), micro.get(micro.ids()[0])]
+    export_harbor(tasks, tmp_path / "out", base=base)
+    source = load_source("harbor", path=str(tmp_path / "out"))
+    try:
+        records = validate(source, backend="docker", times=1, workers=2)
+        assert [(one.status, one.gold, one.empty) for one in records] == [("valid", (True,), (False,))] * 3, records
+    finally:
+        for task_id in source.ids():
+            engine.remove_image(source.get(task_id).image, force=True)
+        engine.remove_image(base, force=True)
+
+
+def test_a_graded_reward_and_a_solution_in_a_container(tmp_path: Path, docker_image: str) -> None:
+    graded = script('echo "0.$(wc -l < x.txt)" > /logs/verifier/reward.txt')
+    reward, info = play(tmp_path, docker_image, "docker", "seq 5 > x.txt", {"tests/test.sh": graded})
+    assert (reward, info["resolved"]) == (0.5, False)
+    harbor_task(tmp_path / "valid", **{"environment/x.txt": "old\n", "solution/patch.diff": "", "tests/run": b"\x00"})
+    source = load_source("harbor", path=str(tmp_path / "valid"), image=docker_image)
+    (record,) = validate(source, [NAME], backend="docker", times=1)
+    assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
