@@ -88,7 +88,11 @@ class ChatTemplate:
             raise UsageError("the tokenizer has no chat template: use an instruct model, or set one")
         self._tokenizer = tokenizer
         self._sentinel = f"\u2402{uuid.uuid4().hex}\u2403"  # stands for an answer; in no message
-        if self._sentinel not in self.render([_user("?"), _assistant(self._sentinel), _user("!")]):
+        try:
+            text = self.render([_user("?"), _assistant(self._sentinel), _user("!")])
+        except Exception as error:  # a program of the model's authors
+            raise UsageError(f"the chat template cannot render messages of text: {error!r}") from error
+        if self._sentinel not in text:
             raise UsageError("the chat template omits the assistant's messages")
 
     @property
@@ -96,16 +100,25 @@ class ChatTemplate:
         """The template itself, as Jinja."""
         return str(self._tokenizer.chat_template)
 
-    def render(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> str:
-        """Return the conversation as text, with the prompt for the next answer.
+    @property
+    def closing(self) -> str:
+        """The text with which the template ends an answer."""
+        text = self.render([_user("?"), _assistant(self._sentinel)], generation=False)
+        return text.partition(self._sentinel)[2]
+
+    def render(
+        self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = (), *, generation: bool = True
+    ) -> str:
+        """Return the conversation as text.
 
         Args:
             messages: The messages.
             tools: Tools, as in OpenAI's chat API.
+            generation: Whether the prompt for the next answer follows.
         """
         named = {"tools": list(tools)} if tools else {}
         text: str = self._tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, **named
+            list(messages), tokenize=False, add_generation_prompt=generation, **named
         )
         return text
 
