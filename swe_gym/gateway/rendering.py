@@ -16,6 +16,7 @@ from .call_formats import FORMATS
 from .calls import Answer, Refusal, tool_call
 from .families import Family, family_of
 from .parsing import arguments_of
+from .system_messages import arranged
 from .tool_calls import read_message, readings, specs_of
 
 SHOWN = 300
@@ -62,6 +63,7 @@ class Renderer:
         style: How the model writes tool calls, one of `FORMATS`. Empty: as its family does.
 
     Attributes:
+        template: The chat template.
         style: How the model writes tool calls.
         family: Name of the model's family.
         shape: What the template expects.
@@ -74,7 +76,7 @@ class Renderer:
     def __init__(self, template: ChatTemplate, style: str = "") -> None:
         if style and style not in FORMATS:
             raise unknown_name("style of tool calls", style, FORMATS)
-        self._template = template
+        self.template = template
         self._family = family_of(template.source)
         self.family = self._family.name if self._family else "unknown"
         native = self._renders_tools()
@@ -109,20 +111,20 @@ class Renderer:
             Refusal: A message has other content than text.
         """
         shown = [{**spec.openai()} for spec in specs_of(tools)] if self.shape.native else []
-        return self._template.render(self.prepared(messages, tools), shown, generation=generation)
+        return self.template.render(self.prepared(messages, tools), shown, generation=generation)
 
     def prepared(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> list[JsonObject]:
         """Return messages as the template expects them: one system message, and text where it renders nothing else."""
-        leading = list(itertools.takewhile(lambda message: message["role"] == "system", messages))
-        texts = [_text(message) for message in leading]
+        leading = sum(1 for _ in itertools.takewhile(lambda message: message["role"] == "system", messages))
+        told: list[JsonObject] = []
         if tools and not self.shape.native:
-            texts.append(describe_tools(specs_of(tools), FORMATS[self.style].action))
-        system = "\n\n".join(filter(None, texts))
+            told = [{"role": "system", "content": describe_tools(specs_of(tools), FORMATS[self.style].action)}]
         names: dict[str, str] = {}
-        rest = [self._one(message, names) for message in messages[len(leading) :]]
-        if system:
-            rest = [{"role": "system" if self.shape.system else "user", "content": system}, *rest]
-        return _merged(rest) if self.shape.alternating or not self.shape.system else rest
+        shown = arranged([*messages[:leading], *told, *messages[leading:]], "system" if self.shape.later else "user")
+        found = [self._one(message, names) for message in shown]
+        if not self.shape.system and found and found[0]["role"] == "system":
+            found[0] = {**found[0], "role": "user"}
+        return _merged(found) if self.shape.alternating or not self.shape.system else found
 
     def between(
         self, history: Sequence[JsonObject], new: Sequence[JsonObject], tools: Sequence[JsonObject], *, end: str
@@ -135,7 +137,7 @@ class Renderer:
             tools: Tools as in OpenAI's chat API.
             end: Text of the token that ended the answer, which is not repeated; empty if there was none.
         """
-        closing = self._template.closing.removeprefix(end)
+        closing = self.template.closing.removeprefix(end)
         before = self.render(history, tools, generation=False)
         whole = self.render([*history, *new], tools)
         if whole.startswith(before):
@@ -164,8 +166,6 @@ class Renderer:
             if self.shape.results != "tool":
                 return told
             return {**told, "tool_call_id": message.get("tool_call_id") or "", **({"name": name} if name else {})}
-        if role == "system" and not self.shape.later:
-            role = "user"
         return {"role": role, "content": _text(message)}
 
     def _said(self, message: JsonObject) -> JsonObject:
@@ -237,14 +237,14 @@ class Renderer:
         else:
             prompt = self.render(before, tools, generation=False)
             text = _after(prompt, rendered)
-        end = self._template.closing
+        end = self.template.closing
         return text.removesuffix(end) if end else text, opened and self._opens(prompt)
 
     # --- the proof ----------------------------------------------------------------------------------------------
 
     def _renders_tools(self) -> bool:
         try:
-            return PROBE_NAME in self._template.render([_QUESTION], [PROBE])
+            return PROBE_NAME in self.template.render([_QUESTION], [PROBE])
         except Exception as error:
             raise UsageError(f"the chat template of {self.family} cannot render a tool: {error!r}") from error
 
@@ -263,8 +263,8 @@ class Renderer:
         call = {"id": "call_0001", "type": "function", "function": {"name": PROBE_NAME, "arguments": dict(_ARGUMENTS)}}
         said = {"role": "assistant", "content": "", "tool_calls": [call]}
         try:
-            before = self._template.render([_QUESTION], [PROBE])
-            text = self._template.render([_QUESTION, said], [PROBE], generation=False)
+            before = self.template.render([_QUESTION], [PROBE])
+            text = self.template.render([_QUESTION, said], [PROBE], generation=False)
         except Exception:  # noqa: BLE001  the error is about something else
             return ""
         return _after(before, text)
@@ -273,8 +273,9 @@ class Renderer:
         described = [name for name, form in FORMATS.items() if form.action]
         known = ", ".join(FORMATS if native else described)
         return UsageError(
-            f"tool calls with the chat template of {self.family}: {what}. Set the option style to the format of the "
-            f"model's tool calls ({known}), or give the tokenizer another chat template"
+            f"tool calls with the chat template of {self.family}: {what}. Name the format of the model's tool calls "
+            f"({known}), as style= of TokenSampler or generation.tool_call_style of a training, or give the tokenizer "
+            "another chat template"
         )
 
     def _find_shape(self, *, native: bool) -> Shape:

@@ -32,7 +32,7 @@ class TokenSampler:
 
     Args:
         generator: Samples tokens; it may be shared.
-        template: Chat template of the generator's model.
+        template: Chat template of the generator's model, or a renderer of it, which has proven itself already.
         model: Model name.
         temperature: Sampling temperature.
         max_tokens: Maximum tokens of one answer.
@@ -49,7 +49,7 @@ class TokenSampler:
     def __init__(
         self,
         generator: Generator,
-        template: ChatTemplate,
+        template: ChatTemplate | Renderer,
         *,
         model: str = "model",
         temperature: float = 1.0,
@@ -59,8 +59,9 @@ class TokenSampler:
         style: str = "",
     ) -> None:
         self.model = model
-        self._generator, self._template = generator, template
-        self._renderer = Renderer(template, style)
+        self._generator = generator
+        self._renderer = template if isinstance(template, Renderer) else Renderer(template, style)
+        self._template = self._renderer.template
         self._temperature, self._max_tokens, self._max_context = temperature, max_tokens, max_context
         self._append_only = append_only
         options = {"max_context": max_context, "append_only": append_only, **self._renderer.facts}

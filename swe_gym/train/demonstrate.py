@@ -51,11 +51,11 @@ def demonstrating_agent(
     if not agent.shell[0]:
         raise UsageError(f"the agent {config.agent!r} has no shell tool, which demonstrations need: use another agent")
 
-    renderer = Renderer(template)
+    renderer = Renderer(template, generation.tool_call_style)
 
     def player(env: SweEnv, policy: Policy, task_id: str) -> AgentPlayer:
         script = Script(_texts(env, policy, task_id, agent, renderer), template, end)
-        sampler = TokenSampler(script, template, max_tokens=1 << 30, max_context=generation.max_context)
+        sampler = TokenSampler(script, renderer, max_tokens=1 << 30, max_context=generation.max_context)
         return AgentPlayer(config.agent, agent, sampler)
 
     return player

@@ -186,7 +186,7 @@ class OtherCalls(ByteTokenizer):
             "",
             "of Qwen2.5 and Hermes: style 'hermes': a tool call was rendered as '' and read as no call",
         ),
-        ("<tool_call>", "glm45", "style 'glm45': .*Set the option style"),
+        ("<tool_call>", "glm45", "style 'glm45': .*generation.tool_call_style"),
     ],
 )
 def test_tool_calls_that_cannot_be_read_are_refused_before_the_first_call(template: str, style: str, said: str) -> None:
