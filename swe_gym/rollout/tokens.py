@@ -88,8 +88,10 @@ class ChatTemplate:
             raise UsageError("the tokenizer has no chat template: use an instruct model, or set one")
         self._tokenizer = tokenizer
         self._sentinel = f"\u2402{uuid.uuid4().hex}\u2403"  # stands for an answer; in no message
+        thinking = {**_assistant("!"), "reasoning_content": self._sentinel}
         try:
             text = self.render([_user("?"), _assistant(self._sentinel), _user("!")])
+            self._takes_thoughts = self._sentinel in self.render([_user("?"), thinking])
         except Exception as error:  # a program of the model's authors
             raise UsageError(f"the chat template cannot render messages of text: {error!r}") from error
         if self._sentinel not in text:
@@ -139,6 +141,32 @@ class ChatTemplate:
         """
         text = self.render([*before, _assistant(self._sentinel), *messages], tools)
         return text[text.index(self._sentinel) + len(self._sentinel) :].removeprefix(answer)
+
+    def answer(self, text: str) -> JsonObject:
+        """Return a sampled answer as the message that the template renders as this text, if there is one.
+
+        Some templates take thoughts only from `reasoning_content`: as content, they would be rendered twice or not at
+        all.
+
+        Args:
+            text: The answer, without its end token.
+        """
+        plain = _assistant(text)
+        if "</think>" not in text or not self._takes_thoughts:
+            return plain
+        thought, _, said = text.partition("</think>")
+        thought = thought.removeprefix("<think>")
+        divided = [
+            {**_assistant(content), "reasoning_content": reasoning}
+            for content in dict.fromkeys([said.strip(), said.lstrip(), said])
+            for reasoning in dict.fromkeys([thought.strip(), thought])
+        ]
+        question = [_user("?")]
+        wanted = self.render(question) + text
+        return next(
+            (one for one in (plain, *divided) if self.render([*question, one], generation=False).startswith(wanted)),
+            divided[0],
+        )
 
     def encode(self, text: str) -> list[int]:
         """Return token ids. Special tokens are recognized by name; none is added."""
@@ -221,7 +249,7 @@ class Conversation:
         said = ids[:-1] if completion.finish == "stop" else ids
         self._end = self._template.decode(ids[len(said) :])
         text = self._template.decode(said)
-        self._messages.append(_assistant(text))
+        self._messages.append(self._template.answer(text))
         return text
 
     def tell(self, message: JsonObject) -> None:
