@@ -1,5 +1,6 @@
 """Conversations on the chat templates of real models: what is read of each, and that its prompts are its rendering."""
 
+import functools
 import json
 from typing import Any
 
@@ -39,8 +40,13 @@ USABLE = sorted(TEMPLATES.keys() - REFUSED.keys())
 CHAT = "/v1/chat/completions"
 
 
+@functools.cache
+def tokenizer(name: str) -> Any:
+    return tokenizer_of(TEMPLATES[name].read_text())
+
+
 def sampler_of(name: str, say: Any, cut: Any = ()) -> tuple[TokenSampler, Writer]:
-    template = ChatTemplate(tokenizer_of(TEMPLATES[name].read_text()))
+    template = ChatTemplate(tokenizer(name))
     writer = Writer(template, say, cut)
     return TokenSampler(writer, template, max_context=1 << 22, max_tokens=1 << 16), writer
 
@@ -85,9 +91,7 @@ def rendered(name: str, conversation: list[Any], *, generation: bool = True) -> 
         kept = {key: message[key] for key in ("role", "content", "tool_call_id") if key in message}
         shown.append({**kept, **both, **({"tool_calls": made} if made else {})})
     specs = [one.openai() for one in specs_of(TOOLS)]
-    text = tokenizer_of(TEMPLATES[name].read_text()).apply_chat_template(
-        shown, tools=specs, tokenize=False, add_generation_prompt=generation
-    )
+    text = tokenizer(name).apply_chat_template(shown, tools=specs, tokenize=False, add_generation_prompt=generation)
     return str(text)
 
 
@@ -170,17 +174,35 @@ def test_an_answer_that_the_template_writes_otherwise_says_so(name: str) -> None
     assert session.reasons == {"answer_rewritten": 2}
 
 
+class Asking(Wild):
+    """An agent that notes how the template renders what it asks."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        super().__init__(session)
+        self.name, self.prompts = name, set[str]()
+
+    def _ask(self, messages: list[Any], step: Step) -> None:
+        self.prompts.add(rendered(self.name, messages))
+        super()._ask(messages, step)
+
+
 @pytest.mark.parametrize("name", USABLE)
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS, cut=st.sets(st.integers(0, 12), max_size=3), odd=st.sets(st.integers(0, 12), max_size=3))
-def test_each_received_token_is_in_one_segment(name: str, steps: list[Step], cut: set[int], odd: set[int]) -> None:
+def test_each_received_token_is_in_one_segment_and_each_prompt_is_the_rendering(
+    name: str, steps: list[Step], cut: set[int], odd: set[int]
+) -> None:
     def say(number: int) -> Any:
-        return f"#{number} <tool_call> {{ <|x|> </think>" if number in odd else message(number)
+        return f"#{number} <tool_call> {{ <|x|> </think> #{number}" if number in odd else message(number)
 
     sampler, writer = sampler_of(name, say, cut)
     turns: list[Turn] = []
     session = Session(sampler, on_turn=turns.append)
-    Wild(session).do([Step("start", text="issue"), *steps])
+    native = writer.renderer.shape.native
+    agent = Asking(session, name) if native else Wild(session)
+    agent.do([Step("start", text="issue"), *steps])
     session.close()
     check(session, writer, {turn.info["call"] for turn in turns if turn.info.get("used", True)})
     assert session.failure is None
+    if isinstance(agent, Asking):
+        assert {writer.template.decode(prompt) for prompt, _ in writer.sampled} <= agent.prompts
