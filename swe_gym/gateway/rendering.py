@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import re
@@ -13,44 +12,18 @@ from ..errors import UsageError, unknown_name
 from ..rollout.tokens import ChatTemplate
 from ..types import JsonObject, ToolCall
 from .call_formats import FORMATS
-from .calls import Answer, Refusal, tool_call
+from .calls import Answer, Refusal
 from .families import Family, family_of
 from .parsing import arguments_of
 from .system_messages import arranged
-from .tool_calls import read_message, readings, specs_of
+from .template_proof import ARGUMENTS, PROBE, PROBE_NAME, QUESTION, Shape, Unproven, find_shape, shown
+from .tool_calls import parsed, readings, specs_of
 
-SHOWN = 300
-"""Characters of a rendered message in errors."""
+RESPONSE = "response_template"
+"""Style of a tokenizer whose own response template reads what the model writes."""
 
 TEXT_STYLE = "hermes"
 """How a model is told to write tool calls if its template shows no tools."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
-    """What a chat template expects of messages.
-
-    Attributes:
-        native: Whether it renders tools and tool calls. Otherwise both are text.
-        arguments: Whether arguments of tool calls are objects, or their JSON as text.
-        results: Role of a tool's result.
-        system: Whether it renders a system message. Otherwise that is the start of the first user message.
-        later: Whether system messages after the first message stay system messages, or become user messages.
-        alternating: Whether roles must alternate, so that neighbouring user messages become one.
-        parallel: Whether it renders several tool calls of one message.
-    """
-
-    native: bool = True
-    arguments: str = "objects"
-    results: str = "tool"
-    system: bool = True
-    later: bool = True
-    alternating: bool = False
-    parallel: bool = True
-
-
-class Unproven(Exception):
-    """A chat template does not do what a sampler needs; the message says what."""
 
 
 class Renderer:
@@ -60,7 +33,8 @@ class Renderer:
 
     Args:
         template: The chat template.
-        style: How the model writes tool calls, one of `FORMATS`. Empty: as its family does.
+        style: How the model writes tool calls, one of `FORMATS`, or "response_template" to let the tokenizer's own
+            response template read them. Empty: as its family does.
 
     Attributes:
         template: The chat template.
@@ -74,17 +48,25 @@ class Renderer:
     """
 
     def __init__(self, template: ChatTemplate, style: str = "") -> None:
-        if style and style not in FORMATS:
-            raise unknown_name("style of tool calls", style, FORMATS)
+        if style and style not in (*FORMATS, RESPONSE):
+            raise unknown_name("style of tool calls", style, (*FORMATS, RESPONSE))
         self.template = template
         self._family = family_of(template.source)
         self.family = self._family.name if self._family else "unknown"
         native = self._renders_tools()
         self.style = style or self._own_style(native=native)
-        if not native and not FORMATS[self.style].action:
+        if not native and not self._action:
             raise self._refuse(f"it shows no tools to the model, which style {self.style!r} needs", native)
         self.shape = Shape(native=native)
-        self.shape = self._find_shape(native=native)
+        try:
+            self.shape = find_shape(self, native=native)
+        except Unproven as error:
+            raise self._refuse(f"style {self.style!r}: {error}", native) from error
+
+    @property
+    def _action(self) -> str:
+        """The format of actions that describes tool calls to the model; empty if none does."""
+        return FORMATS[self.style].action if self.style in FORMATS else ""
 
     @property
     def facts(self) -> JsonObject:
@@ -118,7 +100,7 @@ class Renderer:
         leading = sum(1 for _ in itertools.takewhile(lambda message: message["role"] == "system", messages))
         told: list[JsonObject] = []
         if tools and not self.shape.native:
-            told = [{"role": "system", "content": describe_tools(specs_of(tools), FORMATS[self.style].action)}]
+            told = [{"role": "system", "content": describe_tools(specs_of(tools), self._action)}]
         names: dict[str, str] = {}
         shown = arranged([*messages[:leading], *told, *messages[leading:]], "system" if self.shape.later else "user")
         found = [self._one(message, names) for message in shown]
@@ -159,7 +141,7 @@ class Renderer:
         role = message["role"]
         if role == "assistant":
             names.update({call["id"]: call["function"]["name"] for call in message.get("tool_calls") or ()})
-            return self._said(message) if self.shape.native else _as_text(message, FORMATS[self.style].action)
+            return self._said(message) if self.shape.native else _as_text(message, self._action)
         if role == "tool":
             name = names.get(message.get("tool_call_id") or "")
             told = {"role": self.shape.results, "content": _text(message)}
@@ -200,51 +182,59 @@ class Renderer:
             tools: Tools of the call.
             prompt: The end of the prompt.
         """
-        opened = self._opens(prompt)
-        first = read_message(text, tools, self.style, opened=opened, parallel=self.shape.parallel)
         if not self.shape.native:
-            return first, self._is_rendered({"role": "assistant", "content": text}, text)
+            same = self._is_rendered({"role": "assistant", "content": text}, text)
+            return self.first_reading(text, tools, prompt), same
+        first: JsonObject | None = None
         try:
-            for message in readings(text, tools, self.style, opened=opened, parallel=self.shape.parallel):
+            for message in self._readings(text, tools, prompt):
+                first = first or message
                 if self._is_rendered(message, text):
                     return message, True
         except Exception:  # noqa: BLE001  templates are programs, and models write their input
-            return {"role": "assistant", "content": _SPECIAL.sub("", text)}, False
-        return first, False
+            first = None
+        return first or {"role": "assistant", "content": _SPECIAL.sub("", text)}, False
+
+    def first_reading(self, text: str, tools: Sequence[JsonObject], prompt: str) -> JsonObject:
+        """Return the first message that a text may be. Arguments are those of `read`."""
+        return next(self._readings(text, tools, prompt))
+
+    def _readings(self, text: str, tools: Sequence[JsonObject], prompt: str) -> Iterator[JsonObject]:
+        if self.style == RESPONSE:
+            return iter([parsed(self.template, text, tools, prompt, parallel=self.shape.parallel)])
+        opened = prompt.rstrip().endswith("<think>")
+        return readings(text, tools, self.style, opened=opened, parallel=self.shape.parallel)
 
     def write(self, message: JsonObject) -> str:
         """Return the text that a model would write for a message, without the token that ends it."""
         if not self.shape.native:
-            return str(_as_text(message, FORMATS[self.style].action)["content"])
-        return self._written([_QUESTION], message, [PROBE])[0]
+            return str(_as_text(message, self._action)["content"])
+        return self.written([QUESTION], message)[0]
 
     def _is_rendered(self, message: JsonObject, text: str) -> bool:
-        prompt = self.render([_QUESTION])
-        rendered = self.render([_QUESTION, message], generation=False)
+        prompt = self.render([QUESTION])
+        rendered = self.render([QUESTION, message], generation=False)
         return not rendered.startswith(prompt) or rendered[len(prompt) :].startswith(text)
 
-    def _opens(self, prompt: str) -> bool:
-        return prompt.rstrip().endswith("<think>")
+    def written(self, before: Sequence[JsonObject], message: JsonObject) -> tuple[str, str]:
+        """Return the text of an answer as the template renders it, and the end of its prompt.
 
-    def _written(
-        self, before: Sequence[JsonObject], message: JsonObject, tools: Sequence[JsonObject]
-    ) -> tuple[str, bool]:
-        """Return the text of an answer as the template renders it, and whether the prompt has opened its reasoning."""
-        rendered = self.render([*before, message], tools, generation=False)
-        prompt = self.render(before, tools)
-        if opened := rendered.startswith(prompt):
+        The end is empty if the template renders the answer otherwise than after its prompt.
+        """
+        rendered = self.render([*before, message], [PROBE], generation=False)
+        prompt = self.render(before, [PROBE])
+        if rendered.startswith(prompt):
             text = rendered[len(prompt) :]
         else:
-            prompt = self.render(before, tools, generation=False)
-            text = _after(prompt, rendered)
+            text, prompt = _after(self.render(before, [PROBE], generation=False), rendered), ""
         end = self.template.closing
-        return text.removesuffix(end) if end else text, opened and self._opens(prompt)
+        return text.removesuffix(end) if end else text, prompt
 
-    # --- the proof ----------------------------------------------------------------------------------------------
+    # --- its style ----------------------------------------------------------------------------------------------
 
     def _renders_tools(self) -> bool:
         try:
-            return PROBE_NAME in self.template.render([_QUESTION], [PROBE])
+            return PROBE_NAME in self.template.render([QUESTION], [PROBE])
         except Exception as error:
             raise UsageError(f"the chat template of {self.family} cannot render a tool: {error!r}") from error
 
@@ -252,19 +242,21 @@ class Renderer:
         """Return how the family writes tool calls."""
         if self._family and self._family.style:
             return self._family.style
+        if native and self.template.parses:
+            return RESPONSE
         if self._family is None and not native:
             return TEXT_STYLE
         what = "it is in no known format" if self._family is None else f"nothing here reads {self.family}"
         text = self._try_call()
-        raise self._refuse(f"{what}: it was rendered as {_shown(text)}" if text else what, native)
+        raise self._refuse(f"{what}: it was rendered as {shown(text)}" if text else what, native)
 
     def _try_call(self) -> str:
         """Return how the template renders a tool call, as far as that is possible; for an error."""
-        call = {"id": "call_0001", "type": "function", "function": {"name": PROBE_NAME, "arguments": dict(_ARGUMENTS)}}
+        call = {"id": "call_0001", "type": "function", "function": {"name": PROBE_NAME, "arguments": dict(ARGUMENTS)}}
         said = {"role": "assistant", "content": "", "tool_calls": [call]}
         try:
-            before = self.template.render([_QUESTION], [PROBE])
-            text = self.template.render([_QUESTION, said], [PROBE], generation=False)
+            before = self.template.render([QUESTION], [PROBE])
+            text = self.template.render([QUESTION, said], [PROBE], generation=False)
         except Exception:  # noqa: BLE001  the error is about something else
             return ""
         return _after(before, text)
@@ -272,152 +264,16 @@ class Renderer:
     def _refuse(self, what: str, native: bool) -> UsageError:
         described = [name for name, form in FORMATS.items() if form.action]
         known = ", ".join(FORMATS if native else described)
+        own = "give the tokenizer a response_template of transformers, or " if native else "give the tokenizer "
         return UsageError(
             f"tool calls with the chat template of {self.family}: {what}. Name the format of the model's tool calls "
-            f"({known}), as style= of TokenSampler or generation.tool_call_style of a training, or give the tokenizer "
-            "another chat template"
+            f"({known}), as style= of TokenSampler or generation.tool_call_style of a training, {own}another chat "
+            "template"
         )
 
-    def _find_shape(self, *, native: bool) -> Shape:
-        """Return the first shape with which the template renders what is read back.
 
-        Raises:
-            UsageError: There is none.
-        """
-        first: Unproven | None = None
-        for shape in _shapes(native=native):
-            self.shape = shape
-            try:
-                self._prove()
-            except Unproven as error:
-                first = first or error
-            else:
-                return self._with_details(shape)
-        raise self._refuse(f"style {self.style!r}: {first}", native) from first
-
-    def _with_details(self, shape: Shape) -> Shape:
-        """Return a proven shape with what the template does in addition."""
-        found = shape
-        for change in ({"later": True}, {"later": False}, {"later": False, "alternating": True}):
-            self.shape = found = dataclasses.replace(shape, **change)  # type: ignore[arg-type]  # by their names
-            if self._renders_later_system():
-                break
-        else:
-            raise self._refuse(
-                "a system message after the first message is neither rendered nor taken as a user's", True
-            )
-        self.shape = found
-        return dataclasses.replace(found, parallel=self._renders_two_calls())
-
-    def _prove(self) -> None:
-        """Render calls and results, and read them back.
-
-        Raises:
-            Unproven: A part is missing or is read otherwise.
-        """
-        for reasoning, content in (("", ""), ("", "I look."), ("Hm.", "")):
-            self._prove_call(_said(content, reasoning, _ARGUMENTS))
-        self._prove_rounds()
-
-    def _prove_call(self, message: JsonObject) -> None:
-        text, opened = self._try_written([_SYSTEM, _QUESTION], message)
-        found = read_message(text, [PROBE], self.style, opened=opened)
-        calls = [(one["function"]["name"], arguments_of(one)) for one in found.get("tool_calls") or ()]
-        if calls != [(PROBE_NAME, _ARGUMENTS)]:
-            raise Unproven(f"a tool call was rendered as {_shown(text)} and read as {calls or 'no call'}")
-        if PROBE_NAME in found["content"]:
-            raise Unproven(f"a tool call was rendered as {_shown(text)}, and a part of it was read as text")
-
-    def _prove_rounds(self) -> None:
-        """Render two calls after one another: both look alike, and both results are there."""
-        said = _said("I look.", "", _ARGUMENTS)
-        before = [_SYSTEM, _QUESTION]
-        first, _ = self._try_written(before, said)
-        told = [*before, said, _result("A first result.")]
-        second, _ = self._try_written(told, said)
-        if first.strip() not in second:
-            raise Unproven(f"a first tool call was rendered as {_shown(first)}, and the next one as {_shown(second)}")
-        whole = self._try_render([*told, said, _result("A second result.")])
-        places = [whole.find(part) for part in ("A rule.", "A question.", "A first result.", "A second result.")]
-        if -1 in places or places != sorted(places):
-            raise Unproven(f"a conversation with two results of tools was rendered as {_shown(whole[-SHOWN:])}")
-
-    def _renders_later_system(self) -> bool:
-        parts = ("A rule.", "A question.", "Yes.", "Another rule.", "Another question.")
-        roles = ("system", "user", "assistant", "system", "user")
-        try:
-            text = self.render([{"role": role, "content": part} for role, part in zip(roles, parts, strict=True)])
-        except Exception:  # noqa: BLE001  the template refuses it in its own words
-            return False
-        places = [text.find(part) for part in parts]
-        return -1 not in places and places == sorted(places)
-
-    def _renders_two_calls(self) -> bool:
-        said = _said("", "", _ARGUMENTS, {"command": "pwd"})
-        try:
-            text, opened = self._written([_QUESTION], said, [PROBE])
-            whole = self.render([_QUESTION, said, _result("One."), _result("Two.", 1)], [PROBE])
-        except Exception:  # noqa: BLE001  the template refuses it in its own words
-            return False
-        found = read_message(text, [PROBE], self.style, opened=opened).get("tool_calls") or ()
-        return [arguments_of(one) for one in found] == [_ARGUMENTS, {"command": "pwd"}] and "Two." in whole
-
-    def _try_written(self, before: Sequence[JsonObject], message: JsonObject) -> tuple[str, bool]:
-        try:
-            return self._written(before, message, [PROBE])
-        except Exception as error:
-            raise Unproven(f"a tool call was not rendered: {error!r}") from error
-
-    def _try_render(self, messages: Sequence[JsonObject]) -> str:
-        try:
-            return self.render(messages, [PROBE])
-        except Exception as error:
-            raise Unproven(f"the result of a tool was not rendered: {error!r}") from error
-
-
-PROBE_NAME = "look_up"
-PROBE: JsonObject = {
-    "type": "function",
-    "function": {
-        "name": PROBE_NAME,
-        "description": "Looks something up.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "command": {"type": "string", "description": "What to look up."},
-                "lines": {"type": "integer", "description": "Most lines."},
-            },
-            "required": ["command"],
-        },
-    },
-}
-"""A tool with which templates are proven."""
-
-_ARGUMENTS: JsonObject = {"command": "grep -n 'a, b' \"x.py\" | head\nls <y>", "lines": 20}
-_SYSTEM: JsonObject = {"role": "system", "content": "A rule."}
-_QUESTION: JsonObject = {"role": "user", "content": "A question."}
 _PLAIN = Family("unknown", (), TEXT_STYLE)
 _SPECIAL = re.compile(r"<[|｜][^<>\n]{0,40}[|｜]?>")
-
-
-def _said(content: str, reasoning: str, *arguments: JsonObject) -> JsonObject:
-    calls = [tool_call(f"call{number:05}", PROBE_NAME, json.dumps(one)) for number, one in enumerate(arguments)]
-    said: JsonObject = {"role": "assistant", "content": content, "tool_calls": calls}
-    return {**said, "reasoning_content": reasoning} if reasoning else said
-
-
-def _result(text: str, number: int = 0) -> JsonObject:
-    return {"role": "tool", "tool_call_id": f"call{number:05}", "content": text}
-
-
-def _shapes(*, native: bool) -> Iterator[Shape]:
-    """Yield what a template may expect, the most usual first."""
-    if native:
-        yield from (Shape(), Shape(arguments="texts"))
-        return
-    for results in ("tool", "user"):
-        for system, alternating in ((True, False), (True, True), (False, True)):
-            yield Shape(native=False, results=results, system=system, alternating=alternating)
 
 
 def _text(message: JsonObject) -> str:
@@ -458,7 +314,3 @@ def _merged(messages: Sequence[JsonObject]) -> list[JsonObject]:
         else:
             found.append(message)
     return found
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")

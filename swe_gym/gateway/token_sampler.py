@@ -17,8 +17,8 @@ from .rendering import Renderer
 UNREADABLE = "the model's chat template cannot render these messages"
 """What is refused with a template's error: it is a program, and the agent writes its input."""
 
-PROMPT_END = 16
-"""Tokens at the end of a prompt that tell whether the reasoning has begun."""
+PROMPT_END = 64
+"""Tokens at the end of a prompt that tell how the answer begins, for example with reasoning."""
 
 
 class TokenSampler:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..actions.arguments import convert_arguments
 from ..actions.scan import Found
+from ..rollout.tokens import ChatTemplate
 from ..types import JsonMapping, JsonObject, ToolSpec
 from .call_formats import FORMATS, CallFormat, read_text, without_calls
 from .calls import new_id, tool_call
@@ -43,6 +44,39 @@ def readings(
         if calls:
             message["tool_calls"] = calls
         yield message
+
+
+def parsed(
+    template: ChatTemplate, text: str, tools: Sequence[JsonObject], prompt: str, *, parallel: bool = True
+) -> JsonObject:
+    """Return a sampled text as the message that the tokenizer's response template reads in it.
+
+    Args:
+        template: Chat template of a tokenizer that has a response template.
+        text: The text.
+        tools: Tools of the call. Without tools there are no tool calls.
+        prompt: The end of the prompt.
+        parallel: Whether a message may have several calls.
+    """
+    try:
+        found = template.parse(text, prompt, tools)
+        calls = [_typed_call(one["function"]) for one in found.get("tool_calls") or ()] if tools else []
+    except Exception:  # noqa: BLE001  it refuses calls that are not whole
+        return {"role": "assistant", "content": text}
+    message: JsonObject = {"role": "assistant", "content": str(found.get("content") or "")}
+    thoughts = (found.get(name) for name in ("reasoning_content", "thinking", "reasoning"))
+    if thought := next(filter(None, thoughts), ""):
+        message["reasoning_content"] = str(thought)
+    if calls:
+        message["tool_calls"] = calls if parallel else calls[:1]
+    return message
+
+
+def _typed_call(function: JsonObject) -> JsonObject:
+    arguments = function["arguments"]
+    if not isinstance(arguments, dict):
+        raise ValueError("the arguments are no JSON object")
+    return tool_call(new_id(9), str(function["name"]), json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 
 
 def specs_of(tools: Sequence[JsonObject]) -> list[ToolSpec]:

@@ -168,6 +168,25 @@ class ChatTemplate:
             divided[0],
         )
 
+    @property
+    def parses(self) -> bool:
+        """Whether the tokenizer has a response template of `transformers`, which reads answers."""
+        return bool(getattr(self._tokenizer, "response_template", None))
+
+    def parse(self, text: str, prompt: str, tools: Sequence[JsonObject]) -> JsonObject:
+        """Return the message that the tokenizer's response template reads in an answer.
+
+        Args:
+            text: The answer.
+            prompt: The end of its prompt, from the start of the answer's markup.
+            tools: Tools, as in OpenAI's chat API.
+
+        Raises:
+            Exception: The answer is not in the expected form.
+        """
+        found: JsonObject = self._tokenizer.parse_response(text, prefix=prompt, tools=list(tools) or None)
+        return found
+
     def encode(self, text: str) -> list[int]:
         """Return token ids. Special tokens are recognized by name; none is added."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)

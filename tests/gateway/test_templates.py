@@ -14,6 +14,7 @@ from test_segments import STEPS, Step, Wild, check, told, user
 pytest.importorskip("transformers")
 
 from swe_gym.errors import UsageError
+from swe_gym.gateway.rendering import Renderer
 from swe_gym.gateway.session import Session
 from swe_gym.gateway.token_sampler import TokenSampler
 from swe_gym.gateway.tool_calls import specs_of
@@ -68,6 +69,55 @@ def calls(*commands: str, content: str = "", reasoning: str = "") -> dict[str, A
 def test_what_cannot_be_done_is_refused_by_name(name: str) -> None:
     with pytest.raises(UsageError, match=REFUSED[name]):
         sampler_of(name, lambda _: "")
+
+
+@pytest.mark.parametrize("name", ["deepseekv3", "deepseek_r1_distill"])
+def test_the_option_that_a_refusal_names_helps(name: str) -> None:
+    renderer = Renderer(ChatTemplate(tokenizer(name)), "hermes")
+    assert not renderer.shape.native
+
+
+MUSE = {
+    "start_anchor": "<|start|>assistant",
+    "fields": {
+        "reasoning_content": {
+            "open_pattern": r"\s*to=self<\|message\|>",
+            "close_pattern": r"<\|eom\|>(?:<\|start\|>assistant)?",
+            "content": "text",
+        },
+        "tool_calls": {
+            "open_pattern": r"\s*to=[\w.]+<\|message\|><atem:function_calls>\s*<atem:invoke name=\"(?P<name>[^\"]+)\">",
+            "close_pattern": r"</atem:function_calls>(?:<\|eo[mt]\|>(?:<\|start\|>assistant)?)?",
+            "repeats": True,
+            "content": "xml-inline",
+            "content_args": {
+                "tag_pattern": r"<atem:parameter name=\"(?P<key>[^\"]+)\">(?P<value>.*?)</atem:parameter>"
+            },
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": {"open_pattern": r"\s*to=user<\|message\|>", "close_pattern": r"<\|eot\|>|$", "content": "text"},
+    },
+}
+"""A response template for Muse Glimmer."""
+
+
+def test_a_tokenizer_with_a_response_template_reads_its_own_calls() -> None:
+    made = tokenizer_of(TEMPLATES["muse_glimmer"].read_text())
+    made.response_template = MUSE
+    template = ChatTemplate(made)
+    writer = Writer(template, message)
+    session, conversation = Session(TokenSampler(writer, template, max_context=1 << 20)), user("issue")
+    for number in range(4):
+        conversation = ask(session, conversation)
+        asked_for = [json.loads(one["function"]["arguments"]) for one in message(number).get("tool_calls") or ()]
+        assert [
+            json.loads(one["function"]["arguments"]) for one in conversation[-1].get("tool_calls") or ()
+        ] == asked_for
+        assert conversation[-1]["reasoning_content"] == message(number)["reasoning_content"]
+        conversation = told(conversation, f"result {number}")
+    session.close()
+    assert session.report().policy.options["style"] == "response_template"
+    check(session, writer, set(range(4)))
 
 
 def ask(session: Session, conversation: list[Any]) -> list[Any]:
