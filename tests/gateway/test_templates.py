@@ -2,6 +2,8 @@
 
 import functools
 import json
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,21 +181,60 @@ def test_a_conversation_is_read_and_rendered_as_the_template_does(name: str) -> 
     check(session, writer, set(range(4)))
 
 
-ONE_SEGMENT = [name for name in USABLE if not name.startswith(("gemma4", "diffusion", "cohere2"))]
+REWRITING = {"diffusion_gemma"}
+"""Templates that rewrite their history when a tool has answered."""
 
 
-@pytest.mark.parametrize("name", ONE_SEGMENT)
-def test_a_plain_conversation_is_one_segment(name: str) -> None:
+def plain(name: str, *, talks: bool = False) -> Counter[str]:
+    """Return why a conversation starts segments: tool calls and results, or answers and messages of a user.
+
+    The model thinks if the prompt lets it.
+    """
+
     def say(number: int) -> dict[str, Any]:
-        return calls(f"ls '#{number}'", reasoning="" if name == "qwen3_5_nothink" else "Hm.")
+        thought = "" if name == "qwen3_5_nothink" else "Hm."
+        said = {"role": "assistant", "content": f"Done with #{number}."}
+        if not talks:
+            return calls(f"ls '#{number}'", reasoning=thought)
+        return {**said, "reasoning_content": thought} if thought else said
 
     sampler, _ = sampler_of(name, say)
     session, conversation = Session(sampler), user("issue")
     for number in range(4):
         conversation = told(ask(session, conversation), f"result {number}")
     session.close()
-    assert not session.reasons
-    assert len(session.report().segments) == 1
+    assert len(session.report().segments) == 1 + sum(session.reasons.values())
+    return session.reasons
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_a_plain_conversation_is_one_segment_unless_the_template_rewrites_history(name: str) -> None:
+    assert set(plain(name)) == ({"template_rewrites_history"} if name in REWRITING else set())
+
+
+def table() -> str:
+    """Return what is proven of each template, as the table of the docs. Templates that are alike share a row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name in USABLE:
+        renderer = Renderer(ChatTemplate(tokenizer(name)))
+        shape = renderer.shape
+        facts = (
+            renderer.family if renderer.family != "unknown" else "without tools",
+            f"`{renderer.style}`",
+            "in place" if shape.later else "become the user's",
+            "several" if shape.parallel else "one",
+            "new segments" if plain(name) else "one segment",
+            "new segments" if plain(name, talks=True) else "one segment",
+        )
+        rows.setdefault(facts, []).append(name)
+    head = "| Chat templates | Family | Format | Later system messages | Calls | Tool results | User messages |"
+    lines = [f"| {', '.join(f'`{name}`' for name in names)} | {' | '.join(facts)} |" for facts, names in rows.items()]
+    return "\n".join([head, "|---|---|---|---|---|---|---|", *sorted(lines, key=lambda line: line.split("|")[2])])
+
+
+def test_the_docs_say_what_is_proven() -> None:
+    page = Path(__file__).parents[2] / "docs" / "gateway.md"
+    assert table() in page.read_text(), table()
 
 
 def test_a_template_that_forgets_thoughts_says_so() -> None:
