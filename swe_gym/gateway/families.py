@@ -30,7 +30,7 @@ FAMILIES = (
     Family("Muse Glimmer", ("<atem:function_calls>",), ""),
     Family("DeepSeek", ("<｜tool▁calls▁begin｜>",), "deepseek_v3"),
     Family("GLM-4.5", ("<arg_key>",), "glm45"),
-    Family("Kimi K2", (r"<\|tool_calls_section_begin\|>",), ""),
+    Family("Kimi K2", (r"<\|tool_calls_section_begin\|>|<\|im_middle\|>",), ""),
     Family("MiniMax M2", ("minimax:tool_call",), ""),
     Family("Seed-OSS", ("seed:tool_call",), ""),
     Family("LFM2", (r"<\|tool_(?:call|list)_start\|>",), "lfm2", "thinking"),
