@@ -286,7 +286,7 @@ def test_each_received_token_is_in_one_segment_and_each_prompt_is_the_rendering(
     def say(number: int) -> Any:
         return f"#{number} <tool_call> {{ <|x|> </think> #{number}" if number in odd else message(number)
 
-    sampler, writer = sampler_of(name, say, cut)
+    sampler, writer = sampler_of(name, say, cut - odd)  # two cut thoughts without an answer would look alike
     turns: list[Turn] = []
     session = Session(sampler, on_turn=turns.append)
     native = writer.renderer.shape.native
