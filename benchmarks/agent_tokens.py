@@ -25,7 +25,9 @@ from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SweGymError
 from swe_gym.gateway.agents import make_agent
 from swe_gym.gateway.agents.base import Agent
+from swe_gym.gateway.calls import tool_call
 from swe_gym.gateway.play import AgentPlayer
+from swe_gym.gateway.rendering import Renderer
 from swe_gym.gateway.session import Limits
 from swe_gym.gateway.token_sampler import TokenSampler
 from swe_gym.rollout.episode import play
@@ -50,13 +52,15 @@ class Drawn:
 
     Args:
         tokenizer: The tokenizer.
+        renderer: Renderer of its chat template.
         agent: The agent, whose shell is called.
         seed: Seed of the answers.
     """
 
-    def __init__(self, tokenizer: Any, agent: Agent, seed: int) -> None:
+    def __init__(self, tokenizer: Any, renderer: Renderer, agent: Agent, seed: int) -> None:
         self.sampled: list[tuple[tuple[int, ...], Completion]] = []
         self._tokenizer, self._agent, self._draw = tokenizer, agent, random.Random(seed)
+        self._renderer = renderer
         self._tokens = 0
         self._lock = threading.Lock()
 
@@ -80,13 +84,14 @@ class Drawn:
         if len(self.sampled) >= LAST:
             return self._encode(self._call(self._agent.ending) if self._agent.ending else "Done.")
         (way,) = self._draw.choices(list(WAYS), list(WAYS.values()))
-        call = self._call(self._draw.choice(COMMANDS))
+        command = self._draw.choice(COMMANDS)
+        call = self._call(command)
         if way == "noise":
             return self._noise()
         if way == "noise_and_call":
             return [*self._noise(), *self._encode(f"\n{call}")]
         texts = {
-            "call": f"Next.\n{call}",
+            "call": self._call(command, "Next."),
             "two": f"{call}\n{self._call('true')}",
             "thought": f"<think>\nHm.\n</think>\n\nSo.\n{call}",
             "broken": call[: self._draw.randrange(1, len(call))],
@@ -95,9 +100,11 @@ class Drawn:
         }
         return self._encode(texts[way])
 
-    def _call(self, command: str) -> str:
+    def _call(self, command: str, said: str = "") -> str:
         tool, argument = self._agent.shell
-        return f"<tool_call>\n{json.dumps({'name': tool, 'arguments': {argument: command}})}\n</tool_call>"
+        call = tool_call("call00000", tool, json.dumps({argument: command}))
+        message = {"role": "assistant", "content": said, "reasoning_content": "Hm.", "tool_calls": [call]}
+        return self._renderer.write(message)  # without the reasoning if the template renders none
 
     def _noise(self) -> list[int]:
         ids = (self._draw.randrange(len(self._tokenizer)) for _ in range(self._draw.randint(1, 60)))
@@ -163,8 +170,9 @@ def checked(found: Trajectory, sampled: Sequence[tuple[tuple[int, ...], Completi
 def episode(name: str, tokenizer: Any, seed: int) -> Checked | str:
     """Play and check an episode. Return why, if it has no record."""
     agent, tasks = make_agent(name), load_source("toy").ids()
-    generator = Drawn(tokenizer, agent, seed)
-    sampler = TokenSampler(generator, ChatTemplate(tokenizer), max_tokens=400, max_context=1 << 20)
+    renderer = Renderer(ChatTemplate(tokenizer))
+    generator = Drawn(tokenizer, renderer, agent, seed)
+    sampler = TokenSampler(generator, renderer, max_tokens=400, max_context=1 << 20)
     player = AgentPlayer(name, agent, sampler, limits=Limits(calls=2 * LAST))
     with contextlib.closing(SweEnv("toy", task_id=tasks[seed % len(tasks)], time_limit=1800.0)) as env:
         try:

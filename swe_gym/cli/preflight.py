@@ -193,6 +193,10 @@ def _ask_model(plan: Plan, options: JsonObject, how: RolloutOptions, folder: Pat
         assert isinstance(made, LLMPolicies)
         native = bool(plan.agent) or is_native(made.calls, plan.config()["env"]["action_format"])
         told = check_server(made, native=native)
+        if plan.agent and not told.note:
+            from ..gateway.server_shapes import check_shapes  # the extra "agents"
+
+            check_shapes(made, plan.agent, make_agent(plan.agent, plan.agent_options))
         check_price(made.price, f"{made.model!r} at {made.server}", plan.budget, how.budget)
         if told.counts is False and any(one.tokens or one.cost for one in (plan.budget, how.budget)):
             raise UsageError(f"a budget limits tokens or cost, but {made.server} counts no tokens: omit it")

@@ -99,6 +99,7 @@ class Answer:
         finish: Why it ended.
         usage: Tokens and cost.
         tokens: Its tokens, if the sampler keeps them.
+        same: Whether the chat template renders the message as the model wrote it.
         id: Unique letters and digits.
     """
 
@@ -107,6 +108,7 @@ class Answer:
     finish: Finish
     usage: Usage
     tokens: Tokens | None = None
+    same: bool = True
     id: str = dataclasses.field(default_factory=new_id)
 
     @property

@@ -28,6 +28,7 @@ Reason = Literal[
     "edited_history",
     "new_conversation",
     "template_rewrites_history",
+    "answer_rewritten",
 ]
 """Why a call does not continue the last answer of a segment; empty if it does.
 
@@ -40,7 +41,10 @@ Reason = Literal[
 - "subagent": it starts with a prompt that stands in a tool call of an earlier answer.
 - "edited_history": it holds earlier answers, but what stands before them was changed or left out.
 - "new_conversation": it holds no earlier answer.
-- "template_rewrites_history": it continues, but the chat template renders the earlier messages in another way.
+- "template_rewrites_history": it continues, but the chat template renders the earlier messages in another way than
+  before, for example without reasoning.
+- "answer_rewritten": it continues, but the chat template writes the last answer otherwise than the model did, for
+  example with other spaces in a tool call.
 """
 
 QUOTE = 80

@@ -9,10 +9,11 @@ from ..types import JsonObject
 from .calls import Answer, Call, Finish, new_id, tool_call
 from .history import Place
 from .reading import SETTINGS
+from .system_messages import arranged
 
 
 class ServerSampler:
-    """Passes calls on to an OpenAI-compatible server. Keeps no tokens.
+    """Passes calls on to an OpenAI-compatible server. Keeps no tokens. System messages at the start become one.
 
     Sampling settings of `options` replace those of the agent, and `max_tokens` limits them. Retries, prices and
     deadlines are those of the policy `llm`.
@@ -25,7 +26,7 @@ class ServerSampler:
 
     def __init__(self, options: LLMPolicies) -> None:
         self.model = options.model
-        asked = {"request": options.request}
+        asked = {"request": options.request, "later_system": options.later_system}
         self.info = PolicyInfo(name="agent", model=options.model, sampling=options.sampling, options=asked)
         self._options = options
         self._client = options.connect(timeout=options.timeout, deadline=options.deadline, retries=options.retries)
@@ -45,7 +46,7 @@ class ServerSampler:
     def _request(self, call: Call, seed: int | None) -> JsonObject:
         limits = [limit for limit in (call.max_tokens, self._options.max_tokens) if limit is not None]
         request: JsonObject = {**call.settings, **self._options.sampling, "model": self.model}
-        request |= {"messages": list(call.messages)}
+        request |= {"messages": arranged(call.messages, self._options.later_system)}
         if call.tools:
             request["tools"] = list(call.tools)
         if limits:

@@ -23,7 +23,7 @@ from .calls import Answer, Call, Refusal
 from .digests import digest, digests_of
 from .faults import refused, sample
 from .flights import POLL, Flight, events_of
-from .history import History, Node, Place
+from .history import History, Node, Place, Reason
 from .http import Connection, HttpLimits, Request, Response, serve
 from .parsing import parse_json
 from .protocols import DIALECTS, Dialect
@@ -336,7 +336,7 @@ class Session:
             place=place,
             key=flight.key,
             answer=answer,
-            reason="template_rewrites_history" if rewritten else place.reason,
+            reason=_rewriting(place) if rewritten else place.reason,
             seconds=ended - started,
             ended=ended,
         )
@@ -372,6 +372,12 @@ class Session:
                 self._history.take(flight.node)
             elif not flight.waiting:
                 self._history.drop(flight.node)
+
+
+def _rewriting(place: Place) -> Reason:
+    """Return why a conversation that continues is rendered anew."""
+    same = place.parent is None or place.parent.answer.same
+    return "template_rewrites_history" if same else "answer_rewritten"
 
 
 COUNT = "/messages/count_tokens"

@@ -88,7 +88,13 @@ class ChatTemplate:
             raise UsageError("the tokenizer has no chat template: use an instruct model, or set one")
         self._tokenizer = tokenizer
         self._sentinel = f"\u2402{uuid.uuid4().hex}\u2403"  # stands for an answer; in no message
-        if self._sentinel not in self.render([_user("?"), _assistant(self._sentinel), _user("!")]):
+        thinking = {**_assistant("!"), "reasoning_content": self._sentinel}
+        try:
+            text = self.render([_user("?"), _assistant(self._sentinel), _user("!")])
+            self._takes_thoughts = self._sentinel in self.render([_user("?"), thinking])
+        except Exception as error:  # a program of the model's authors
+            raise UsageError(f"the chat template cannot render messages of text: {error!r}") from error
+        if self._sentinel not in text:
             raise UsageError("the chat template omits the assistant's messages")
 
     @property
@@ -96,16 +102,25 @@ class ChatTemplate:
         """The template itself, as Jinja."""
         return str(self._tokenizer.chat_template)
 
-    def render(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = ()) -> str:
-        """Return the conversation as text, with the prompt for the next answer.
+    @property
+    def closing(self) -> str:
+        """The text with which the template ends an answer."""
+        text = self.render([_user("?"), _assistant(self._sentinel)], generation=False)
+        return text.partition(self._sentinel)[2]
+
+    def render(
+        self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] = (), *, generation: bool = True
+    ) -> str:
+        """Return the conversation as text.
 
         Args:
             messages: The messages.
             tools: Tools, as in OpenAI's chat API.
+            generation: Whether the prompt for the next answer follows.
         """
         named = {"tools": list(tools)} if tools else {}
         text: str = self._tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, **named
+            list(messages), tokenize=False, add_generation_prompt=generation, **named
         )
         return text
 
@@ -126,6 +141,51 @@ class ChatTemplate:
         """
         text = self.render([*before, _assistant(self._sentinel), *messages], tools)
         return text[text.index(self._sentinel) + len(self._sentinel) :].removeprefix(answer)
+
+    def answer(self, text: str) -> JsonObject:
+        """Return a sampled answer as the message that the template renders as this text, if there is one.
+
+        Some templates take thoughts only from `reasoning_content`: as content, they would be rendered twice or not at
+        all.
+
+        Args:
+            text: The answer, without its end token.
+        """
+        plain = _assistant(text)
+        if "</think>" not in text or not self._takes_thoughts:
+            return plain
+        thought, _, said = text.partition("</think>")
+        thought = thought.removeprefix("<think>")
+        divided = [
+            {**_assistant(content), "reasoning_content": reasoning}
+            for content in dict.fromkeys([said.strip(), said.lstrip(), said])
+            for reasoning in dict.fromkeys([thought.strip(), thought])
+        ]
+        question = [_user("?")]
+        wanted = self.render(question) + text
+        return next(
+            (one for one in (plain, *divided) if self.render([*question, one], generation=False).startswith(wanted)),
+            divided[0],
+        )
+
+    @property
+    def parses(self) -> bool:
+        """Whether the tokenizer has a response template of `transformers`, which reads answers."""
+        return bool(getattr(self._tokenizer, "response_template", None))
+
+    def parse(self, text: str, prompt: str, tools: Sequence[JsonObject]) -> JsonObject:
+        """Return the message that the tokenizer's response template reads in an answer.
+
+        Args:
+            text: The answer.
+            prompt: The end of its prompt, from the start of the answer's markup.
+            tools: Tools, as in OpenAI's chat API.
+
+        Raises:
+            Exception: The answer is not in the expected form.
+        """
+        found: JsonObject = self._tokenizer.parse_response(text, prefix=prompt, tools=list(tools) or None)
+        return found
 
     def encode(self, text: str) -> list[int]:
         """Return token ids. Special tokens are recognized by name; none is added."""
@@ -208,7 +268,7 @@ class Conversation:
         said = ids[:-1] if completion.finish == "stop" else ids
         self._end = self._template.decode(ids[len(said) :])
         text = self._template.decode(said)
-        self._messages.append(_assistant(text))
+        self._messages.append(self._template.answer(text))
         return text
 
     def tell(self, message: JsonObject) -> None:

@@ -19,6 +19,7 @@ from ..envs.swe_env import SweEnv
 from ..errors import PolicyError, SandboxError, TaskError, UsageError
 from ..gateway.agents import make_agent
 from ..gateway.agents.base import Agent
+from ..gateway.rendering import Renderer
 from ..rollout.attempt import EpisodeJob
 from ..rollout.executors import open_executor
 from ..rollout.hosted import HostedPolicy
@@ -152,7 +153,8 @@ class Collector:
         options: Further arguments of the environment, for training or evaluation.
 
     Raises:
-        UsageError: An argument of the environment or the agent is invalid.
+        UsageError: An argument of the environment or the agent is invalid, or the agent's tool calls cannot be rendered
+            and read with the chat template.
     """
 
     def __init__(
@@ -167,6 +169,7 @@ class Collector:
         self._generator, self._template = generator, template
         self._options = options
         self._agent = make_agent(config.agent, config.agent_options) if config.agent else None
+        self._renderer = Renderer(template, generation.tool_call_style) if config.agent else None
         self._first = make_env(config, options)  # holds the source, so that it is read once
         self._open = contextlib.ExitStack()
         self._executor = self._open.enter_context(open_executor(config.executor, config.executor_options, options))
@@ -235,7 +238,7 @@ class Collector:
 
         sampler = TokenSampler(
             self._generator,
-            self._template,
+            self._renderer or self._template,
             temperature=temperature,
             max_tokens=self._generation.max_tokens,
             max_context=self._generation.max_context,

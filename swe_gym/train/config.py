@@ -141,6 +141,8 @@ class GenerationConfig(Frozen):
         temperature: Sampling temperature in training.
         max_tokens: Maximum tokens of one answer.
         max_context: Maximum tokens of a conversation, prompt and answers together.
+        tool_call_style: Format in which the model writes an agent's tool calls; see `TokenSampler`. Empty: as the
+            family of its chat template does.
         max_logprob_diff: Largest mean difference of log-probabilities between sampler and trainer before the run stops.
     """
 
@@ -150,6 +152,7 @@ class GenerationConfig(Frozen):
     temperature: float = Field(default=1.0, gt=0)
     max_tokens: int = Field(default=512, ge=1)
     max_context: int = Field(default=4096, ge=2)
+    tool_call_style: str = ""
     max_logprob_diff: float = Field(default=0.3, gt=0)
 
     @field_serializer("options")

@@ -1,19 +1,20 @@
 """Demonstrations by an agent: the shell commands of a policy, written as the model would call the agent's shell."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ..actions import parse_action, render_call
+from ..actions import parse_action
 from ..actions.arguments import shell_tool
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError
 from ..gateway.agents import make_agent
 from ..gateway.agents.base import Agent
+from ..gateway.calls import tool_call
 from ..gateway.play import AgentPlayer
+from ..gateway.rendering import Renderer
 from ..gateway.token_sampler import TokenSampler
-from ..gateway.tool_calls import STYLES, style_of
 from ..rollout.policy import Policy
 from ..rollout.tokens import ChatTemplate, Completion
-from ..types import ToolCall
 from .config import EnvConfig, GenerationConfig
 
 OVER = "Done."
@@ -44,26 +45,29 @@ def demonstrating_agent(
     """Return what makes a player of an environment, a policy and a task id: the agent does what the policy would do.
 
     Raises:
-        UsageError: The agent has no shell.
+        UsageError: The agent has no shell, or the chat template's tool calls cannot be read.
     """
     agent = make_agent(config.agent, config.agent_options)
     if not agent.shell[0]:
         raise UsageError(f"the agent {config.agent!r} has no shell tool, which demonstrations need: use another agent")
 
+    renderer = Renderer(template, generation.tool_call_style)
+
     def player(env: SweEnv, policy: Policy, task_id: str) -> AgentPlayer:
-        script = Script(_texts(env, policy, task_id, agent, STYLES[style_of(template.source)]), template, end)
-        sampler = TokenSampler(script, template, max_tokens=1 << 30, max_context=generation.max_context)
+        script = Script(_texts(env, policy, task_id, agent, renderer), template, end)
+        sampler = TokenSampler(script, renderer, max_tokens=1 << 30, max_context=generation.max_context)
         return AgentPlayer(config.agent, agent, sampler)
 
     return player
 
 
-def _texts(env: SweEnv, policy: Policy, task_id: str, agent: Agent, style: str) -> Iterator[str]:
+def _texts(env: SweEnv, policy: Policy, task_id: str, agent: Agent, renderer: Renderer) -> Iterator[str]:
     """Yield the text of each call of the agent's shell."""
     tool, argument = agent.shell
     policy.reset({"task_id": task_id})
     for command in (*_commands(env, policy), *filter(None, [agent.ending])):
-        yield render_call(ToolCall(name=tool, arguments={argument: command, **agent.required}), style)
+        call = tool_call("demonstration", tool, json.dumps({argument: command, **agent.required}, ensure_ascii=False))
+        yield renderer.write({"role": "assistant", "content": "", "tool_calls": [call]})
 
 
 def _commands(env: SweEnv, policy: Policy) -> Iterator[str]:

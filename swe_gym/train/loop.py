@@ -10,6 +10,7 @@ import torch
 
 from ..atomic import write_text
 from ..gateway.agents import make_agent
+from ..gateway.rendering import Renderer
 from ..rollout.tokens import ChatTemplate
 from ..trajectories.run_folder import LOCK, take_lock
 from .agreement import TrainingStopped, sync_weights
@@ -76,6 +77,8 @@ class Trainer:
         torch.set_float32_matmul_precision(config.model.matmul_precision)
         self.tokenizer = load_tokenizer(config.model.path)
         self.template = ChatTemplate(self.tokenizer)
+        if config.env.agent:
+            Renderer(self.template, config.generation.tool_call_style)  # before the weights are loaded
         self.learner = load_learner(config, self._ranks)
         self.model = self.learner.whole_model()
 

@@ -12,7 +12,7 @@ from runs_on_disk import run_info
 from swe_gym.gateway.agents.base import Agent, Assignment, Launch
 from swe_gym.gateway.kits import Kit
 from swe_gym.rollout.policies.prices import known_prices
-from swe_gym.testing.loopback import Exchange
+from swe_gym.testing.loopback import Answer, Exchange
 from swe_gym.testing.openai_server import CHAT, MODELS, OpenAIServer, Reply
 from swe_gym.trajectories.comparison import compare
 from swe_gym.trajectories.run_folder import read_run
@@ -267,3 +267,26 @@ def test_agents_are_listed(cli) -> None:
     rows = json.loads(cli("agents", "--json").out)
     assert {(row["name"], row["protocol"], row["built"]) for row in rows} >= {("claude-code", "messages", False)}
     assert "not built" in cli("agents").out
+
+
+class Talkative(Agent):
+    """An agent that sends a system message after its first message."""
+
+    opening = ("system", "user", "system")
+
+    def launch(self, at: Assignment) -> Launch:  # noqa: ARG002
+        raise AssertionError("it is refused before it starts")
+
+
+def test_messages_that_the_server_refuses_are_told_before_the_run(cli, server: OpenAIServer) -> None:
+    def strict(request: dict[str, Any]) -> Reply:
+        if any(message["role"] == "system" for message in request["messages"][1:]):
+            raise Answer(400, {"error": {"message": "System message must be at the beginning."}})
+        return engineer(request)
+
+    server.reply = strict
+    talkative = f"{__name__}:Talkative"
+    result = cli("eval", "--tasks", "toy", "--match", "larder*", *MODEL, "--agent", talkative)
+    assert result.status == 2
+    assert "System message must be at the beginning. Send them as the user's: policy.later_system=user" in result.err
+    assert not Path("runs").exists()

@@ -88,8 +88,12 @@ class ByteTokenizer:
             content = message["content"]
             if self.forgets and index < len(messages) - 1 and message["role"] == "assistant":
                 content = content.split("</think>")[-1].lstrip("\n")
-            calls = "".join(json.dumps(call["function"]) for call in message.get("tool_calls") or ())
-            parts.append(f"<|im_start|>{message['role']}\n{content}{calls}<|im_end|>\n")
+            if reasoning := message.get("reasoning_content"):
+                kept = not self.forgets or index == len(messages) - 1
+                content = f"<think>{reasoning}</think>\n{content}" if kept else content
+            calls = [f"<tool_call>\n{json.dumps(call['function'])}\n</tool_call>" for call in _calls(message)]
+            said = "\n".join(filter(None, [content, *calls]))
+            parts.append(f"<|im_start|>{message['role']}\n{said}<|im_end|>\n")
         return "".join([*parts, "<|im_start|>assistant\n" if add_generation_prompt else ""])
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -104,6 +108,13 @@ class ByteTokenizer:
         assert not clean_up_tokenization_spaces
         names = [one.encode() for one in self.special]
         return b"".join(names[one - 256] if one > 255 else bytes([one]) for one in ids).decode("utf-8", "replace")
+
+
+def _calls(message: dict[str, Any]) -> list[Any]:
+    return [
+        {"function": {name: call["function"][name] for name in ("name", "arguments")}}
+        for call in message.get("tool_calls") or ()
+    ]
 
 
 class Scripted:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from swe_gym.errors import PolicyError
 from swe_gym.gateway.passthrough import ServerSampler
 from swe_gym.gateway.session import Session
-from swe_gym.gateway.tool_calls import STYLES
 from swe_gym.grading.signs import signs_in_call
 from swe_gym.rollout.policies.llm import LLMPolicies
 from swe_gym.testing.openai_server import CHAT, OpenAIServer, Reply
@@ -194,12 +193,10 @@ def play(session: Session, hostile: Hostile) -> list[int]:
 SEEDS = st.integers(0, 2**32)
 
 
-@given(seed=SEEDS, style=st.sampled_from(sorted(STYLES)), shows_tools=st.booleans())
-def test_no_request_costs_the_verdict_of_an_episode_sampled_by_token_ids(
-    seed: int, style: str, shows_tools: bool
-) -> None:
+@given(seed=SEEDS, style=st.sampled_from(["", "hermes", "qwen3_coder", "llama"]))
+def test_no_request_costs_the_verdict_of_an_episode_sampled_by_token_ids(seed: int, style: str) -> None:
     hostile = Hostile(seed)
-    sampler, _ = tokens(lambda _: hostile.answer(), style=style, shows_tools=shows_tools, max_context=1 << 20)
+    sampler, _ = tokens(lambda _: hostile.answer(), style=style, shows_tools=not style, max_context=1 << 20)
     play(Session(sampler), hostile)
 
 

@@ -17,9 +17,8 @@ CHAT = "/v1/chat/completions"
 
 
 def call(command: str, said: str) -> str:
-    return (
-        f'<think>hm</think>\n{said}\n<tool_call>\n{{"name":"bash","arguments":{{"command":"{command}"}}}}\n</tool_call>'
-    )
+    shown = f'{{"name": "bash", "arguments": {{"command": "{command}"}}}}'
+    return f"<think>hm</think>\n{said}\n<tool_call>\n{shown}\n</tool_call>"
 
 
 class Agent:

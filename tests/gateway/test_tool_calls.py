@@ -4,12 +4,17 @@ import json
 from typing import Any
 
 import pytest
-from gateway_parts import TOOLS
+from gateway_parts import TOOLS, ByteTokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swe_gym.errors import UsageError
+from swe_gym.gateway.call_formats import FORMATS
+from swe_gym.gateway.families import family_of
 from swe_gym.gateway.parsing import arguments_of
-from swe_gym.gateway.tool_calls import STYLES, read_message, style_of
+from swe_gym.gateway.rendering import Renderer
+from swe_gym.gateway.tool_calls import read_message
+from swe_gym.rollout.tokens import ChatTemplate
 
 COUNT = {"name": "count", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
 BOTH = [*TOOLS, {"type": "function", "function": COUNT}]
@@ -45,6 +50,52 @@ CASES: list[tuple[str, str, str, list[tuple[str, Any]], str]] = [  # style, text
         "",
     ),
     ("llama", '<|python_tag|>{"name": "bash", "parameters": {"command": "ls"}}', "", [LS], ""),
+    (
+        "deepseek_v3",
+        "a</think>So:<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>bash\n```json\n"
+        '{"command": "ls"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>count\n```json\n'
+        '{"n": 2}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        "So:",
+        [LS, TWO],
+        "a",
+    ),
+    (
+        "glm45",
+        "\n<think>a</think>\nSo:\n<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>\n"
+        "<tool_call>count\n<arg_key>n</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
+        "So:",
+        [LS, TWO],
+        "a",
+    ),
+    ("glm45", "<tool_call>bash\nls</tool_call>", "<tool_call>bash\nls</tool_call>", [], ""),
+    (
+        "openai",
+        "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary<|message|>So:<|end|>"
+        '<|start|>assistant<|channel|>commentary to=functions.bash <|constrain|>json<|message|>{"command": "ls"}',
+        "So:",
+        [LS],
+        "a",
+    ),
+    ("openai", ' to=functions.count<|channel|>commentary json<|message|>{"n": 2}<|call|>', "", [TWO], ""),
+    ("openai", "<|channel|>final<|message|>Done.", "Done.", [], ""),
+    ("openai", "<|channel|>final<|message|>Done.<|start|>", "Done.", [], ""),
+    (
+        "gemma4",
+        '<|channel>thought\na\n<channel|>So:<|tool_call>call:bash{command:<|"|>ls<|"|>}<tool_call|>'
+        "<|tool_call>call:count{n:2}<tool_call|>",
+        "So:",
+        [LS, TWO],
+        "a",
+    ),
+    ("gemma4", "<|tool_call>call:bash{n:}<tool_call|>", "<|tool_call>call:bash{n:}<tool_call|>", [], ""),
+    (
+        "lfm2",
+        "<think>a</think>So:<|tool_call_start|>[bash(command='ls'), count(n=2)]<|tool_call_end|>",
+        "So:",
+        [LS, TWO],
+        "a",
+    ),
+    ("lfm2", "<|tool_call_start|>[f(1)]<|tool_call_end|>", "<|tool_call_start|>[f(1)]<|tool_call_end|>", [], ""),
     ("llama", '{"name": "Ada", "parameters": {}}', '{"name": "Ada", "parameters": {}}', [], ""),
 ]
 
@@ -62,24 +113,96 @@ def test_calls_of_each_family(
     assert "tool_calls" not in read_message(text, [], style)
 
 
-TAGS = "<tool_call> </tool_call> <function=bash> </function> <parameter=command> </parameter> <think> </think>"
+TAGS = (
+    "<tool_call> </tool_call> <function=bash> </function> <parameter=command> </parameter> <think> </think> <arg_key> "
+    '</arg_key><arg_value> </arg_value> <|tool_call>call:bash{ }<tool_call|> <|"|> <|channel|> <|message|> <|end|> '
+    "<|start|>assistant to=functions.bash <|tool_call_start|>[bash(command= )]<|tool_call_end|> <|channel>thought"
+)
 PIECES = st.sampled_from(
     [*TAGS.split(), '{"name": "bash", "arguments": ', '{"command": "ls"}', "}", "[" * 2000, "\n", "<|python_tag|>"]
 )
 
 
-@given(st.lists(st.one_of(PIECES, st.text(max_size=5)), max_size=12).map("".join), st.sampled_from(sorted(STYLES)))
+@given(st.lists(st.one_of(PIECES, st.text(max_size=5)), max_size=12).map("".join), st.sampled_from(sorted(FORMATS)))
 def test_no_text_is_an_error(text: str, style: str) -> None:
     json.dumps(read_message(text, BOTH, style))
 
 
-def test_the_style_is_that_of_the_template() -> None:
-    assert style_of("... <tool_call>\n<function=example> ...") == "qwen3_coder"
-    assert style_of("... within <tool_call></tool_call> XML tags ...") == "hermes"
-    assert style_of('... {"name": function name, "parameters": dictionary ...} <|python_tag|>') == "llama"
-    assert style_of("{% for m in messages %}") == "hermes"
+@pytest.mark.parametrize(
+    ("template", "name", "style"),
+    [
+        ("... <tool_call>\n<function=example> ...", "Qwen3-Coder", "qwen3_coder"),
+        ("... within <tool_call></tool_call> XML tags ...", "Qwen2.5 and Hermes", "hermes"),
+        ('... {"name": function name, "parameters": dictionary ...} <|python_tag|>', "Llama 3", "llama"),
+        ("... <tool_call>{function-name}\n<arg_key>{key}</arg_key> ...", "GLM-4.5", "glm45"),
+        ("... <|tool_calls_section_begin|> ...", "Kimi K2", ""),
+        ("... [TOOL_CALLS] ...", "Mistral", ""),
+    ],
+)
+def test_the_family_is_that_of_the_template(template: str, name: str, style: str) -> None:
+    family = family_of(template)
+    assert family is not None
+    assert (family.name, family.style) == (name, style)
+
+
+def test_a_template_without_a_sign_of_a_family_is_of_none() -> None:
+    assert family_of("{% for m in messages %}") is None
 
 
 def test_arguments_with_numbers_that_json_lacks_stay_text() -> None:
     for text in ('{"a": NaN}', '{"a": -1e999}'):
         assert arguments_of({"function": {"name": "bash", "arguments": text}}) == {"arguments": text}
+
+
+def test_a_thought_that_the_prompt_opened_and_a_limit_cut_is_reasoning() -> None:
+    assert read_message("I thi", [], "hermes", opened=True) == {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "I thi",
+    }
+
+
+def test_calls_after_the_first_are_left_out_for_templates_with_one_call() -> None:
+    one = '{"name": "bash", "parameters": {"command": "ls"}}'
+    assert len(read_message(f"{one}; {one}", BOTH, "llama")["tool_calls"]) == 2
+    assert len(read_message(f"{one}; {one}", BOTH, "llama", parallel=False)["tool_calls"]) == 1
+
+
+class OtherCalls(ByteTokenizer):
+    """A template that shows tools and renders no calls."""
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> str:
+        bare = [{"role": one["role"], "content": one["content"]} for one in messages]
+        return super().apply_chat_template(bare, **options)
+
+
+@pytest.mark.parametrize(
+    ("template", "style", "said"),
+    [
+        ("{{ tools }}", "", "of unknown: it is in no known format"),
+        ("[TOOL_CALLS]", "", "nothing here reads Mistral"),
+        (
+            "<tool_call>",
+            "",
+            "of Qwen2.5 and Hermes: style 'hermes': a tool call was rendered as '' and read as no call",
+        ),
+        ("<tool_call>", "glm45", "style 'glm45': .*generation.tool_call_style"),
+    ],
+)
+def test_tool_calls_that_cannot_be_read_are_refused_before_the_first_call(template: str, style: str, said: str) -> None:
+    tokenizer = OtherCalls()
+    tokenizer.chat_template = template
+    with pytest.raises(UsageError, match=said):
+        Renderer(ChatTemplate(tokenizer), style)
+
+
+def test_a_template_without_tools_gets_them_as_text() -> None:
+    tokenizer = ByteTokenizer(shows_tools=False)
+    tokenizer.chat_template = "{{ messages }}"
+    renderer = Renderer(ChatTemplate(tokenizer))
+    assert (renderer.style, renderer.shape.native) == ("hermes", False)
+    prompt = renderer.render([{"role": "user", "content": "?"}], BOTH)
+    assert "<tool_call>" in prompt
+    assert "count" in prompt
+    with pytest.raises(UsageError, match="shows no tools"):
+        Renderer(ChatTemplate(tokenizer), "glm45")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_templates import CHATML
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -367,6 +368,16 @@ def test_options_of_the_generator_are_checked_before_the_model_is_loaded(
     with pytest.raises(UsageError) as refused:
         Trainer(config("/nowhere/model", tmp_path / "run", generation=generation))
     assert message in str(refused.value)
+
+
+def test_tool_calls_that_cannot_be_read_are_refused_before_the_weights_are_loaded(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "no_weights"
+    tokenizer.save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text("{# [TOOL_CALLS] #}{{ tools | tojson }}" + CHATML)
+    with pytest.raises(UsageError, match=r"nothing here reads Mistral.*generation\.tool_call_style"):
+        Trainer(config(str(folder), tmp_path / "run", env={**ENV, "agent": "mini"}))
 
 
 def test_options_of_the_agent_are_checked_before_the_model_is_loaded(tmp_path: Path) -> None:

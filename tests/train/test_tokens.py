@@ -85,6 +85,20 @@ def test_a_segment_ends_only_if_the_template_rewrites_history(tokenizer: Any, na
     assert all(segment.loss_mask[-1] == 1 for segment in conversation.segments)
 
 
+def test_thoughts_are_rendered_once_by_a_template_that_takes_them_from_a_field(tokenizer: Any) -> None:
+    template = using(tokenizer, "structured")
+    conversation = Conversation(template, [{"role": "user", "content": "q"}])
+    for number in range(2):
+        conversation.answer(
+            completion(tokenizer, template.encode("long\n</think>\n\nok"), ended=True, number=number), 1.0
+        )
+        conversation.tell({"role": "user", "content": "and?"})
+    assert conversation.messages[1] == {"role": "assistant", "content": "ok", "reasoning_content": "long"}
+    assert template.decode(conversation.prompt).count("long\n</think>\n\nok<|im_end|>") == 2
+    assert template.decode(conversation.prompt).count("<think>") == 3
+    assert len(conversation.segments) == 1
+
+
 def test_a_truncated_answer_is_closed_by_masked_tokens(tokenizer: Any) -> None:
     template = using(tokenizer, "chatml")
     conversation = Conversation(template, [{"role": "user", "content": "q"}])

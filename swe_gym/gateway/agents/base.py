@@ -71,6 +71,9 @@ class Agent(Frozen, abc.ABC):
     ending: ClassVar[str] = ""
     """Command that ends it; empty if an answer without a call does."""
 
+    opening: ClassVar[tuple[str, ...]] = ("system", "user")
+    """Roles of its first messages."""
+
     arguments: tuple[str, ...] = ()
     env: dict[str, str] = {}
 

@@ -10,6 +10,7 @@ class ClaudeCode(Agent):
     version = "2.1.197"
     protocol = "messages"
     shell = ("Bash", "command")
+    opening = ("system", "user", "system")
 
     @property
     def kit(self) -> NpmKit:

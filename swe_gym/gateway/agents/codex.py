@@ -12,6 +12,7 @@ class Codex(Agent):
     version = "0.169.0"
     protocol = "responses"
     shell = ("exec_command", "cmd")
+    opening = ("system", "system", "user", "user")
 
     @property
     def kit(self) -> NpmKit:

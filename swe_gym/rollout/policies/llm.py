@@ -65,6 +65,8 @@ class LLMPolicies(Frozen):
         max_tokens: Maximum tokens of one answer. None: the server's default.
         seed: Sampling seed, added to the episode's seed and the turn number. None sends no seed.
         stop: Strings that end an answer.
+        later_system: Role in which an agent's system messages after its first message are sent. "user" is for servers
+            whose chat template takes no later system message, as those of Qwen3.5 and newer.
         request: Further fields of the request, for example `{"top_k": 20, "chat_template_kwargs": {...}}`.
         context: Context length in tokens. None learns it from the server's error.
         timeout: Seconds of silence before one try fails.
@@ -86,6 +88,7 @@ class LLMPolicies(Frozen):
     max_tokens: int | None = Field(default=None, ge=1)
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    later_system: Literal["system", "user"] = "system"
     request: JsonObject = {}
     context: int | None = Field(default=None, ge=256)
     timeout: float = Field(default=300.0, gt=0)

@@ -1,0 +1,298 @@
+"""Readers of the formats in which models write tool calls and reasoning. What is in no format is content."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ..actions.scan import Found, TooManyCalls, find_calls
+from ..types import JsonObject
+from .parsing import parse_json
+
+MOST_CALLS = 1000
+"""Places that could start a call; a text with more has none."""
+
+
+class Reading(NamedTuple):
+    """What a text says.
+
+    Attributes:
+        reasoning: The reasoning, with its white space.
+        said: The text after the reasoning, calls included.
+        calls: The calls, by their place in `said`.
+    """
+
+    reasoning: str
+    said: str
+    calls: list[Found]
+
+
+Finder = Callable[[str], list[Found]]
+
+
+class CallFormat(NamedTuple):
+    """A format of tool calls.
+
+    Attributes:
+        find: Finds the calls of a text.
+        action: The format of actions that describes it to a model whose template shows no tools; empty if none does.
+        wrapper: What else may stand around calls, and is no content.
+        typed: Whether arguments have types. Otherwise they are text, and the tool's schema tells which are numbers.
+        split: Divides a text into reasoning and the rest, for formats without `<think>`.
+    """
+
+    find: Finder
+    action: str = ""
+    wrapper: str = ""
+    typed: bool = True
+    split: Callable[[str], tuple[str, str]] | None = None
+
+
+def read_text(text: str, form: CallFormat, *, opened: bool) -> Reading:
+    """Read a sampled text.
+
+    Args:
+        text: The text, without the token that ends it.
+        form: How the model writes calls.
+        opened: Whether the prompt has opened the reasoning.
+    """
+    reasoning, said = form.split(text) if form.split else _split_think(text, opened=opened)
+    try:
+        calls = [one for one in form.find(said) if not one.flaw]
+    except (RecursionError, TooManyCalls):
+        calls = []
+    return Reading(reasoning, said, calls)
+
+
+_THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>", re.DOTALL)
+"""A thought; chat templates often put the opening tag into the prompt."""
+
+
+def _split_think(text: str, *, opened: bool) -> tuple[str, str]:
+    if match := _THOUGHT.match(text):
+        return match[1], text[match.end() :]
+    if opened or text.lstrip().startswith("<think>"):
+        return text.lstrip().removeprefix("<think>") if not opened else text, ""
+    return "", text
+
+
+# --- the formats of actions ---------------------------------------------------------------------------------
+
+
+def _of_actions(name: str) -> Finder:
+    return lambda text: find_calls(text, [name]).found
+
+
+# --- blocks ---------------------------------------------------------------------------------------------------
+
+
+def _blocks(pattern: str, read: Callable[[re.Match[str]], list[tuple[str, JsonObject]]]) -> Finder:
+    """Return a finder of blocks that match a pattern. A block that cannot be read is content."""
+    compiled = re.compile(pattern, re.DOTALL)
+
+    def find(text: str) -> list[Found]:
+        found: list[Found] = []
+        for number, match in enumerate(compiled.finditer(text)):
+            if number == MOST_CALLS:
+                raise TooManyCalls
+            try:
+                calls = read(match)
+            except (ValueError, SyntaxError, MemoryError):
+                continue
+            found += [Found("", match.start(), match.end(), name, arguments) for name, arguments in calls]
+        return found
+
+    return find
+
+
+def _object(text: str) -> JsonObject:
+    value = parse_json(text.strip() or "{}")
+    if not isinstance(value, dict):
+        raise ValueError("the arguments are no JSON object")
+    return value
+
+
+def _json_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
+    return [(match["name"].strip(), _object(match["arguments"]))]
+
+
+_PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+
+
+def _pairs_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
+    """Read GLM's pairs of keys and values."""
+    if _PAIR.sub("", match["arguments"]).strip():
+        raise ValueError("there is something between the pairs")
+    return [(match["name"].strip(), dict(_PAIR.findall(match["arguments"])))]
+
+
+_QUOTE = '<|"|>'
+_KEY = re.compile(r"([{,]\s*)([^\s{}\[\],:\"]+)\s*:")
+
+
+def _gemma_call(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
+    """Read Gemma's arguments: JSON without quotes around keys, and with a special token around strings."""
+    pieces = f"{{{match['arguments']}}}".split(_QUOTE)
+    if len(pieces) % 2 == 0:
+        raise ValueError("a string is not closed")
+    written = [json.dumps(one) if index % 2 else _KEY.sub(r'\1"\2":', one) for index, one in enumerate(pieces)]
+    return [(match["name"], _object("".join(written)))]
+
+
+def _python_calls(match: re.Match[str]) -> list[tuple[str, JsonObject]]:
+    """Read a list of calls in Python's syntax, or one call whose strings hold quotes and line breaks as they are."""
+    text = match["arguments"].strip()
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return [_loose_call(text)]
+    calls = tree.elts if isinstance(tree, ast.List) else [tree]
+    return [_python_call(one) for one in calls]
+
+
+_LOOSE = re.compile(r"\[\s*([\w.\-]+)\((.*)\)\s*\]", re.DOTALL)
+_NEXT_ARGUMENT = re.compile(r",\s*(?=\w+=)")
+
+
+def _loose_call(text: str) -> tuple[str, JsonObject]:
+    """Read a call whose strings are not escaped: a string ends with a quote before the next argument or the end."""
+    match = _LOOSE.fullmatch(text)
+    if match is None:
+        raise ValueError("it is no call")
+    arguments: JsonObject = {}
+    written = ""
+    for piece in _NEXT_ARGUMENT.split(match[2]):
+        written = f"{written}, {piece}" if written else piece
+        key, _, value = written.partition("=")
+        if value[:1] != "'":
+            arguments[key.strip()] = _python_value(ast.parse(value.strip(), mode="eval").body)
+        elif len(value) > 1 and value.endswith("'"):
+            arguments[key.strip()] = value[1:-1]
+        else:
+            continue  # the comma stands in a string
+        written = ""
+    if written:
+        raise ValueError("a string is not closed")
+    return match[1], arguments
+
+
+_JSON_NAMES = {"true": True, "false": False, "null": None}
+
+
+def _python_call(node: ast.expr) -> tuple[str, JsonObject]:
+    if not isinstance(node, ast.Call) or node.args or not all(one.arg for one in node.keywords):
+        raise ValueError("it is no call with named arguments")
+    return ast.unparse(node.func), {str(one.arg): _python_value(one.value) for one in node.keywords}
+
+
+def _python_value(node: ast.expr) -> object:
+    if isinstance(node, ast.Name) and node.id in _JSON_NAMES:
+        return _JSON_NAMES[node.id]
+    value: object = ast.literal_eval(node)
+    return parse_json(json.dumps(value))
+
+
+# --- harmony --------------------------------------------------------------------------------------------------
+
+_HARMONY = re.compile(
+    r"(?P<head>(?:\A\s*(?:to=[^<]*+)?|<\|(?:start|channel)\|>[^<]*+)(?:<\|(?:start|channel|constrain)\|>[^<]*+)*+)<\|message\|>"
+    r"(?P<body>.*?)(?:<\|(?:end|call|return)\|>|\Z)",
+    re.DOTALL,
+)
+_RECIPIENT = re.compile(r"to=functions\.([^\s<]+)")
+_TAG = re.compile(r"<\|[a-z]+\|>")
+
+
+def _harmony(text: str) -> Iterator[tuple[str, str, re.Match[str]]]:
+    """Yield channel, recipient and match of each message."""
+    for match in _HARMONY.finditer(text):
+        channel = re.search(r"<\|channel\|>(\w+)", match["head"])
+        recipient = _RECIPIENT.search(match["head"])
+        yield channel[1] if channel else "", recipient[1] if recipient else "", match
+
+
+def _split_harmony(text: str) -> tuple[str, str]:
+    """Divide messages into those of the channel for reasoning and the rest, whose texts lose their tags."""
+    parts = list(_harmony(text))
+    thoughts = [match["body"] for channel, recipient, match in parts if channel == "analysis" and not recipient]
+    rest = [
+        "<|start|>" + match[0].removeprefix("<|start|>") if recipient else _TAG.sub("", match["body"])
+        for channel, recipient, match in parts
+        if recipient or channel != "analysis"
+    ]
+    return "\n".join(thoughts), "".join(rest) if parts else _TAG.sub("", text)
+
+
+def _find_harmony(text: str) -> list[Found]:
+    found: list[Found] = []
+    for _, recipient, match in _harmony(text):
+        if recipient:
+            try:
+                found.append(Found("", match.start(), match.end(), recipient, _object(match["body"])))
+            except ValueError:
+                continue
+    return found
+
+
+# --- Gemma's reasoning ----------------------------------------------------------------------------------------
+
+_CHANNEL = re.compile(r"\A\s*<\|channel>thought\n?(.*?)(?:<channel\|>|\Z)", re.DOTALL)
+
+
+def _split_gemma(text: str) -> tuple[str, str]:
+    match = _CHANNEL.match(text)
+    return (match[1], text[match.end() :]) if match else ("", text)
+
+
+_DEEPSEEK = (
+    r"<｜tool▁call▁begin｜>\s*\w*\s*<｜tool▁sep｜>\s*(?P<name>[^\n`]+)\n```(?:json)?\n(?P<arguments>.*?)\n```"
+    r"\s*(?:<｜tool▁call▁end｜>|\Z)"
+)
+
+FORMATS: Mapping[str, CallFormat] = {
+    "hermes": CallFormat(_of_actions("hermes"), "hermes"),
+    "qwen3_coder": CallFormat(_of_actions("r2e"), "r2e", typed=False),
+    "llama": CallFormat(_of_actions("json"), "json", r"<\|python_tag\|>"),
+    "deepseek_v3": CallFormat(_blocks(_DEEPSEEK, _json_call), wrapper="<｜tool▁calls▁(?:begin|end)｜>"),
+    "glm45": CallFormat(
+        _blocks(r"<tool_call>\s*(?P<name>[^\s<>]+)(?P<arguments>.*?)</tool_call>", _pairs_call), typed=False
+    ),
+    "openai": CallFormat(_find_harmony, wrapper=_TAG.pattern, split=_split_harmony),
+    "gemma4": CallFormat(
+        _blocks(r"<\|tool_call>call:(?P<name>[\w.\-]+)\{(?P<arguments>.*?)\}<tool_call\|>", _gemma_call),
+        split=_split_gemma,
+        wrapper=r"<\|tool_response>",
+    ),
+    "lfm2": CallFormat(_blocks(r"<\|tool_call_start\|>(?P<arguments>.*?)<\|tool_call_end\|>", _python_calls)),
+}
+"""Name of a format -> its reader. The names are those of vLLM's `--tool-call-parser`, apart from `llama`.
+
+- "hermes": `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen2.5, Qwen3, SmolLM3.
+- "qwen3_coder": `<function=NAME><parameter=KEY>VALUE</parameter></function>`: Qwen3-Coder, Qwen3.5, Nemotron 3.
+- "llama": `{"name": ..., "parameters": {...}}`: Llama 3.
+- "deepseek_v3": a fenced JSON object between special tokens.
+- "glm45": `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`.
+- "openai": channels of gpt-oss.
+- "gemma4": `<|tool_call>call:NAME{KEY:VALUE}<tool_call|>`.
+- "lfm2": `<|tool_call_start|>[NAME(KEY=VALUE)]<|tool_call_end|>`.
+"""
+
+
+def without_calls(said: str, found: Sequence[Found], wrapper: str) -> list[str]:
+    """Return the text around calls, with more or less of the white space before them; at least one text."""
+    if not found:
+        return list(dict.fromkeys([re.sub(wrapper or r"\Z", "", said).strip(), said.strip(), said.lstrip(), said]))
+    parts, start = [], 0
+    for one in found:
+        parts.append(said[start : one.start])
+        start = max(start, one.end)
+    parts.append(said[start:])
+    if wrapper:
+        parts = [re.sub(wrapper, "", part) for part in parts]
+    trimmed = [part.strip(" \n;") for part in parts]
+    before = parts[0].lstrip()
+    ends = [before.removesuffix("\n"), before.removesuffix("\n\n"), before] if not any(trimmed[1:]) else []
+    return list(dict.fromkeys(["\n".join(filter(None, trimmed)), *ends]))

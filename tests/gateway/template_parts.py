@@ -1,0 +1,90 @@
+"""Chat templates of real models, from TRL's package, on a tokenizer of bytes."""
+
+import importlib.metadata
+import re
+import threading
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from swe_gym.gateway.rendering import Renderer
+from swe_gym.rollout.tokens import ChatTemplate, Completion
+
+
+def templates() -> dict[str, Path]:
+    """Return the chat templates of models that TRL ships, by name; none without TRL. TRL itself is not imported."""
+    try:
+        files = importlib.metadata.files("trl") or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    found = [Path(str(one.locate())) for one in files if one.match("trl/chat_templates/*.jinja")]
+    return {path.stem: path for path in sorted(found) if not path.stem.endswith("_training")}
+
+
+def tokenizer_of(source: str) -> Any:
+    """Return a tokenizer of bytes whose only special token is the one with which the template ends answers."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = {one: index for index, one in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=raw, bos_token="<bos>", eos_token="<eos>", clean_up_tokenization_spaces=False
+    )
+    made.chat_template = source
+    made.add_special_tokens({"additional_special_tokens": ["<eos>", *ENDS, first_tag(ChatTemplate(made).closing)]})
+    return made
+
+
+ENDS = ("<|call|>", "<|tool_response>", "<|observation|>")
+"""Tokens that end an answer with a tool call, of families that have one of their own."""
+
+
+def first_tag(text: str) -> str:
+    match = re.match(r"\s*(<[^<>]+>)", text)
+    return match[1] if match else "<|user|>"
+
+
+class Writer:
+    """A generator that writes messages or texts, messages as the model of a template would.
+
+    Args:
+        template: The template.
+        say: Number of the call -> a message, or a text.
+        cut: Numbers of the answers that the limit cuts.
+    """
+
+    def __init__(self, template: ChatTemplate, say: Callable[[int], Any], cut: Collection[int] = ()) -> None:
+        self.template, self.renderer, self.say, self.cut = template, Renderer(template), say, cut
+        self.sampled: list[tuple[list[int], Completion]] = []
+        self.lock = threading.Lock()
+
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None) -> Completion:  # noqa: ARG002
+        with self.lock:
+            number = len(self.sampled)
+            said = self.say(number)
+            text, end = self.written(said) if isinstance(said, dict) else (said, self.end)
+            ids = self.template.encode(text)
+            if number in self.cut:
+                ids, end = ids[: max(1, len(ids) * 3 // 4)], ""
+            ids += self.template.encode(end)
+            logprobs = [-(number * 1000 + index + 1) / 1e6 for index in range(len(ids))]
+            made = Completion(ids, logprobs, "stop" if end else "length", number)
+            self.sampled.append((list(prompt), made))
+        return made
+
+    def written(self, message: dict[str, Any]) -> tuple[str, str]:
+        """Return the text of a message and the token that ends it."""
+        if not self.renderer.shape.parallel and message.get("tool_calls"):
+            message = {**message, "tool_calls": message["tool_calls"][:1]}
+        text = self.renderer.write(message)
+        end = next((one for one in ENDS if text.endswith(one)), "")
+        if not end and message.get("tool_calls") and self.renderer.style == "glm45":
+            end = "<|observation|>"
+        return text.removesuffix(end), end or self.end
+
+    @property
+    def end(self) -> str:
+        return first_tag(self.template.closing)

@@ -1,0 +1,299 @@
+"""Conversations on the chat templates of real models: what is read of each, and that its prompts are its rendering."""
+
+import functools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_parts import TOOLS, asked
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from template_parts import Writer, templates, tokenizer_of
+from test_segments import STEPS, Step, Wild, check, told, user
+
+pytest.importorskip("transformers")
+
+from swe_gym.errors import UsageError
+from swe_gym.gateway.rendering import Renderer
+from swe_gym.gateway.session import Session
+from swe_gym.gateway.token_sampler import TokenSampler
+from swe_gym.gateway.tool_calls import specs_of
+from swe_gym.rollout.tokens import ChatTemplate
+from swe_gym.trajectories.trajectory import Turn
+
+TEMPLATES = templates()
+if not TEMPLATES:
+    pytest.skip("chat templates of models: pip install --no-deps trl", allow_module_level=True)
+
+REFUSED = {
+    "deepseek_r1_distill": "it shows no tools to the model",
+    "deepseekv3": "it shows no tools to the model",
+    "idefics3": "omits the assistant's messages",
+    "lfm2": "a tool call was rendered as '' and read as no call",
+    "llava_next": "cannot render messages of text",
+    "muse_glimmer": "nothing here reads Muse Glimmer",
+    "smolvlm": "omits the assistant's messages",
+}
+"""Name of a template that is refused -> what is told."""
+
+USABLE = sorted(TEMPLATES.keys() - REFUSED.keys())
+
+CHAT = "/v1/chat/completions"
+
+
+@functools.cache
+def tokenizer(name: str) -> Any:
+    return tokenizer_of(TEMPLATES[name].read_text())
+
+
+def sampler_of(name: str, say: Any, cut: Any = ()) -> tuple[TokenSampler, Writer]:
+    template = ChatTemplate(tokenizer(name))
+    writer = Writer(template, say, cut)
+    return TokenSampler(writer, template, max_context=1 << 22, max_tokens=1 << 16), writer
+
+
+def calls(*commands: str, content: str = "", reasoning: str = "") -> dict[str, Any]:
+    made = [
+        {
+            "id": f"call{index:05}",
+            "type": "function",
+            "function": {"name": "bash", "arguments": json.dumps({"command": one})},
+        }
+        for index, one in enumerate(commands)
+    ]
+    said = {"role": "assistant", "content": content, "tool_calls": made}
+    return {**said, "reasoning_content": reasoning} if reasoning else said
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_done_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UsageError, match=REFUSED[name]):
+        sampler_of(name, lambda _: "")
+
+
+@pytest.mark.parametrize("name", ["deepseekv3", "deepseek_r1_distill"])
+def test_the_option_that_a_refusal_names_helps(name: str) -> None:
+    renderer = Renderer(ChatTemplate(tokenizer(name)), "hermes")
+    assert not renderer.shape.native
+
+
+MUSE = {
+    "start_anchor": "<|start|>assistant",
+    "fields": {
+        "reasoning_content": {
+            "open_pattern": r"\s*to=self<\|message\|>",
+            "close_pattern": r"<\|eom\|>(?:<\|start\|>assistant)?",
+            "content": "text",
+        },
+        "tool_calls": {
+            "open_pattern": r"\s*to=[\w.]+<\|message\|><atem:function_calls>\s*<atem:invoke name=\"(?P<name>[^\"]+)\">",
+            "close_pattern": r"</atem:function_calls>(?:<\|eo[mt]\|>(?:<\|start\|>assistant)?)?",
+            "repeats": True,
+            "content": "xml-inline",
+            "content_args": {
+                "tag_pattern": r"<atem:parameter name=\"(?P<key>[^\"]+)\">(?P<value>.*?)</atem:parameter>"
+            },
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": {"open_pattern": r"\s*to=user<\|message\|>", "close_pattern": r"<\|eot\|>|$", "content": "text"},
+    },
+}
+"""A response template for Muse Glimmer."""
+
+
+def test_a_tokenizer_with_a_response_template_reads_its_own_calls() -> None:
+    made = tokenizer_of(TEMPLATES["muse_glimmer"].read_text())
+    made.response_template = MUSE
+    template = ChatTemplate(made)
+    writer = Writer(template, message)
+    session, conversation = Session(TokenSampler(writer, template, max_context=1 << 20)), user("issue")
+    for number in range(4):
+        conversation = ask(session, conversation)
+        asked_for = [json.loads(one["function"]["arguments"]) for one in message(number).get("tool_calls") or ()]
+        assert [
+            json.loads(one["function"]["arguments"]) for one in conversation[-1].get("tool_calls") or ()
+        ] == asked_for
+        assert conversation[-1]["reasoning_content"] == message(number)["reasoning_content"]
+        conversation = told(conversation, f"result {number}")
+    session.close()
+    assert session.report().policy.options["style"] == "response_template"
+    check(session, writer, set(range(4)))
+
+
+def ask(session: Session, conversation: list[Any]) -> list[Any]:
+    status, answer = asked(session, CHAT, {"messages": conversation, "tools": TOOLS})
+    assert status == 200, answer
+    return [*conversation, answer["choices"][0]["message"]]
+
+
+def rendered(name: str, conversation: list[Any], *, generation: bool = True) -> str:
+    """Return a conversation as the template itself renders it for structured messages."""
+    shown = []
+    for message in conversation:
+        made = [
+            {**one, "function": {**one["function"], "arguments": json.loads(one["function"]["arguments"])}}
+            for one in message.get("tool_calls") or ()
+        ]
+        thought = message.get("reasoning_content")
+        both = {"reasoning_content": thought, "thinking": thought} if thought else {}
+        if name == "gptoss" and made and thought and message["content"]:  # it takes one of them
+            both, message = {"thinking": f"{thought}\n\n{message['content']}"}, {**message, "content": ""}
+        kept = {key: message[key] for key in ("role", "content", "tool_call_id") if key in message}
+        shown.append({**kept, **both, **({"tool_calls": made} if made else {})})
+    specs = [one.openai() for one in specs_of(TOOLS)]
+    text = tokenizer(name).apply_chat_template(shown, tools=specs, tokenize=False, add_generation_prompt=generation)
+    return str(text)
+
+
+def message(number: int) -> dict[str, Any]:
+    """A message of the model, with reasoning; calls of one and two tools, with text and without."""
+    pad = "y" * 90
+    content = "" if number % 2 else f"I look at #{number}."
+    if number % 4 == 3:
+        return {"role": "assistant", "content": f"Done with #{number}. {pad}", "reasoning_content": f"#{number}"}
+    commands = [f"ls '#{number} {pad}'\necho \"a, b\"", *(["pwd"] if number % 4 == 2 else [])]
+    return calls(*commands, content=content, reasoning=f"Hm, #{number}.")
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_a_conversation_is_read_and_rendered_as_the_template_does(name: str) -> None:
+    sampler, writer = sampler_of(name, message)
+    session, conversation, prompts = Session(sampler), user("issue"), []
+    renderer = writer.renderer
+    for number in range(4):
+        if renderer.shape.native:
+            prompts.append(rendered(name, conversation))
+        conversation = ask(session, conversation)
+        asked_for = [json.loads(one["function"]["arguments"]) for one in message(number).get("tool_calls") or ()]
+        found = [json.loads(one["function"]["arguments"]) for one in conversation[-1].get("tool_calls") or ()]
+        assert found == (asked_for if renderer.shape.parallel else asked_for[:1])
+        conversation = told(conversation, f"result {number}")
+    session.close()
+    read = [writer.template.decode(prompt) for prompt, _ in writer.sampled]
+    if renderer.shape.native:
+        assert read == prompts
+    said = [writer.template.decode(made.token_ids) for _, made in writer.sampled]
+    breaks = sum(not after.startswith(before + text) for before, text, after in zip(read, said, read[1:], strict=False))
+    assert len(session.report().segments) == 1 + breaks
+    assert breaks == sum(session.reasons.values())
+    check(session, writer, set(range(4)))
+
+
+REWRITING = {"diffusion_gemma"}
+"""Templates that rewrite their history when a tool has answered."""
+
+
+def plain(name: str, *, talks: bool = False) -> Counter[str]:
+    """Return why a conversation starts segments: tool calls and results, or answers and messages of a user.
+
+    The model thinks if the prompt lets it.
+    """
+
+    def say(number: int) -> dict[str, Any]:
+        thought = "" if name == "qwen3_5_nothink" else "Hm."
+        said = {"role": "assistant", "content": f"Done with #{number}."}
+        if not talks:
+            return calls(f"ls '#{number}'", reasoning=thought)
+        return {**said, "reasoning_content": thought} if thought else said
+
+    sampler, _ = sampler_of(name, say)
+    session, conversation = Session(sampler), user("issue")
+    for number in range(4):
+        conversation = told(ask(session, conversation), f"result {number}")
+    session.close()
+    assert len(session.report().segments) == 1 + sum(session.reasons.values())
+    return session.reasons
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_a_plain_conversation_is_one_segment_unless_the_template_rewrites_history(name: str) -> None:
+    assert set(plain(name)) == ({"template_rewrites_history"} if name in REWRITING else set())
+
+
+def table() -> str:
+    """Return what is proven of each template, as the table of the docs. Templates that are alike share a row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name in USABLE:
+        renderer = Renderer(ChatTemplate(tokenizer(name)))
+        shape = renderer.shape
+        facts = (
+            renderer.family if renderer.family != "unknown" else "without tools",
+            f"`{renderer.style}`",
+            "in place" if shape.later else "become the user's",
+            "several" if shape.parallel else "one",
+            "new segments" if plain(name) else "one segment",
+            "new segments" if plain(name, talks=True) else "one segment",
+        )
+        rows.setdefault(facts, []).append(name)
+    head = "| Chat templates | Family | Format | Later system messages | Calls | Tool results | User messages |"
+    lines = [f"| {', '.join(f'`{name}`' for name in names)} | {' | '.join(facts)} |" for facts, names in rows.items()]
+    return "\n".join([head, "|---|---|---|---|---|---|---|", *sorted(lines, key=lambda line: line.split("|")[2])])
+
+
+def test_the_docs_say_what_is_proven() -> None:
+    page = Path(__file__).parents[2] / "docs" / "gateway.md"
+    assert table() in page.read_text(), table()
+
+
+def test_a_template_that_forgets_thoughts_says_so() -> None:
+    says = [
+        calls("ls", reasoning="Hm."),
+        {"role": "assistant", "content": "So.", "reasoning_content": "Hm."},
+        calls("pwd"),
+    ]
+    sampler, _ = sampler_of("qwen3", lambda number: says[number])
+    session, conversation = Session(sampler), user("issue")
+    for _ in says:
+        conversation = told(ask(session, conversation), "Go on.")
+    session.close()
+    assert session.reasons == {"template_rewrites_history": 1}
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen3_8", "nemotron_3_nano", "gptoss"])
+def test_an_answer_that_the_template_writes_otherwise_says_so(name: str) -> None:
+    def say(number: int) -> Any:
+        text = writer.renderer.write(calls(f"ls #{number}", reasoning="Hm."))
+        return text.replace('{"command": ', '{"command":').replace("<parameter=command>\n", "<parameter=command>")
+
+    sampler, writer = sampler_of(name, say)
+    session, conversation = Session(sampler), user("issue")
+    for _ in range(3):
+        conversation = told(ask(session, conversation), "result")
+    session.close()
+    assert session.reasons == {"answer_rewritten": 2}
+
+
+class Asking(Wild):
+    """An agent that notes how the template renders what it asks."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        super().__init__(session)
+        self.name, self.prompts = name, set[str]()
+
+    def _ask(self, messages: list[Any], step: Step) -> None:
+        self.prompts.add(rendered(self.name, messages))
+        super()._ask(messages, step)
+
+
+@pytest.mark.parametrize("name", USABLE)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=STEPS, cut=st.sets(st.integers(0, 12), max_size=3), odd=st.sets(st.integers(0, 12), max_size=3))
+def test_each_received_token_is_in_one_segment_and_each_prompt_is_the_rendering(
+    name: str, steps: list[Step], cut: set[int], odd: set[int]
+) -> None:
+    def say(number: int) -> Any:
+        return f"#{number} <tool_call> {{ <|x|> </think> #{number}" if number in odd else message(number)
+
+    sampler, writer = sampler_of(name, say, cut - odd)  # two cut thoughts without an answer would look alike
+    turns: list[Turn] = []
+    session = Session(sampler, on_turn=turns.append)
+    native = writer.renderer.shape.native
+    agent = Asking(session, name) if native else Wild(session)
+    agent.do([Step("start", text="issue"), *steps])
+    session.close()
+    check(session, writer, {turn.info["call"] for turn in turns if turn.info.get("used", True)})
+    assert session.failure is None
+    if isinstance(agent, Asking):
+        assert {writer.template.decode(prompt) for prompt, _ in writer.sampled} <= agent.prompts
