@@ -15,11 +15,11 @@ from ..rollout.budget import check_price
 from ..rollout.engine import RolloutOptions
 from ..rollout.plan import Plan
 from ..rollout.policies import make_policies
-from ..sandboxes import BACKENDS
+from ..sandboxes import BACKENDS, SandboxSpec
 from ..sandboxes.container import default_image
 from ..sandboxes.images import ImageStore
 from ..sandboxes.images.names import ImageName
-from ..sandboxes.local.image import choose_overlay
+from ..sandboxes.local.image import check_built, choose_overlay
 from ..tasks import TaskSource
 from ..trajectories.run_folder import check_servers
 from ..types import JsonMapping, JsonObject, Task
@@ -97,9 +97,9 @@ def check_sandboxes(plan: Plan, tasks: Sequence[Task]) -> Iterator[Fact]:
 
         yield Fact("service", f"{check_service(options.get('options', {}), SERVICE_SECONDS)} answers")
     if backend == "local":
-        images = dict.fromkeys(box.spec.image for box in boxes if box.spec.image and box.spec.workspace is None)
-        if images:
-            yield _check_stored([image for image in images if image])
+        specs = {box.spec.image: box.spec for box in boxes if box.spec.image and box.spec.workspace is None}
+        if specs:
+            yield _check_stored(list(specs.values()))
 
 
 def _check_cluster(options: JsonMapping) -> Fact:
@@ -117,13 +117,18 @@ def _check_images(boxes: Sequence["DockerSandbox"]) -> Fact:
     from ..sandboxes.docker.images import check_disk, check_pull, find_image
 
     options = boxes[0].options
-    needed = dict.fromkeys(
-        box.spec.image or box.options.default_image or default_image(box.spec.python) for box in boxes
-    )
+    needed = {
+        box.spec.image or box.options.default_image or default_image(box.spec.python): box.spec.build for box in boxes
+    }
     with closing(connect(options.base_url, ENGINE_SECONDS)) as engine:
-        missing = [image for image in needed if find_image(engine, image) is None]
-        if not missing:
+        absent = [image for image in needed if find_image(engine, image) is None]
+        if not absent:
             return Fact("images", f"all {len(needed)} present")
+        missing = [image for image in absent if needed[image] is None]
+        said = f"{len(needed) - len(absent)} present"
+        said += f", {len(absent) - len(missing)} to build" if len(missing) < len(absent) else ""
+        if not missing:
+            return Fact("images", said)
         if options.pull == "never":
             raise UsageError(
                 f"{len(missing)} of {len(needed)} images are missing, such as {missing[0]}, and pull=never"
@@ -141,13 +146,14 @@ def _check_images(boxes: Sequence["DockerSandbox"]) -> Fact:
         )
     room = "" if free is None else f"; {free / 1024:,.0f} GiB free on the engine's disk"
     doubt = f"; the registry could not be asked about {missing[0]}: {unknown}" if unknown else ""
-    return Fact("images", f"{len(needed) - len(missing)} present, {len(missing)} to pull{room}{doubt}")
+    return Fact("images", f"{said}, {len(missing)} to pull{room}{doubt}")
 
 
-def _check_stored(images: Sequence[str]) -> Fact:
+def _check_stored(specs: Sequence[SandboxSpec]) -> Fact:
     """Check that local sandboxes can run images, and that the first missing one can be fetched."""
     from ..sandboxes.images.sources import RegistrySource
 
+    images = [str(spec.image) for spec in specs]
     kind, why = choose_overlay()
     if not kind:
         raise UsageError(
@@ -155,6 +161,11 @@ def _check_stored(images: Sequence[str]) -> Fact:
             f"machine: {why}. Use --backend docker, or see `swe-gym doctor`"
         )
     store = ImageStore()
+    try:
+        for spec in specs:
+            check_built(spec, store)
+    except Unsupported as error:
+        raise UsageError(str(error)) from error
     missing = [image for image in images if store.find(image) is None]
     if missing:
         with closing(RegistrySource(ImageName.parse(missing[0]), time.monotonic() + REGISTRY_SECONDS)):

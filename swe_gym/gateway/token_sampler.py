@@ -26,9 +26,8 @@ class TokenSampler:
 
     Prompts are what the chat template renders for the messages, as a server would. Where the rendered text begins with
     what was read and sampled before, the sampled tokens are kept. Reasoning and tool calls are read from the sampled
-    text. Nothing that an agent sets changes the
-    distribution: only `max_tokens`, `stop` and `tool_choice` "none" have an effect. Text after a stop string is sampled
-    and not sent.
+    text. Nothing that an agent sets changes the distribution: only `max_tokens`, `stop` and `tool_choice` "none" have
+    an effect. Text after a stop string is sampled and not sent.
 
     Args:
         generator: Samples tokens; it may be shared.

@@ -40,7 +40,7 @@ NO_OWN_ROOT = (
 
 
 class NoReward(GradingError):
-    """The script wrote no reward, or timed out: the work, the task or the machine may be to blame.
+    """The script could not run, timed out, or wrote no valid reward: work, task or machine may be to blame.
 
     Attributes:
         verdict: Verdict for the case that the work is to blame.
@@ -88,16 +88,18 @@ def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
     """Run the task's script in the policy's sandbox and read its reward. Only a reward of 1 is resolved.
 
     Raises:
-        NoReward: The script wrote no reward, or timed out.
-        GradingError: The script wrote an invalid reward.
-        SandboxError: The sandbox failed.
+        NoReward: The script could not run, timed out, or wrote no valid reward.
+        SandboxError: The sandbox was lost.
     """
     script = _script_of(task)
     rewards = [posixpath.join(script.rewards, name) for name in REWARD_FILES]
     removed = sandbox.exec(["rm", "-rf", "--", *rewards], cwd="/", timeout=SETUP_TIMEOUT, merge=True)
     if not removed.ok:
-        raise GradingError(f"task {task.task_id}: old rewards cannot be removed: {removed.text[-500:].strip()}")
-    put_files(script.files, sandbox)
+        raise _no_reward(task, "old rewards cannot be removed", removed.text, {})
+    try:
+        put_files(script.files, sandbox)
+    except FileError as error:
+        raise _no_reward(task, "the task's tests cannot be added", str(error), {}) from error
     log = posixpath.join(script.rewards, LOG_FILE)
     result = sandbox.exec(
         f"chmod +x {shlex.quote(script.script)}; ({shlex.quote(script.script)}) > {shlex.quote(log)} 2>&1",
@@ -106,16 +108,20 @@ def grade_in_place(task: Task, sandbox: Sandbox) -> Verdict:
         merge=True,
     )
     said = result.text + _read_log(sandbox, log)
-    facts: JsonObject = {"judge": "reward", "duration": result.duration, "exit_code": result.exit_code}
-    facts["log"] = said[-LOG_CHARS:]
-    found = None if result.timed_out else _read_reward(task, sandbox, rewards)
-    if found is None:
-        why = timeout_reason(task.oracle.timeout) if result.timed_out else "the task's script wrote no reward"
-        verdict = Verdict(resolved=False, score=0.0, reason=why, timed_out=result.timed_out, **facts)
-        raise NoReward(f"task {task.task_id}: {why}: {said[-2000:].strip() or 'no output'}", verdict)
-    score, notes = found
+    facts: JsonObject = {"duration": result.duration, "exit_code": result.exit_code, "log": said[-LOG_CHARS:]}
+    if result.timed_out:
+        raise _no_reward(task, timeout_reason(task.oracle.timeout), said, {**facts, "timed_out": True})
+    try:
+        score, notes = _read_reward(sandbox, rewards)
+    except ValueError as error:
+        raise _no_reward(task, str(error), said, facts) from error
     reason = "" if score == 1.0 else f"the task's script gave the reward {score:g}"
-    return Verdict(resolved=score == 1.0, score=score, reason=reason, notes=notes, **facts)
+    return Verdict(resolved=score == 1.0, score=score, reason=reason, notes=notes, judge="reward", **facts)
+
+
+def _no_reward(task: Task, why: str, said: str, facts: JsonObject) -> NoReward:
+    verdict = Verdict(resolved=False, score=0.0, reason=why, judge="reward", **facts)
+    return NoReward(f"task {task.task_id}: {why}: {said[-2000:].strip() or 'no output'}", verdict)
 
 
 def blame(task: Task, failure: NoReward, fresh: Sandbox) -> Verdict:
@@ -188,20 +194,24 @@ def _read_log(sandbox: Sandbox, path: str) -> str:
         return f"[{LOG_FILE} cannot be read: {type(error).__name__}]\n"
 
 
-def _read_reward(task: Task, sandbox: Sandbox, paths: list[str]) -> tuple[float, tuple[str, ...]] | None:
-    """Return the reward, and a note on further values beside it; None if no file holds one."""
+def _read_reward(sandbox: Sandbox, paths: list[str]) -> tuple[float, tuple[str, ...]]:
+    """Return the reward, and a note on further values beside it.
+
+    Raises:
+        ValueError: No file holds a reward between 0 and 1.
+    """
     for path in paths:
         try:
             text = sandbox.read_file(path, max_bytes=LARGEST_REWARD_FILE).decode("utf-8", "replace")
         except MissingFile:
             continue
         except FileError as error:
-            raise GradingError(f"task {task.task_id}: {path} cannot be read: {error}") from error
+            raise ValueError(f"{path} cannot be read: {error}") from error
         try:
             return parse_reward(text) if path.endswith(".json") else (_number(float(text), "the reward"), ())
         except (ValueError, OverflowError, RecursionError) as error:
-            raise GradingError(f"task {task.task_id}: {path} holds no reward between 0 and 1: {error}") from error
-    return None
+            raise ValueError(f"{path} holds no reward between 0 and 1: {error}") from error
+    raise ValueError("the task's script wrote no reward")
 
 
 def parse_reward(text: str) -> tuple[float, tuple[str, ...]]:

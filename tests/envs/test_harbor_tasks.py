@@ -138,6 +138,32 @@ def test_work_that_stops_the_script_earns_0(make: Callable[..., SweEnv], work: s
     assert env.verdict.timed_out is ("sleep" in work)
 
 
+@pytest.mark.parametrize(
+    "work",
+    [
+        "echo 2 > score",
+        "echo nan > score",
+        "head -c 100000 /dev/zero > score",
+        "touch /tests",
+        "mkdir -p /tests/test.sh/in",
+        "rm -rf /logs/verifier; touch /logs/verifier",
+        "rm -f $(command -v rm)",
+    ],
+)
+def test_work_cannot_drop_its_verdict(make: Callable[..., SweEnv], work: str) -> None:
+    """Whatever keeps the script from writing a valid reward is the work's fault if the solution gets one."""
+    env = make(
+        **{
+            "tests/test.sh": script("cat score > /logs/verifier/reward.txt"),
+            "solution/solve.sh": script("echo 1 > score"),
+        }
+    )
+    env.reset()
+    env.sandbox.exec(work)
+    _, reward, _, _, info = env.submit()
+    assert (reward, info["reward_valid"], info["resolved"]) == (0.0, True, False), env.stats["failure"]
+
+
 def test_a_reward_that_the_policy_wrote_does_not_count(play: Play) -> None:
     cheat = "echo 1 | tee /logs/verifier/reward.txt; echo '{\"reward\": 1}' > /logs/verifier/reward.json"
     assert play(cheat)[0] == 0.0

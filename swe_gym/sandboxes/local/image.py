@@ -93,12 +93,7 @@ class ImageSandbox(ContainerSandbox):
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         assert self.spec.image is not None
         store = ImageStore()
-        if self.spec.build and store.find(self.spec.image) is None:
-            raise Unsupported(
-                f"the local backend builds no images, and the task needs one of {self.spec.build.context}: build it "
-                f"with Docker (`docker build -t {self.spec.image} {self.spec.build.context}`), then run "
-                f"`swe-gym images import {self.spec.image}`"
-            )
+        check_built(self.spec, store)
         self._image = store.pull(self.spec.image, deadline=deadline)
         layers = self._in_use.enter_context(store.using(self._image))
         if not has_python(layers):
@@ -183,6 +178,15 @@ def launch_config(
         "pids": spec.pids,
         "pasta": find_pasta(spec),
     }
+
+
+def check_built(spec: SandboxSpec, store: ImageStore) -> None:
+    """Raise `Unsupported` if an image must be built and is not stored."""
+    if spec.build and spec.image and store.find(spec.image) is None:
+        raise Unsupported(
+            f"the local backend builds no images, and the task needs one of {spec.build.context}: build it with Docker "
+            f"(`docker build -t {spec.image} {spec.build.context}`), then run `swe-gym images import {spec.image}`"
+        )
 
 
 def choose_overlay(wanted: str = "auto") -> tuple[str, str]:
