@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -211,8 +212,12 @@ class Renderer:
             return str(_as_text(message, self._action)["content"])
         return self.written([QUESTION], message)[0]
 
+    @functools.cached_property
+    def _prompt(self) -> str:
+        return self.render([QUESTION])
+
     def _is_rendered(self, message: JsonObject, text: str) -> bool:
-        prompt = self.render([QUESTION])
+        prompt = self._prompt
         rendered = self.render([QUESTION, message], generation=False)
         return not rendered.startswith(prompt) or rendered[len(prompt) :].startswith(text)
 

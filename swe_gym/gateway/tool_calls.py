@@ -13,10 +13,10 @@ from .call_formats import FORMATS, CallFormat, read_text, without_calls
 from .calls import new_id, tool_call
 
 
-def read_message(
+def readings(
     text: str, tools: Sequence[JsonObject], style: str, *, opened: bool = False, parallel: bool = True
-) -> JsonObject:
-    """Return a sampled text as a message of OpenAI's chat API.
+) -> Iterator[JsonObject]:
+    """Yield a sampled text as a message of OpenAI's chat API, with less and more of the white space that it may have.
 
     Args:
         text: The text.
@@ -25,13 +25,6 @@ def read_message(
         opened: Whether the prompt has opened the reasoning.
         parallel: Whether a message may have several calls. Otherwise all but the first are left out.
     """
-    return next(readings(text, tools, style, opened=opened, parallel=parallel))
-
-
-def readings(
-    text: str, tools: Sequence[JsonObject], style: str, *, opened: bool = False, parallel: bool = True
-) -> Iterator[JsonObject]:
-    """Yield the message of a text with less and more of the white space that it may have. See `read_message`."""
     form = FORMATS[style]
     reasoning, said, found = read_text(text, form, opened=opened)
     found = [one for one in found if _is_call(one, tools, style)]

@@ -13,12 +13,19 @@ from swe_gym.gateway.call_formats import FORMATS
 from swe_gym.gateway.families import family_of
 from swe_gym.gateway.parsing import arguments_of
 from swe_gym.gateway.rendering import Renderer
-from swe_gym.gateway.tool_calls import read_message
+from swe_gym.gateway.tool_calls import readings
 from swe_gym.rollout.tokens import ChatTemplate
+from swe_gym.types import JsonObject
 
 COUNT = {"name": "count", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
 BOTH = [*TOOLS, {"type": "function", "function": COUNT}]
 LS, TWO = ("bash", {"command": "ls"}), ("count", {"n": 2})
+
+
+def read(text: str, tools: list[Any], style: str, **how: bool) -> JsonObject:
+    """Return the first message that a text may be."""
+    return next(readings(text, tools, style, **how))
+
 
 CASES: list[tuple[str, str, str, list[tuple[str, Any]], str]] = [  # style, text, content, calls, reasoning
     ("hermes", 'Now\n<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>', "Now", [LS], ""),
@@ -104,13 +111,13 @@ CASES: list[tuple[str, str, str, list[tuple[str, Any]], str]] = [  # style, text
 def test_calls_of_each_family(
     style: str, text: str, content: str, calls: list[tuple[str, Any]], reasoning: str
 ) -> None:
-    message = read_message(text, BOTH, style)
+    message = read(text, BOTH, style)
     found = message.get("tool_calls") or []
     assert [(one["function"]["name"], arguments_of(one)) for one in found] == calls
     assert message["content"] == content
     assert message.get("reasoning_content", "") == reasoning
     assert len({one["id"] for one in found}) == len(found)
-    assert "tool_calls" not in read_message(text, [], style)
+    assert "tool_calls" not in read(text, [], style)
 
 
 TAGS = (
@@ -125,7 +132,7 @@ PIECES = st.sampled_from(
 
 @given(st.lists(st.one_of(PIECES, st.text(max_size=5)), max_size=12).map("".join), st.sampled_from(sorted(FORMATS)))
 def test_no_text_is_an_error(text: str, style: str) -> None:
-    json.dumps(read_message(text, BOTH, style))
+    json.dumps(read(text, BOTH, style))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +162,7 @@ def test_arguments_with_numbers_that_json_lacks_stay_text() -> None:
 
 
 def test_a_thought_that_the_prompt_opened_and_a_limit_cut_is_reasoning() -> None:
-    assert read_message("I thi", [], "hermes", opened=True) == {
+    assert read("I thi", [], "hermes", opened=True) == {
         "role": "assistant",
         "content": "",
         "reasoning_content": "I thi",
@@ -164,8 +171,8 @@ def test_a_thought_that_the_prompt_opened_and_a_limit_cut_is_reasoning() -> None
 
 def test_calls_after_the_first_are_left_out_for_templates_with_one_call() -> None:
     one = '{"name": "bash", "parameters": {"command": "ls"}}'
-    assert len(read_message(f"{one}; {one}", BOTH, "llama")["tool_calls"]) == 2
-    assert len(read_message(f"{one}; {one}", BOTH, "llama", parallel=False)["tool_calls"]) == 1
+    assert len(read(f"{one}; {one}", BOTH, "llama")["tool_calls"]) == 2
+    assert len(read(f"{one}; {one}", BOTH, "llama", parallel=False)["tool_calls"]) == 1
 
 
 class OtherCalls(ByteTokenizer):
