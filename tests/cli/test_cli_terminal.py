@@ -91,6 +91,7 @@ def test_ctrl_c_ends_a_running_command_and_the_game_goes_on(tmp_path: Path) -> N
         terminal.type("cat made\n")
         terminal.read_until("42\r\n[exit code 0]\r\nswe-gym> ")
         terminal.type("half a line")
+        terminal.read_until("swe-gym> half a line")  # else Ctrl-C drops keys for which `readline` waits already
         terminal.press_until("\x03", "nothing was run; Ctrl-D gives up the task\x1b[0m\r\nswe-gym> ")
         terminal.type("\x04")
         assert terminal.status() == 0
