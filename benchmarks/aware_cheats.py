@@ -23,7 +23,7 @@ from common import LiveTable, open_box
 from swe_gym.cli.common import open_source
 from swe_gym.errors import GradingError
 from swe_gym.grading import CounterOptions
-from swe_gym.grading.probe import KNOWN
+from swe_gym.grading.probe import forget
 from swe_gym.grading.tests import TESTS
 from swe_gym.tasks.record import read_records
 from swe_gym.testing.cheats import AWARE, Cheat, play_cheat
@@ -87,9 +87,10 @@ class Player:
     def __call__(self, cheat: Cheat, task: Task) -> Verdict | None:
         """Return the verdict on a cheat; None if there is none."""
         if self._forgets:
-            KNOWN.clear()
+            forget(task)
         old = self._records.get(task.task_id)
-        counter = old and CounterOptions(unfit=old.unfit, unforkable=old.unforkable, passing=old.passing)
+        names = ("unfit", "unforkable", "passing", "returned")
+        counter = old and CounterOptions(**{name: getattr(old, name) for name in names})
         try:
             return play_cheat(cheat, task, open_box, counter=counter).verdict
         except GradingError:

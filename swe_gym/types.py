@@ -652,6 +652,8 @@ class CounterTests(Frozen):
         texts: Test -> number of its texts among which only a guess finds the original.
         unforkable: Tests that forks of the test process cannot play. A second run proves them.
         passing: Test that must start passing -> lines of its assertions that pass without work, as far as known.
+        returned: Test that must start passing -> line of an assertion that fails without work -> `repr` of the value
+            that it expects, and of the one that comes, as far as known.
         runs: Runs of the tests on the work.
     """
 
@@ -663,6 +665,7 @@ class CounterTests(Frozen):
     texts: dict[str, int] = {}
     unforkable: tuple[str, ...] = ()
     passing: dict[str, tuple[int, ...]] = {}
+    returned: dict[str, dict[int, tuple[str, str]]] = {}
     runs: int = 0
 
 

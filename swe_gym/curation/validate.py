@@ -309,13 +309,15 @@ class Vouched:
         self._natural = True
         self._unforkable: set[str] = set()
         self._passing: dict[str, tuple[int, ...]] = {}
+        self._returned: dict[str, dict[int, tuple[str, str]]] = {}
         self._texts: dict[str, int] = {}
         self._kinds: dict[str, str] = {}
         self._failed: Counter[str] = Counter()
 
     def options(self, counter: Scope) -> CounterOptions:
         """Return the options of the next run: without the changes that the gold patch survived."""
-        return CounterOptions(counter, unfit=self.unfit, unforkable=self._unforkable, passing=self._passing)
+        known: JsonObject = {"passing": self._passing, "returned": self._returned}
+        return CounterOptions(counter, unfit=self.unfit, unforkable=self._unforkable, **known)
 
     def without_forks(self, tests: Iterable[str]) -> None:
         """Leave these tests to second runs from now on."""
@@ -333,6 +335,7 @@ class Vouched:
         self._failed.update(test for test in found.kinds if test not in found.unfit)
         self._kinds |= found.kinds
         self._passing |= found.passing
+        self._returned |= found.returned
         self._texts = found.texts
         self._uncovered = found.uncovered
         self._unforkable |= set(found.unforkable)
@@ -350,6 +353,7 @@ class Vouched:
             "texts": {test: number for test, number in self._texts.items() if test in kinds},
             "unforkable": tuple(sorted(self._unforkable)),
             "passing": self._passing,
+            "returned": self._returned,
             "natural": self._natural and bool(kinds),
         }
 

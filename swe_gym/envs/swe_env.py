@@ -560,6 +560,7 @@ class SweEnv(ToolEnv):
             unfit=record.unfit if record else {},
             unforkable=record.unforkable if record else (),
             passing=record.passing if record else {},
+            returned=record.returned if record else {},
         )
         return grade(task, patch, fresh, group.fresh, complete=complete, counter=counter)
 

@@ -20,7 +20,7 @@ from .counter import CounterOptions, CounterPlan, Row, plan_counters
 from .counter.finding import Finder
 from .matching import match_tests
 from .patch import Patch
-from .probe import known_lines, probe
+from .probe import known, probe
 from .reporter import Played, TwinGroup, TwinOrder
 from .staging import Stage
 
@@ -130,7 +130,8 @@ class Judge:
         self._plain = Run({})
         self._rng = Random(self.options.seed or secrets.token_bytes(32))
         if not self._starting <= self.options.passing.keys():
-            self.options = replace(self.options, passing={**known_lines(self.task), **self.options.passing})
+            found = known(self.task)
+            self.options = self.options.knowing(found.passing, found.returned)
         self._alarms: dict[str, str] = {}
         self._unfit: dict[str, str] = {}
         self._refuted: set[str] = set()
@@ -178,12 +179,11 @@ class Judge:
         timeout = min(self.task.oracle.timeout, RETRY * self._plain.results.result.duration + RETRY_SECONDS)
         found = probe(self.task, self.plan, self.grader, self.stage, timeout)
         self.options = replace(
-            self.options,
-            passing={**found, **self.options.passing},
+            self.options.knowing(found.passing, found.returned),
             unfit={**self.options.unfit, **{test: kinds.split("+") for test, kinds in self._unfit.items()}},
             unforkable={*self.options.unforkable, *self._unforkable()},
         )
-        return any(found.values())
+        return bool(found.returned) or any(found.passing.values())
 
     def _play(self, fresh: Sandbox) -> None:
         """Plan the counter-tests and run the tests. All files are read before code of the work runs."""
@@ -446,6 +446,7 @@ class Judge:
             uncovered={**self.plan.uncovered, **dict.fromkeys(self._unproven & starting, NOT_PROVEN)},
             unforkable=tuple(sorted(self._unforkable())),
             passing={test: tuple(lines) for test, lines in self.options.passing.items() if test in texts},
+            returned={test: dict(values) for test, values in self.options.returned.items() if test in texts},
             alarms=self._alarms,
             unfit=self._unfit,
             runs=len(self.runs),

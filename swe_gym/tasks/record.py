@@ -37,6 +37,8 @@ class TaskRecord(Frozen):
             proves them by a second run.
         passing: Test that must start passing -> lines of its assertions that pass without work. Grading with this
             record changes others, if the test has any.
+        returned: Test that must start passing -> line of an assertion that fails without work -> `repr` of the value
+            that it expects, and of the one that comes. Grading with this record changes what differs between both.
         natural: Whether each grading has a counter-test that reads like a test that a person wrote.
         backend: Kind of sandbox.
         isolation: Isolation of the sandbox; empty if none started.
@@ -60,6 +62,7 @@ class TaskRecord(Frozen):
     texts: dict[str, int] = {}
     unforkable: tuple[str, ...] = ()
     passing: dict[str, tuple[int, ...]] = {}
+    returned: dict[str, dict[int, tuple[str, str]]] = {}
     natural: bool = False
     backend: str
     isolation: str = ""

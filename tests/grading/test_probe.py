@@ -1,13 +1,11 @@
 """What the judge learns from the untouched repository: the assertions that pass without work."""
 
-from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from small_tasks import OLD, RUNNERS, Small, assert_alarm, assert_resolved, f2, pytest_file, three, unittest_file
-
-from swe_gym.grading.probe import KNOWN
 
 KEPT = "\n\ndef g():\n    return 'some words'\n"
 BODIES = {
@@ -20,10 +18,9 @@ BODIES = {
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    KNOWN.clear()
-    yield
-    KNOWN.clear()
+def _forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other process or test knows anything about the tasks."""
+    monkeypatch.setenv("SWE_GYM_CACHE", str(tmp_path / "cache"))
 
 
 def unknown(runner: str = "pytest", tests: str = "", **fields: Any) -> Small:
@@ -114,3 +111,42 @@ def test_parameters_that_pass_without_work_count_for_their_function() -> None:
     verdict = small.judge(small.gold)
     assert_resolved(verdict)
     assert verdict.counter_tests.passing[small.name("test_a[1]")] == (9,)
+
+
+NEARLY = "\n\ndef h():\n    return '2024-02-28 and 3'\n"
+NEARLY_RIGHT = "\n\ndef h():\n    return '2024-02-29 and 3'\n"
+
+
+@pytest.mark.parametrize(
+    ("runner", "tests"),
+    [
+        ("pytest", pytest_file("assert m.f() is None\n    assert m.h() == '2024-02-29 and 3'")),
+        ("unittest", unittest_file("self.assertEqual(m.h(), '2024-02-29 and 3')")),
+        (
+            "unittest",
+            unittest_file("self.check('2024-02-29 and 3')")
+            + "\n    def check(self, expected):\n        self.assertEqual(m.h(), expected)\n",
+        ),
+        ("pytest", pytest_file("assert m.h() == DAY").replace("import m", "import m\n\nDAY = '2024-02-29 and 3'")),
+    ],
+)
+def test_the_judge_learns_what_comes_instead(runner: str, tests: str) -> None:
+    """Texts then differ where the wrong result does: code that compares them with it learns nothing."""
+    command, _ = RUNNERS[runner]
+    small = Small(OLD + NEARLY_RIGHT, tests, ("test_a",), command=command, old=OLD + NEARLY, known=False)
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    found, (test,) = verdict.counter_tests, small.names
+    (values,) = found.returned[test].values()
+    assert values == ("'2024-02-29 and 3'", "'2024-02-28 and 3'")
+    assert "near-result" in found.kinds[test]
+    assert (found.texts, found.runs) == ({test: 8}, 2)
+    again = small.judge(small.gold, seed=b"2").counter_tests
+    assert (again.returned, again.runs) == (found.returned, 1)
+
+
+def test_results_that_have_nothing_in_common_are_not_kept() -> None:
+    small = three(known=False)
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert (verdict.counter_tests.returned, verdict.counter_tests.runs) == ({}, 1)

@@ -17,7 +17,7 @@ from servers.e2b_server import E2BServer
 
 from swe_gym.curation.validate import validate
 from swe_gym.errors import SandboxLost, Unsupported, UsageError
-from swe_gym.grading.probe import KNOWN
+from swe_gym.grading.probe import forget
 from swe_gym.sandboxes import BACKENDS, SandboxSpec
 from swe_gym.sandboxes.e2b import E2BOptions, E2BSandbox
 from swe_gym.sandboxes.e2b.options import resolve_access
@@ -283,7 +283,7 @@ def test_an_episode_of_a_bundled_task(server: E2BServer, monkeypatch: pytest.Mon
     (record,) = validate(load_source("toy"), [TASKS[0]], times=1)
     (tmp_path / "record.jsonl").write_text(f"{record.model_dump_json()}\n")
     known = str(tmp_path / "record.jsonl")
-    KNOWN.clear()  # the record alone tells
+    forget(load_source("toy").get(TASKS[0]))  # the record alone tells
     monkeypatch.setenv("KEY_OF_THE_TEST", server.api_key)
     options = server.sandbox_options(activate=sys.prefix, api_key_env="KEY_OF_THE_TEST")
     del options["options"]["api_key"]  # arguments of `gym.make` are recorded

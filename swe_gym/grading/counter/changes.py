@@ -23,6 +23,9 @@ RANKS: dict[Kind, int] = {
 }
 """Kind -> rank; the lowest is preferred."""
 
+VALUED: frozenset[Kind] = frozenset({"literal", "helper"})
+"""The kinds that change a part of a value which a test expects."""
+
 NATURAL: frozenset[Kind] = frozenset({"literal", "pattern", "exception", "type", "comparison", "helper"})
 """The kinds that read like a test that a person wrote."""
 
@@ -133,6 +136,35 @@ def asserting(function: Function, source: Source) -> list[ast.stmt]:
     """Return the statements that can be changed, in order."""
     finder = _Finder(function, source)
     return [statement for statement in reached(function, source) if any(finder.in_statement(statement))]
+
+
+def expected_value(function: Function, source: Source, statement: ast.stmt) -> ast.expr | None:
+    """Return the whole value that an assertion expects, if the test alone decides it; None otherwise."""
+    found = [change for change in _Finder(function, source).in_statement(statement) if change.kind in VALUED]
+    for change in found:
+        around = [node for node in ast.walk(statement) if isinstance(node, ast.expr) and _holds(node, change, source)]
+        values = [node for node in around if _is_value(node, source)]
+        if values:
+            return max(values, key=lambda node: source.span(node)[1] - source.span(node)[0])
+    return None
+
+
+def _holds(node: ast.expr, change: Change, source: Source) -> bool:
+    start, end = source.span(node)
+    return start <= change.start and change.end <= end
+
+
+def _is_value(node: ast.expr, source: Source) -> bool:
+    """Whether an expression is a number, a text or a container of them, or a name or call that stands for one."""
+    if isinstance(node, ast.Name):
+        return source.constant(node.id) is not None
+    if source.combined(node):
+        return True
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, MemoryError, RecursionError):
+        return False
+    return isinstance(value, int | float | str | bytes | list | tuple | dict) and not isinstance(value, bool)
 
 
 class _Finder:

@@ -11,8 +11,9 @@ from typing import Literal, get_args
 
 from ...errors import UsageError, unknown_name
 from .finding import Finder, Place
+from .results import Returned
 from .source import Edit, Source
-from .texts import Drawn, Text, draw_texts, inlining, neutral_edit
+from .texts import Drawn, Text, draw_texts, neutral_edit
 
 Scope = Literal["few", "all"]
 """Tests that must keep passing and get a counter-test too: a few, if few tests must start passing; or all."""
@@ -44,6 +45,8 @@ class CounterOptions:
         unforkable: Tests that fail in a fork of the test process, from the same record. A second run proves them.
         passing: Test that must start passing -> lines of its assertions that pass without work, from the same record.
             The judge finds out about tests that are missing here before it believes that they pass.
+        returned: Test that must start passing -> line of an assertion -> `repr` of the value that it expects, and of
+            the one that comes without work.
         seed: Seed of the random choices. None draws it afresh, which keeps it secret.
 
     Raises:
@@ -55,6 +58,7 @@ class CounterOptions:
     unfit: Mapping[str, Collection[str]] = field(default_factory=dict)
     unforkable: Collection[str] = ()
     passing: Mapping[str, Collection[int]] = field(default_factory=dict)
+    returned: Mapping[str, Returned] = field(default_factory=dict)
     seed: bytes | None = None
 
     def __post_init__(self) -> None:
@@ -62,6 +66,10 @@ class CounterOptions:
             raise unknown_name("counter", self.counter, get_args(Scope))
         if isinstance(self.runs, bool) or not isinstance(self.runs, int) or self.runs < 2:
             raise UsageError(f"judge_runs must be an integer of at least 2, not {self.runs!r}")
+
+    def knowing(self, passing: Mapping[str, Collection[int]], returned: Mapping[str, Returned]) -> CounterOptions:
+        """Return the options with more knowledge about tests that they do not know."""
+        return replace(self, passing={**passing, **self.passing}, returned={**returned, **self.returned})
 
 
 @dataclass(frozen=True)
@@ -254,7 +262,8 @@ class _Drawing:
         starts = not self.starting.isdisjoint(tests)
         room = self.room if starts else FEWEST_TEXTS
         passing = {line for test in tests for line in self.options.passing.get(test, ())}
-        found = [self._draw(place, unfit, passing, room) for place in places]
+        returned = {line: values for test in tests for line, values in self.options.returned.get(test, {}).items()}
+        found = [self._draw(place, unfit, passing, returned, room) for place in places]
         drawn, extras = zip(*found, strict=True)
         rows = [_row(texts, extras) for texts in zip(*(one.texts for one in drawn), strict=False)]
         if not rows:
@@ -275,7 +284,7 @@ class _Drawing:
         )
 
     def _draw(
-        self, place: Place, unfit: Collection[str], passing: Collection[int], room: int
+        self, place: Place, unfit: Collection[str], passing: Collection[int], returned: Returned, room: int
     ) -> tuple[Drawn, tuple[Edit, ...]]:
         """The changed texts of a function, and an edit without effect for all of them."""
         source = self.finder.source(place.path)
@@ -284,14 +293,14 @@ class _Drawing:
         function = source.function(place.names)
         count = max(FEWEST_TEXTS, min(MOST_TEXTS, room))
         try:
-            drawn = draw_texts(function, source, self.rng, count, unfit, passing, room)
+            drawn = draw_texts(function, source, self.rng, count, unfit, passing, returned, room)
         except RecursionError:  # an expression of thousands of parts
             return Drawn(), ()
         texts = (*drawn.texts, drawn.cover or Text())
         extra = neutral_edit(function, source, self.rng)
         edits = [edit for text in texts for edit in text.edits]
         clash = extra is None or any(edit.start <= extra.start <= edit.end for edit in edits)
-        return drawn, (*inlining(texts, source), *(() if clash or extra is None else (extra,)))
+        return drawn, (*drawn.common, *(() if clash or extra is None else (extra,)))
 
     def _nested(self, place: Place) -> bool:
         source = self.finder.source(place.path)

@@ -1,14 +1,22 @@
 """Changes a test so that only one of its assertions can fail it: whatever the others raise is dropped.
 
-Played with the untouched repository, such a *single* tells whether wrong work passes the assertion.
+Played with the untouched repository, such a *single* tells whether wrong work passes the assertion. Another form of it
+writes down what the expected value is compared with.
 """
 
 import ast
 from collections.abc import Collection, Iterator
 
-from .changes import asserting
+from .changes import asserting, expected_value
 from .reach import NESTED
 from .source import Edit, Function, Source
+
+NOTES = (
+    "(lambda e: type('Expected', (type(e),), {"
+    "'__eq__': lambda a, b: type(e).__eq__(a, b) is True or bool(print(repr((%d, repr(e), repr(b))),"
+    " file=open(%r, 'a'))), '__hash__': type(e).__hash__})(e))(%s)"
+)
+"""An expected value that writes the line of its assertion and both values to a file if it differs from another one."""
 
 
 def singles(function: Function, source: Source) -> Iterator[tuple[int, tuple[Edit, ...]]]:
@@ -19,6 +27,22 @@ def singles(function: Function, source: Source) -> Iterator[tuple[int, tuple[Edi
         inside = [node for node in ast.walk(kept) if node not in found]  # what `raises` waits for
         others = [one for one in droppable if one not in inside and kept not in ast.walk(one)]
         yield kept.lineno, tuple(edit for other in others for edit in _dropped(other, source))
+
+
+def noting(function: Function, source: Source, path: str) -> Iterator[tuple[int, tuple[Edit, ...]]]:
+    """Yield the line of each assertion that expects a known value, and the edits of a single that writes to a file.
+
+    Args:
+        function: The function.
+        source: The file that holds it.
+        path: The file of the sandbox to write to.
+    """
+    statements = {statement.lineno: statement for statement in asserting(function, source)}
+    for line, edits in singles(function, source):
+        expected = expected_value(function, source, statements[line])
+        if expected is not None:
+            start, end = source.span(expected)
+            yield line, (*edits, Edit(start, end, NOTES % (line, path, source.text(start, end))))
 
 
 def _droppable(function: Function, found: Collection[ast.stmt]) -> Iterator[ast.stmt]:

@@ -96,6 +96,12 @@ class Source:
         return tuple(sorted(set(WORD.findall(self._utf8.decode())))) or ("other",)
 
     @functools.cached_property
+    def strings(self) -> tuple[str, ...]:
+        """The texts of the file's string literals."""
+        nodes = (node.value for node in ast.walk(self.tree) if isinstance(node, ast.Constant))
+        return tuple(text for text in nodes if isinstance(text, str))
+
+    @functools.cached_property
     def functions(self) -> dict[tuple[str, ...], Function]:
         """Functions of the module and of its classes, by their names: `("TestCase", "test_a")`."""
         return dict(_functions(self.tree.body, ()))

@@ -21,8 +21,9 @@ from random import Random
 from typing import NamedTuple
 
 from ...guests import PARSING
-from .changes import NATURAL, RANKS, THE_END, Change, changes
+from .changes import NATURAL, RANKS, THE_END, VALUED, Change, changes, expected_value
 from .literals import FIXED, QUOTED, letters, strings
+from .results import Language, Returned, Value, other_results, written
 from .source import Edit, Function, Source, name_of
 
 COMMON = (
@@ -58,6 +59,9 @@ MODULES = sorted(name for name in sys.stdlib_module_names if re.fullmatch("[a-z]
 FORGIVEN = ("near-case", "near-blank", "near-order")
 """Changes that values may forgive without being equal to everything."""
 
+RECASED = ("near-word", "near-result")
+"""Changes to other letters, whose case can change too."""
+
 TOLD_SHARE = 4
 """For each so many texts, one more changes what wrong work passes: at least one."""
 
@@ -71,11 +75,13 @@ class Feature:
         edits: The changes.
         rank: 0 if a change reads like another test; 1 if it is the opposite, which wrong work often passes; 2 if a
             reader can recognise it.
+        plain: The edit in texts without such a change: it writes the same value the same way.
     """
 
     kind: str
     edits: tuple[Edit, ...]
     rank: int = 0
+    plain: Edit | None = None
 
 
 class Text(NamedTuple):
@@ -93,11 +99,13 @@ class Drawn(NamedTuple):
         cover: One more text, for the files; None if the function has no more.
         effective: Number of texts, with the original, among which only a guess finds the original: opposites, changes
             of what wrong work passes, and changes that a reader can recognise do not count.
+        common: Edits of all texts, except of those with another one at their place.
     """
 
     texts: tuple[Text, ...] = ()
     cover: Text | None = None
     effective: int = 1
+    common: tuple[Edit, ...] = ()
 
 
 def draw_texts(
@@ -107,12 +115,14 @@ def draw_texts(
     count: int,
     unfit: Collection[str] = (),
     passing: Collection[int] = (),
+    returned: Returned | None = None,
     room: int = 0,
 ) -> Drawn:
     """Draw changed texts of a function.
 
     Wrong work tells a changed statement that it passes unchanged. So the texts differ where it fails, and a few more
-    change other statements: work that forces all of these to pass is found too.
+    change other statements: work that forces all of these to pass is found too. Where its results are known, the texts
+    differ from them as the original does.
 
     Args:
         function: The function.
@@ -121,16 +131,30 @@ def draw_texts(
         count: Number of texts wanted, with the original.
         unfit: Kinds of changes to leave out.
         passing: Lines of the statements that wrong work is known to pass.
+        returned: What wrong work is known to return.
         room: Number of texts that it may be, if that many are needed to have `count` that nobody can tell apart.
     """
-    found = list(_rows(function, source, rng, count, unfit))
+    found = list(_rows(function, source, rng, count, unfit, returned or {}))
     known = {*passing, THE_END} if passing else set()
     told = [features for line, features in found if line in known]
     rows = [features for line, features in found if line not in known]
     drawn = _drawn(rows or told, rng, count, max(count, room))
+    drawn = drawn._replace(common=tuple(_common(drawn, rows or told, source)))
     if not rows:
         return drawn._replace(effective=1)
     return drawn._replace(texts=_with_told(drawn.texts, told, rng, count)) if told else drawn
+
+
+def _common(drawn: Drawn, rows: Sequence[Sequence[Feature]], source: Source) -> Iterator[Edit]:
+    """Yield the edits that write a value as the texts do which change it."""
+    changed = {(edit.start, edit.end) for text in (*drawn.texts, drawn.cover or Text()) for edit in text.edits}
+    plain = {(one.plain.start, one.plain.end): one.plain for row in rows for one in row if one.plain}
+    for span in changed:
+        value = source.constant(source.text(*span))
+        if span in plain:
+            yield plain[span]
+        elif value is not None:
+            yield Edit(*span, source.inlined(value))
 
 
 def _drawn(rows: Sequence[Sequence[Feature]], rng: Random, count: int, room: int) -> Drawn:
@@ -223,20 +247,29 @@ def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random
 
 def _recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
     """Draw texts that have another word in place of one, each word also with a letter in another case."""
-    words = [one for row in rows for one in row if one.kind == "near-word" and _overlaps(one, [case])]
-    edits = [edit for edit in words[0].edits if edit.text.isalpha()] if case.kind == "near-case" and words else []
+    words = [one for row in rows for one in row if one.kind in RECASED and _overlaps(one, [case])]
+    edits = [edit for edit in words[0].edits if _cases(edit)] if case.kind == "near-case" and words else []
     if len(edits) < count - 1:
         return None
+    kind = words[0].kind
     picked = rng.sample(edits, min(len(edits), count))
-    texts = [Text((edit,), ("near-word",)) for edit in picked]
-    changed = [Text((_other_case(edit, rng),), ("near-word", "near-case")) for edit in picked[: count - 1]]
+    texts = [Text((edit,), (kind,)) for edit in picked]
+    changed = [Text((_other_case(edit, rng),), (kind, "near-case")) for edit in picked[: count - 1]]
     drawn = [*texts[: count - 1], *changed, Text(case.edits, (case.kind,))]
     rng.shuffle(drawn)
     return _covered(drawn, texts[count - 1 :], count, len(drawn) + 1)
 
 
+def _cases(edit: Edit) -> Sequence[int]:
+    """The letters of an edit that may change their case: of a word, or of the strings of an expression."""
+    if edit.text.isalpha():
+        return range(len(edit.text))
+    found = [place for at, body in _plain_bodies(edit.text) for place in letters(body, at)]
+    return [place for place in found if edit.text[place].isalpha()]
+
+
 def _other_case(edit: Edit, rng: Random) -> Edit:
-    place = rng.randrange(len(edit.text))
+    place = rng.choice(_cases(edit))
     return edit._replace(text=edit.text[:place] + edit.text[place].swapcase() + edit.text[place + 1 :])
 
 
@@ -272,7 +305,7 @@ def _chosen(rows: Sequence[Sequence[Feature]], count: int) -> list[Feature]:
 
 
 def _rows(
-    function: Function, source: Source, rng: Random, count: int, unfit: Collection[str]
+    function: Function, source: Source, rng: Random, count: int, unfit: Collection[str], returned: Returned
 ) -> Iterator[tuple[int, list[Feature]]]:
     """Yield the line of each statement and its features, by one of its best changes."""
     found = [change for change in changes(function, source) if change.kind not in unfit]
@@ -283,11 +316,50 @@ def _rows(
         place = _statement(function, source, change)
         if place in seen:
             continue
-        found_here = _of_change(change, function, source, rng, count + 1)  # one more for the cover
+        found_here = _of_result(change, function, source, rng, count + 1, returned)  # one more for the cover
+        found_here = found_here or _of_change(change, function, source, rng, count + 1)
         row = [feature for feature in found_here if feature.kind not in unfit]
         if row:
             seen.add(place)
             yield change.line, row[:MOST_FEATURES]
+
+
+def _of_result(
+    change: Change, function: Function, source: Source, rng: Random, count: int, returned: Returned
+) -> list[Feature]:
+    """The features of an expected value, given what wrong work returns; none if that does not help."""
+    if change.kind not in VALUED or change.line not in returned:
+        return []
+    statement = next(node for node in ast.walk(function) if getattr(node, "lineno", 0) == change.line)
+    expected = expected_value(function, source, statement) if isinstance(statement, ast.stmt) else None
+    if expected is None:
+        return []
+    right, wrong = map(ast.literal_eval, returned[change.line])
+    values = other_results(right, wrong, Language.of(source), rng, count - 1)
+    span = source.span(expected)
+    quote = '"' if '"' in source.text(*span) else "'"
+    plain = Edit(*span, written(right, quote))
+
+    def feature(kind: str, values: Sequence[Value], rank: int) -> Feature:
+        return Feature(kind, tuple(Edit(*span, written(value, quote)) for value in values), rank, plain)
+
+    forgiven = [
+        Feature(kind, (edit,), 2, plain)
+        for kind, edit in _forgivable(plain, right, quote, rng)
+        if edit.text != written(wrong, quote)
+    ]
+    return [feature("near-result", values, 0), *forgiven] if values else []
+
+
+def _forgivable(plain: Edit, right: Value, quote: str, rng: Random) -> Iterator[tuple[str, Edit]]:
+    """Yield the kind and text of values that differ by a case, a blank or the order."""
+    places = list(_places(plain.text, rng))
+    for kind in ("near-case", "near-blank"):
+        if found := [(place, length, new) for other, place, length, new in places if other == kind]:
+            place, length, new = rng.choice(found)
+            yield kind, plain._replace(text=plain.text[:place] + new + plain.text[place + length :])
+    if isinstance(right, list | tuple) and len(right) > 1 and right[-1] != right[-2]:
+        yield "near-order", plain._replace(text=written(type(right)([*right[:-2], right[-1], right[-2]]), quote))
 
 
 def _rank(change: Change, source: Source) -> int:
@@ -339,13 +411,6 @@ def _inlined(change: Change, source: Source, rng: Random, count: int) -> list[Fe
         )
         for feature in near
     ]
-
-
-def inlining(texts: Sequence[Text], source: Source) -> tuple[Edit, ...]:
-    """Return the edits that write the values of constants in place of their names, where a text has another value."""
-    spans = dict.fromkeys((edit.start, edit.end) for text in texts for edit in text.edits)
-    values = {span: source.constant(source.text(*span)) for span in spans}
-    return tuple(Edit(*span, source.inlined(value)) for span, value in values.items() if value is not None)
 
 
 def _varied(features: Sequence[Feature]) -> list[Feature]:

@@ -1,0 +1,340 @@
+"""Draws expected values that differ from the result of wrong work as much as the right one does.
+
+Wrong work often returns nearly the right value. An expectation that was changed where both agree is farther from that
+result than the original, which gives it away. So what differs between both values is changed, and nothing else: it gets
+another place, or other words and numbers.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import pairwise
+from random import Random
+from typing import Any, NamedTuple, TypeAlias
+
+from .source import Source
+
+Value: TypeAlias = Any
+"""A number, a text, or a list, tuple or dictionary of such."""
+
+Returned: TypeAlias = Mapping[int, tuple[str, str]]
+"""Line of an assertion -> the `repr` of the value that it expects, and of the one that wrong work returns."""
+
+TOKEN = re.compile(r"[^\W\d_]+|\d+|[^\S\n]+|.", re.DOTALL)
+MOST_TOKENS = 800
+LEAST_SHARED = 0.25
+"""Similarity of two values below which they share too little for a change to be seen against it."""
+
+MOST_VARIED = 3
+"""Differences between both values that vary. The others stay in all texts."""
+
+VARIANTS = 8
+"""Variants of one difference."""
+
+TRIES = 24
+"""Draws for each value that is wanted: many are equal, or do not nest."""
+
+PLAUSIBLE = 3
+"""Of so many times the values that are wanted, those that look least made are chosen from."""
+
+
+class Difference(NamedTuple):
+    """A part of a wrong value, from `start` up to `end`, and the tokens of the right value in its place."""
+
+    start: int
+    end: int
+    tokens: tuple[Value, ...]
+
+
+class Language(NamedTuple):
+    """What the texts of a test file are made of.
+
+    Attributes:
+        words: Words.
+        pairs: Classes of neighbouring tokens in its strings. A text with other neighbours looks made.
+    """
+
+    words: Sequence[str]
+    pairs: frozenset[tuple[str, str]] = frozenset()
+
+    @classmethod
+    def of(cls, source: Source) -> "Language":
+        """Return the language of a file."""
+        return cls(source.words, frozenset(pair for text in source.strings for pair in _pairs(text)))
+
+    def strangeness(self, text: str) -> int:
+        """Return the number of neighbours in a text that the file does not have."""
+        return sum(pair not in self.pairs for pair in _pairs(text))
+
+
+def other_results(right: Value, wrong: Value, language: Language, rng: Random, count: int) -> list[Value]:
+    """Draw values that are neither the right nor the wrong one, and differ from the wrong one as the right one does.
+
+    About as many of them are nearer to the wrong value as chance decides, so the place of the right one tells nothing.
+
+    Args:
+        right: The value that a test expects.
+        wrong: The value that wrong work returns.
+        language: Words of the test file.
+        rng: Random number generator.
+        count: Number of values wanted. There may be fewer, or none if both values have little in common.
+    """
+    if not are_alike(right, wrong):
+        return []
+    if isinstance(right, int | float):
+        found = _other_numbers(right, wrong, count)
+        return _chosen(found, rng, count, lambda value: -abs(value - wrong), right)
+    draw = _drawing(right, wrong, language, rng)
+    if draw is None:
+        return []
+    drawn = {repr(value): value for value in (draw() for _ in range(TRIES * count)) if value not in (right, wrong)}
+    nests = _nests(repr(right))
+    found = [value for text, value in drawn.items() if _nests(text) or not nests]
+    found.sort(key=lambda value: language.strangeness(repr(value)))
+    del found[PLAUSIBLE * count :]
+    return _chosen(found, rng, count, lambda value: _similarity(repr(value), repr(wrong)), right)
+
+
+def are_alike(right: Value, wrong: Value) -> bool:
+    """Whether a right and a wrong value have so much in common that a changed expectation may be seen against it."""
+    if type(right) is not type(wrong) or isinstance(right, bool) or right == wrong:
+        return False
+    if isinstance(right, str | bytes):
+        return _similarity(right, wrong) >= LEAST_SHARED
+    return isinstance(right, int | float) or bool(wrong)
+
+
+def _chosen(
+    found: Sequence[Value], rng: Random, count: int, nearness: Callable[[Value], float], right: Value
+) -> list[Value]:
+    """Choose values of which a random number is nearer to the wrong value than the right one, and few are far off."""
+    mine = nearness(right)
+    scored = [(nearness(value), value) for value in rng.sample(found, len(found))]
+    scored.sort(key=lambda one: abs(one[0] - mine))
+    nearer = [value for score, value in scored if score > mine]
+    equal = [value for score, value in scored if score == mine]
+    farther = [value for score, value in scored if score < mine]
+    rank = rng.randint(0, count)
+    chosen = [*nearer[:rank], *equal, *farther][:count]
+    chosen += nearer[rank : rank + count - len(chosen)]
+    return rng.sample(chosen, len(chosen))
+
+
+def _similarity(one: str | bytes, other: str | bytes) -> float:
+    return SequenceMatcher(None, one, other, False).ratio()
+
+
+def _other_numbers(right: float, wrong: float, count: int) -> list[float]:
+    """Numbers as round as the right one, around the wrong one."""
+    decimals = len(repr(right).partition(".")[2]) if isinstance(right, float) else 0
+    if "e" in repr(right) or "e" in repr(wrong) or abs(right) > 10**15:
+        return []
+    step = 10.0**-decimals if decimals else 1
+    while right and not decimals and right % (10 * step) == 0:
+        step *= 10
+    reach = int(2 * abs(right - wrong) / step) + count
+    places = range(-reach, reach + 1) if reach <= 500 else Random(reach).sample(range(-reach, reach + 1), 500)
+    found = (right + step * place for place in places if place)
+    rounded = (round(value, decimals) if decimals else type(right)(value) for value in found)
+    return [value for value in rounded if value not in (right, wrong) and (value >= 0 or right < 0 or wrong < 0)]
+
+
+# --- texts and containers ---------------------------------------------------------------------------------------------
+
+
+def _drawing(right: Value, wrong: Value, language: Language, rng: Random) -> Callable[[], Value] | None:
+    """Return a function that draws a value; None if the two values share too little, or are too large."""
+    of, join = _tokens(right)
+    wrong_tokens = _tokens(wrong)[0]
+    if of is None or wrong_tokens is None or len(of) + len(wrong_tokens) > MOST_TOKENS:
+        return None
+    matcher = SequenceMatcher(None, [repr(token) for token in wrong_tokens], [repr(token) for token in of], False)
+    differences = [
+        Difference(start, end, tuple(of[begin:stop]))
+        for tag, start, end, begin, stop in matcher.get_opcodes()
+        if tag != "equal"
+    ]
+    varied = set(rng.sample(range(len(differences)), min(len(differences), MOST_VARIED)))
+    variants = [
+        [difference, *_variants(difference, wrong_tokens, language, rng)] if number in varied else [difference]
+        for number, difference in enumerate(differences)
+    ]
+    return lambda: _applied([rng.choice(found) for found in variants], wrong_tokens, join, right)
+
+
+def _tokens(value: Value) -> tuple[list[Value] | None, Callable[[list[Value]], Value]]:
+    """Split a value, and return what joins it."""
+    match value:
+        case str():
+            return TOKEN.findall(value), "".join
+        case bytes():
+            return TOKEN.findall(value.decode("latin-1")), lambda tokens: "".join(tokens).encode("latin-1")
+        case list() | tuple():
+            return list(value), type(value)
+        case dict():
+            return list(value.items()), dict
+    return None, repr
+
+
+def _applied(
+    differences: Sequence[Difference], wrong: Sequence[Value], join: Callable[[list[Value]], Value], right: Value
+) -> Value:
+    """Return the wrong value after differences; the right one if two of them collide."""
+    parts: list[Value] = []
+    done = 0
+    for start, end, tokens in sorted(differences, key=lambda one: one[:2]):
+        if start < done:
+            return right
+        parts += [*wrong[done:start], *tokens]
+        done = end
+    return join([*parts, *wrong[done:]])
+
+
+def _variants(difference: Difference, wrong: Sequence[Value], language: Language, rng: Random) -> list[Difference]:
+    """Draw other differences of the same shape: at another place, or with other tokens."""
+    start, end, tokens = difference
+    found = [*_elsewhere(difference, wrong, rng)] if not tokens or start == end else []
+    places = rng.sample(range(len(tokens)), min(len(tokens), MOST_VARIED))
+    for _ in range(4 * VARIANTS if tokens else 0):
+        new = _others(difference, places, wrong, language, rng)
+        if new != tokens:
+            found.append(Difference(start, end, new))
+    if end - start == len(tokens) == 1 and _same_letters(wrong[start], tokens[0]):
+        found += [
+            Difference(place, place + 1, (like(token),))
+            for place, token in enumerate(wrong)
+            for like in (str.title, str.upper, str.lower)
+            if isinstance(token, str) and like(token) != token
+        ]
+    return found
+
+
+def _elsewhere(difference: Difference, wrong: Sequence[Value], rng: Random) -> Iterator[Difference]:
+    """Draw the same insertion or omission at other places; omissions also of another length."""
+    start, end, tokens = difference
+    size = end - start
+    shape = [_shape(token) for token in wrong[start:end]]
+    places = [place for place in range(len(wrong) - size + 1) if place != start]
+    fits = [place for place in places if [_shape(token) for token in wrong[place : place + size]] == shape]
+    for place in rng.sample(fits or places, min(len(fits or places), 2 * VARIANTS)):
+        yield Difference(place, place + size, tokens)
+    for _ in range(4 * VARIANTS if size and not tokens else 0):
+        first = rng.randrange(len(wrong))
+        yield Difference(first, min(len(wrong), first + rng.randint(max(1, size // 2), 2 * size)), ())
+
+
+def _same_letters(one: Value, other: Value) -> bool:
+    return isinstance(one, str) and isinstance(other, str) and one.isalpha() and one.lower() == other.lower()
+
+
+def _shape(token: Value) -> str:
+    """The class of a token: tokens of one class can stand for each other."""
+    if not isinstance(token, str) or len(token) > 1:
+        return "digits" if isinstance(token, str) and token.isdigit() else type(token).__name__
+    return "letter" if token.isalpha() else "digits" if token.isdigit() else token
+
+
+def _others(
+    difference: Difference, places: Sequence[int], wrong: Sequence[Value], language: Language, rng: Random
+) -> tuple[Value, ...]:
+    """Draw other tokens for those of the right value at some places. One without another stays."""
+    start, end, tokens = difference
+    new = list(tokens)
+    for place in places:
+        near = wrong[start + place] if end - start == len(tokens) else None
+        other = _other(tokens[place], near, language, rng)
+        new[place] = tokens[place] if other is None else other
+    return tuple(new)
+
+
+def _other(token: Value, near: Value, language: Language, rng: Random) -> Value:
+    """Draw another token of the same kind; None if there is none."""
+    if not isinstance(token, str):
+        return _other_part(token, near, language, rng)
+    if token.isdigit() and len(token) > 2 and token[0] == "0":
+        return "".join(rng.sample(token, len(token)))
+    if token.isdigit() and token.isascii():
+        centre = int(near) if isinstance(near, str) and near.isdigit() else int(token)
+        reach = max(6, 2 * abs(int(token) - centre))
+        number = str(max(0, centre + rng.randint(-reach, reach)))
+        return number.zfill(len(token)) if token[0] == "0" or len(token) == 2 else number
+    if token.isalpha():
+        word = rng.choice([word for word in language.words if abs(len(word) - len(token)) < 3] or language.words)
+        return word.title() if token.istitle() else word.upper() if token.isupper() else word
+    if token.isspace() and "\n" not in token:
+        return token[0] * max(1, len(token) + rng.choice((-1, 1, 2)))
+    if TOKEN.fullmatch(token):
+        return None
+    found = other_results(token, near, language, rng, 1) if isinstance(near, str) else []
+    return found[0] if found else _other_text(token, language, rng)
+
+
+def _other_text(text: str, language: Language, rng: Random) -> str | None:
+    """Draw a text with another word or number; None if it has none."""
+    tokens = TOKEN.findall(text)
+    places = [place for place, token in enumerate(tokens) if token.isalnum()]
+    if not places:
+        return None
+    place = rng.choice(places)
+    return "".join([*tokens[:place], str(_other(tokens[place], None, language, rng)), *tokens[place + 1 :]])
+
+
+def _other_part(part: Value, near: Value, language: Language, rng: Random) -> Value:
+    """Draw another element of a list or item of a dictionary."""
+    if isinstance(part, bool):
+        return rng.random() < 0.5
+    if isinstance(part, tuple) and len(part) == 2 and isinstance(near, tuple) and len(near) == 2 and part[0] == near[0]:
+        found = other_results(part[1], near[1], language, rng, 1)
+        return (part[0], found[0]) if found else None
+    if type(part) is type(near):
+        found = other_results(part, near, language, rng, 1)
+        return found[0] if found else None
+    if isinstance(part, int | float):
+        return part + rng.choice((-2, -1, 1, 2, 3))
+    return None
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """The classes of neighbouring tokens."""
+    return pairwise(map(_shape, TOKEN.findall(text)))
+
+
+def _nests(text: str) -> bool:
+    """Whether the brackets of a text nest, and its quotes come in pairs."""
+    closing = {")": "(", "]": "[", "}": "{"}
+    opened: list[str] = []
+    for letter in text:
+        if letter in closing.values():
+            opened.append(letter)
+        elif letter in closing and (not opened or opened.pop() != closing[letter]):
+            return False
+    return not opened and not any(text.count(quote) % 2 for quote in "\"'")
+
+
+# --- source text ------------------------------------------------------------------------------------------------------
+
+
+def written(value: Value, quote: str) -> str:
+    """Return the source text of a value, with quotes of one kind."""
+    match value:
+        case str() | bytes():
+            return _quoted(repr(value), quote)
+        case list():
+            return f"[{', '.join(_each(value, quote))}]"
+        case tuple():
+            return f"({', '.join(_each(value, quote))}{',' if len(value) == 1 else ''})"
+        case dict():
+            parts = (f"{written(key, quote)}: {written(one, quote)}" for key, one in value.items())
+            return f"{{{', '.join(parts)}}}"
+    return repr(value)
+
+
+def _each(values: Sequence[Value], quote: str) -> Iterator[str]:
+    return (written(value, quote) for value in values)
+
+
+def _quoted(text: str, quote: str) -> str:
+    """Change the quotes of a text's `repr`, unless the text holds some."""
+    prefix = "b" if text[0] == "b" else ""
+    body = text[len(prefix) + 1 : -1]
+    return f"{prefix}{quote}{body}{quote}" if "'" not in body and '"' not in body else text
