@@ -293,7 +293,7 @@ class _Drawing:
         function = source.function(place.names)
         count = max(FEWEST_TEXTS, min(MOST_TEXTS, room))
         try:
-            drawn = draw_texts(function, source, self.rng, count, unfit, passing, returned, room)
+            drawn = draw_texts(function, source, self.rng, count, unfit, passing, room, returned)
         except RecursionError:  # an expression of thousands of parts
             return Drawn(), ()
         texts = (*drawn.texts, drawn.cover or Text())

@@ -115,8 +115,8 @@ def draw_texts(
     count: int,
     unfit: Collection[str] = (),
     passing: Collection[int] = (),
-    returned: Returned | None = None,
     room: int = 0,
+    returned: Returned | None = None,
 ) -> Drawn:
     """Draw changed texts of a function.
 
@@ -131,8 +131,8 @@ def draw_texts(
         count: Number of texts wanted, with the original.
         unfit: Kinds of changes to leave out.
         passing: Lines of the statements that wrong work is known to pass.
-        returned: What wrong work is known to return.
         room: Number of texts that it may be, if that many are needed to have `count` that nobody can tell apart.
+        returned: What wrong work is known to return.
     """
     found = list(_rows(function, source, rng, count, unfit, returned or {}))
     known = {*passing, THE_END} if passing else set()
@@ -247,17 +247,24 @@ def _with_each_kind(drawn: Drawn, rows: Sequence[Sequence[Feature]], rng: Random
 
 def _recased(case: Feature, rows: Sequence[Sequence[Feature]], rng: Random, count: int) -> Drawn | None:
     """Draw texts that have another word in place of one, each word also with a letter in another case."""
-    words = [one for row in rows for one in row if one.kind in RECASED and _overlaps(one, [case])]
-    edits = [edit for edit in words[0].edits if _cases(edit)] if case.kind == "near-case" and words else []
+    others = [one for row in rows for one in row if one.kind in RECASED and _overlaps(one, [case])]
+    edits = _with_letters(others[0]) if case.kind == "near-case" and others else []
     if len(edits) < count - 1:
         return None
-    kind = words[0].kind
+    kind = others[0].kind
     picked = rng.sample(edits, min(len(edits), count))
     texts = [Text((edit,), (kind,)) for edit in picked]
     changed = [Text((_other_case(edit, rng),), (kind, "near-case")) for edit in picked[: count - 1]]
     drawn = [*texts[: count - 1], *changed, Text(case.edits, (case.kind,))]
     rng.shuffle(drawn)
     return _covered(drawn, texts[count - 1 :], count, len(drawn) + 1)
+
+
+def _with_letters(feature: Feature) -> list[Edit]:
+    """The edits of a word or of an expected value that have a letter in two cases."""
+    if feature.kind == "near-word":
+        return [edit for edit in feature.edits if edit.text.isalpha()]
+    return [edit for edit in feature.edits if _cases(edit)]
 
 
 def _cases(edit: Edit) -> Sequence[int]:
