@@ -21,7 +21,8 @@ Returned: TypeAlias = Mapping[int, tuple[str, str]]
 """Line of an assertion -> the `repr` of the value that it expects, and of the one that wrong work returns."""
 
 TOKEN = re.compile(r"[^\W\d_]+|\d+|[^\S\n]+|.", re.DOTALL)
-MOST_TOKENS = 800
+MOST_TOKENS = 1_600
+LONG = 1_000
 LEAST_SHARED = 0.25
 """Similarity of two values below which they share too little for a change to be seen against it."""
 
@@ -30,6 +31,9 @@ MOST_VARIED = 3
 
 VARIANTS = 8
 """Variants of one difference."""
+
+MOST = 10**15
+"""Largest number that is changed."""
 
 TRIES = 24
 """Draws for each value that is wanted: many are equal, or do not nest."""
@@ -121,13 +125,16 @@ def _chosen(
 
 
 def _similarity(one: str | bytes, other: str | bytes) -> float:
-    return SequenceMatcher(None, one, other, False).ratio()
+    """A number from 0 to 1: by letters, or by tokens of long texts, which take too long otherwise."""
+    if len(one) + len(other) < LONG:
+        return SequenceMatcher(None, repr(one), repr(other), False).ratio()
+    return SequenceMatcher(None, _tokens(one)[0] or [], _tokens(other)[0] or [], False).ratio()
 
 
 def _other_numbers(right: float, wrong: float, count: int) -> list[float]:
     """Numbers as round as the right one, around the wrong one."""
     decimals = len(repr(right).partition(".")[2]) if isinstance(right, float) else 0
-    if "e" in repr(right) or "e" in repr(wrong) or abs(right) > 10**15:
+    if "e" in repr(right) or "e" in repr(wrong) or max(abs(right), abs(wrong)) > MOST:
         return []
     step = 10.0**-decimals if decimals else 1
     while right and not decimals and right % (10 * step) == 0:

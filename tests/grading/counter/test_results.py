@@ -94,6 +94,14 @@ def test_values_that_have_nothing_in_common_are_left_alone(right: Any, wrong: An
     assert drawn(right, wrong) == []
 
 
+def test_large_values() -> None:
+    lines = [f"| {number} | station {number % 7} |" for number in range(200)]
+    right, wrong = "\n".join(lines), "\n".join([*lines[:20], *lines[25:]])
+    assert drawn(right, wrong) == []
+    assert drawn(right[:900], right[:450] + right[455:900])
+    assert drawn(10**4000, 3) == drawn(3, 10**4000) == []
+
+
 VALUES = st.recursive(
     st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
