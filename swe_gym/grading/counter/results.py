@@ -104,7 +104,7 @@ def are_alike(right: Value, wrong: Value) -> bool:
     if type(right) is not type(wrong) or isinstance(right, bool) or right == wrong:
         return False
     if isinstance(right, str | bytes):
-        return _similarity(right, wrong) >= LEAST_SHARED
+        return _similarity(_letters(right), _letters(wrong)) >= LEAST_SHARED
     return isinstance(right, int | float) or bool(wrong)
 
 
@@ -124,11 +124,15 @@ def _chosen(
     return rng.sample(chosen, len(chosen))
 
 
-def _similarity(one: str | bytes, other: str | bytes) -> float:
+def _similarity(one: str, other: str) -> float:
     """A number from 0 to 1: by letters, or by tokens of long texts, which take too long otherwise."""
     if len(one) + len(other) < LONG:
-        return SequenceMatcher(None, repr(one), repr(other), False).ratio()
-    return SequenceMatcher(None, _tokens(one)[0] or [], _tokens(other)[0] or [], False).ratio()
+        return SequenceMatcher(None, one, other, False).ratio()
+    return SequenceMatcher(None, TOKEN.findall(one), TOKEN.findall(other), False).ratio()
+
+
+def _letters(text: str | bytes) -> str:
+    return text.decode("latin-1") if isinstance(text, bytes) else text
 
 
 def _other_numbers(right: float, wrong: float, count: int) -> list[float]:
@@ -175,7 +179,7 @@ def _tokens(value: Value) -> tuple[list[Value] | None, Callable[[list[Value]], V
         case str():
             return TOKEN.findall(value), "".join
         case bytes():
-            return TOKEN.findall(value.decode("latin-1")), lambda tokens: "".join(tokens).encode("latin-1")
+            return TOKEN.findall(_letters(value)), lambda tokens: "".join(tokens).encode("latin-1")
         case list() | tuple():
             return list(value), type(value)
         case dict():
