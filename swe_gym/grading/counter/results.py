@@ -12,7 +12,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
-from .source import Source
+from .source import Function, Source
 
 Value: TypeAlias = Any
 """A number, a text, or a list, tuple or dictionary of such."""
@@ -38,6 +38,9 @@ MOST = 10**15
 TRIES = 24
 """Draws for each value that is wanted: many are equal, or do not nest."""
 
+KNOWN_SHARE = 0.6
+"""Share of changed numbers that stand elsewhere in the test."""
+
 PLAUSIBLE = 3
 """Of so many times the values that are wanted, those that look least made are chosen from."""
 
@@ -51,20 +54,23 @@ class Difference(NamedTuple):
 
 
 class Language(NamedTuple):
-    """What the texts of a test file are made of.
+    """What the texts of a test are made of.
 
     Attributes:
-        words: Words.
-        pairs: Classes of neighbouring tokens in its strings. A text with other neighbours looks made.
+        words: Words of the file.
+        numbers: Numbers of the test, as they are written. Others look made.
+        pairs: Classes of neighbouring tokens in the file's strings. A text with other neighbours looks made.
     """
 
     words: Sequence[str]
+    numbers: Sequence[str] = ()
     pairs: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
-    def of(cls, source: Source) -> "Language":
-        """Return the language of a file."""
-        return cls(source.words, frozenset(pair for text in source.strings for pair in _pairs(text)))
+    def of(cls, function: Function, source: Source) -> "Language":
+        """Return the language of a test function."""
+        numbers = sorted(set(re.findall(r"\d+", source.text_of(function))))
+        return cls(source.words, numbers, frozenset(pair for text in source.strings for pair in _pairs(text)))
 
     def strangeness(self, text: str) -> int:
         """Return the number of neighbours in a text that the file does not have."""
@@ -265,6 +271,9 @@ def _other(token: Value, near: Value, language: Language, rng: Random) -> Value:
     if token.isdigit() and len(token) > 2 and token[0] == "0":
         return "".join(rng.sample(token, len(token)))
     if token.isdigit() and token.isascii():
+        known = [number for number in language.numbers if len(number) == len(token) and number != token]
+        if known and rng.random() < KNOWN_SHARE:
+            return rng.choice(known)
         centre = int(near) if isinstance(near, str) and near.isdigit() else int(token)
         reach = max(6, 2 * abs(int(token) - centre))
         number = str(max(0, centre + rng.randint(-reach, reach)))

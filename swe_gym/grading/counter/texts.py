@@ -342,7 +342,7 @@ def _of_result(
     if expected is None:
         return []
     right, wrong = map(ast.literal_eval, returned[change.line])
-    values = other_results(right, wrong, Language.of(source), rng, count - 1)
+    values = other_results(right, wrong, Language.of(function, source), rng, count - 1)
     span = source.span(expected)
     quote = '"' if '"' in source.text(*span) else "'"
     plain = Edit(*span, written(right, quote))

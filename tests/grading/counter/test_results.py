@@ -18,7 +18,8 @@ def test():
     assert f("2 ** (3 ** 2)") == "2 ** 3 ** 2"
     assert f("2024-02-01") == ["rotor", "month", "ledger", "station", "deep", "number"]
 """
-LANGUAGE = Language.of(Source(FILE))
+SOURCE = Source(FILE)
+LANGUAGE = Language.of(SOURCE.function(("test",)), SOURCE)
 COUNT = 7
 
 PAIRS = {
