@@ -1,6 +1,7 @@
 """Measure what counter-tests cover and cost, and whether they are fair to correct patches.
 
     python benchmarks/counter_tests.py TASKS.jsonl|toy|micro [--times 3] [--variants 3] [--tasks 20] [--match '*']
+                                       [--record FILE] [--forget]
 
 Columns, one row per task:
 
@@ -14,7 +15,8 @@ gold      the same for the gold patch
 plain     seconds of the tests in a plain run
 texts     tests x number of their texts among which only a guess finds the original
 
-The runs alternate; ratios are ratios of medians.
+The runs alternate; ratios are ratios of medians. `--record` names a record file of `swe-gym validate`. Without it, this
+process remembers what it finds out about a task, as long runs do; `--forget` drops that before each grading.
 """
 
 import argparse
@@ -29,11 +31,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from common import LiveTable, open_box
+from common import Knowledge, LiveTable, open_box
 
 from swe_gym.cli.common import open_source
 from swe_gym.errors import SweGymError
-from swe_gym.grading import GRADERS, CounterOptions, Grader
+from swe_gym.grading import GRADERS, Grader
 from swe_gym.grading.base import Ready, Results
 from swe_gym.grading.counter.source import Edit, Function, Source
 from swe_gym.grading.judge import Judge
@@ -171,7 +173,7 @@ def gold_patch(task: Task) -> Patch:
         return take_patch(box, fresh, hidden=hidden_places(task, fresh))
 
 
-def judged(task: Task, patch: Patch, *, counted: bool = True) -> Judged:
+def judged(task: Task, patch: Patch, knowledge: Knowledge, *, counted: bool = True) -> Judged:
     """Grade work as an episode does, or by a single plain run."""
     grader = GRADERS.load(task.oracle.grader)
     assert isinstance(grader, Grader), f"the grader {task.oracle.grader!r} does not support counter-tests"
@@ -192,7 +194,7 @@ def judged(task: Task, patch: Patch, *, counted: bool = True) -> Judged:
     work, _ = protection.sift(patch)
     timed_grader = replace(grader, run=timed, counted=grader.counted and counted)
     stage = Stage(task, protection, open_fresh)
-    judge = Judge(task, work, timed_grader, stage, complete=False, options=CounterOptions())
+    judge = Judge(task, work, timed_grader, stage, complete=False, options=knowledge.options(task))
     started = time.monotonic()
     with open_fresh() as fresh:
         verdict = judge.judge(fresh)
@@ -247,21 +249,21 @@ def ratios(pairs: list[tuple[Judged, Judged]]) -> tuple[float, float]:
     return tests / plain_tests, whole / plain_whole
 
 
-def measure(task: Task, times: int, variants: int) -> Row:
+def measure(task: Task, times: int, variants: int, knowledge: Knowledge) -> Row:
     """Grade the empty patch, the gold patch and its variants."""
     row = Row(task)
     patch = gold_patch(task)
     for turn in range(times):
         for work, pairs in ((Patch(), row.empty), (patch, row.gold)):
             order = (True, False) if turn % 2 else (False, True)
-            done = {counted: judged(task, work, counted=counted) for counted in order}
+            done = {counted: judged(task, work, knowledge, counted=counted) for counted in order}
             pairs.append((done[True], done[False]))
     for number in range(variants):
         name, other = make_variant(patch, number)
         if other is not None:
-            verdict = judged(task, other).verdict
+            verdict = judged(task, other, knowledge).verdict
             fair = verdict.resolved and not verdict.counter_tests.alarms
-            wrong = not fair and not judged(task, other, counted=False).verdict.resolved
+            wrong = not fair and not judged(task, other, knowledge, counted=False).verdict.resolved
             row.variants[name] = None if wrong else fair
     return row
 
@@ -323,16 +325,19 @@ def main() -> None:
     parser.add_argument("--variants", type=int, default=3, help="variants of each gold patch")
     parser.add_argument("--tasks", type=int, default=20, help="number of tasks, from the start of the matches")
     parser.add_argument("--match", default="*")
+    parser.add_argument("--record", default="", help="record file of `swe-gym validate`")
+    parser.add_argument("--forget", action="store_true", help="find out about each task in each grading")
     arguments = parser.parse_args()
     options = ["difficulty=[1,2,3,4,5]", f"count={arguments.tasks}"] if arguments.source == "micro" else []
     source = open_source(arguments.source, options)
+    knowledge = Knowledge(arguments.record, forgets=arguments.forget)
     names = [name for name in source.ids() if fnmatchcase(name, arguments.match)][: arguments.tasks]
     columns = ("covered", "correct", "alarms", "unfit", "variants", "empty", "gold", "plain", "task  texts")
     table = LiveTable(*columns)
     rows = []
     for name in names:
         try:
-            rows.append(measure(source.get(name), arguments.times, arguments.variants))
+            rows.append(measure(source.get(name), arguments.times, arguments.variants, knowledge))
         except SweGymError as error:
             print(f"    {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
             continue
