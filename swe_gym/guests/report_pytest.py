@@ -107,6 +107,33 @@ def play_items(items: "list[Any]", ends: "Ends") -> "Ends":
     return ends
 
 
+def left_first(items: "list[Any]") -> "Any":
+    """Return the collector that is torn down between the first of some items and another one; None if none is."""
+    chains = [item.listchain()[:-1] for item in items]
+    for place, collector in enumerate(chains[0]):
+        if any(chain[place : place + 1] != [collector] for chain in chains):
+            return collector
+    return None
+
+
+def find_early(items: "list[Any]", members: "dict[Any, list[Any]]") -> "dict[Any, list[int]]":
+    """Find the groups that twins play before a collector is set up, which they would tear down for the session too.
+
+    Args:
+        items: All items of the session.
+        members: Number of a group, or None -> its items.
+
+    Returns:
+        First item of such a collector -> groups.
+    """
+    early: dict[Any, list[int]] = {}
+    for number, group in members.items():
+        collector = None if number is None else left_first(group)
+        if collector is not None:
+            early.setdefault(next(item for item in items if collector in item.listchain()), []).append(number)
+    return early
+
+
 def make_plugin(emit: "Emit", path: "ImportPath") -> object:
     import pytest
 
@@ -141,6 +168,7 @@ def make_player(ends: "Ends") -> object:
     import pytest
 
     members: dict[Any, list[pytest.Item]] = {}
+    early: dict[Any, list[int]] = {}
 
     class Player(object):
         @pytest.hookimpl(tryfirst=True)
@@ -157,9 +185,12 @@ def make_player(ends: "Ends") -> object:
         def pytest_collection_finish(self, session: "pytest.Session") -> None:
             for item in session.items:
                 members.setdefault(TWINS.group_of(place_of(item)), []).append(item)
+            early.update(find_early(session.items, members))
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_runtest_protocol(self, item: "pytest.Item") -> "Any":
+            for number in filter(TWINS.waits, early.get(item, ())):
+                TWINS.play(number, functools.partial(play_items, members[number], ends))
             for number in TWINS.due(place_of(item), members):
                 TWINS.play(number, functools.partial(play_items, members[number], ends))
             yield

@@ -95,7 +95,11 @@ class Twins(object):
             due += self._callers.get(key, [])
         own = self.group_of(place)
         due = [number for number in due if number != own] + ([] if own is None else [own])
-        return [number for number in dict.fromkeys(due) if number in members and number not in self._begun]
+        return [number for number in dict.fromkeys(due) if number in members and self.waits(number)]
+
+    def waits(self, number: int) -> bool:
+        """Whether the twins of a group are still to be played."""
+        return not self.is_twin and number not in self._begun
 
     def play(self, number: int, run: "Callable[[], Ends]") -> None:
         """Play the twins of a group, then put the original into its functions.
