@@ -116,21 +116,42 @@ def left_first(items: "list[Any]") -> "Any":
     return None
 
 
+def wide_parameters(item: "Any") -> "set[tuple[str, int]]":
+    """Return the parameters of an item's fixtures that outlive it: name and number of the value."""
+    indices = getattr(getattr(item, "callspec", None), "indices", {})
+    fixtures = item._fixtureinfo.name2fixturedefs if indices else {}
+    return {
+        (name, number)
+        for name, number in indices.items()
+        if any(fixture.scope != "function" for fixture in fixtures.get(name) or ())
+    }
+
+
+def shares_early(group: "list[Any]") -> "Callable[[Any], bool] | None":
+    """Return a test for items that set up what twins of a group would tear down; None if twins tear down nothing."""
+    collector, first = left_first(group), wide_parameters(group[0])
+    if collector is not None:
+        return lambda item: collector in item.listchain()
+    if any(wide_parameters(item) != first for item in group):
+        return lambda item: item.parent in group[0].listchain() and not first.isdisjoint(wide_parameters(item))
+    return None
+
+
 def find_early(items: "list[Any]", members: "dict[Any, list[Any]]") -> "dict[Any, list[int]]":
-    """Find the groups that twins play before a collector is set up, which they would tear down for the session too.
+    """Find the groups that twins play before an item of another function.
 
     Args:
         items: All items of the session.
         members: Number of a group, or None -> its items.
 
     Returns:
-        First item of such a collector -> groups.
+        Item -> groups.
     """
     early: dict[Any, list[int]] = {}
     for number, group in members.items():
-        collector = None if number is None else left_first(group)
-        if collector is not None:
-            early.setdefault(next(item for item in items if collector in item.listchain()), []).append(number)
+        shares = None if number is None else shares_early(group)
+        if shares is not None:
+            early.setdefault(next(filter(shares, items)), []).append(number)
     return early
 
 

@@ -452,3 +452,34 @@ def test_a_function_of_several_classes_is_played_with_the_fixtures_of_each(runne
     assert_resolved(verdict)
     assert verdict.counter_tests.unforkable == ()
     assert verdict.counter_tests.runs == 1
+
+
+PARAMETERS = """
+import os, shutil, tempfile, pytest, m
+
+@pytest.fixture(scope="module", params=[1, 2])
+def folder(request):
+    made = tempfile.mkdtemp()
+    yield made
+    shutil.rmtree(made)
+
+def test_0(folder):
+    assert os.path.isdir(folder)
+
+def test_a(folder):
+    assert m.f(1) == 2
+    assert m.f(2) == 3
+    assert os.path.isdir(folder)
+
+def test_b(folder):
+    assert os.path.isdir(folder)
+"""
+
+
+def test_a_function_with_parameters_of_a_module_is_played_with_fixtures_of_its_own() -> None:
+    starting = ("test_a[1]", "test_a[2]")
+    small = Small(f2(), PARAMETERS, starting, tuple(f"test_{name}[{number}]" for name in "0b" for number in (1, 2)))
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert verdict.counter_tests.unforkable == ()
+    assert verdict.counter_tests.runs == 1
