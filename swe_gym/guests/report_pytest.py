@@ -132,7 +132,7 @@ def shares_early(group: "list[Any]") -> "Callable[[Any], bool] | None":
     collector, first = left_first(group), wide_parameters(group[0])
     if collector is not None:
         return lambda item: collector in item.listchain()
-    if any(wide_parameters(item) != first for item in group):
+    if first and any(wide_parameters(item) != first for item in group):
         return lambda item: item.parent in group[0].listchain() and not first.isdisjoint(wide_parameters(item))
     return None
 
