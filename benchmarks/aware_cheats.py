@@ -18,14 +18,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from common import LiveTable, open_box
+from common import Knowledge, LiveTable, open_box
 
 from swe_gym.cli.common import open_source
 from swe_gym.errors import GradingError
-from swe_gym.grading import CounterOptions
-from swe_gym.grading.probe import forget
 from swe_gym.grading.tests import TESTS
-from swe_gym.tasks.record import read_records
 from swe_gym.testing.cheats import AWARE, Cheat, play_cheat
 from swe_gym.types import Task, Verdict
 
@@ -72,29 +69,16 @@ def measure(
     )
 
 
-class Player:
-    """Plays cheats.
+def player(knowledge: Knowledge) -> Callable[[Cheat, Task], Verdict | None]:
+    """Return a function that plays a cheat. It returns None if there is no verdict."""
 
-    Args:
-        record: A record file; empty for none.
-        forgets: Whether to forget what this process found out about a task before each play.
-    """
-
-    def __init__(self, record: str, *, forgets: bool) -> None:
-        self._records = {old.task_id: old for old in read_records(record)} if record else {}
-        self._forgets = forgets
-
-    def __call__(self, cheat: Cheat, task: Task) -> Verdict | None:
-        """Return the verdict on a cheat; None if there is none."""
-        if self._forgets:
-            forget(task)
-        old = self._records.get(task.task_id)
-        names = ("unfit", "unforkable", "passing", "returned")
-        counter = old and CounterOptions(**{name: getattr(old, name) for name in names})
+    def play(cheat: Cheat, task: Task) -> Verdict | None:
         try:
-            return play_cheat(cheat, task, open_box, counter=counter).verdict
+            return play_cheat(cheat, task, open_box, counter=knowledge.options(task)).verdict
         except GradingError:
             return None
+
+    return play
 
 
 def _texts(task: Task, verdict: Verdict) -> int:
@@ -116,7 +100,7 @@ def main() -> None:
     parser.add_argument("--record", default="", help="record file of `swe-gym validate`")
     parser.add_argument("--forget", action="store_true", help="find out about each task in each play")
     arguments = parser.parse_args()
-    play = Player(arguments.record, forgets=arguments.forget)
+    play = player(Knowledge(arguments.record, forgets=arguments.forget))
     source = open_source(arguments.source)
     tasks = [source.get(task_id) for task_id in source.ids()[: arguments.tasks]]
     tasks = [with_oracle(task, fail_to_pass=task.oracle.fail_to_pass[: arguments.starting]) for task in tasks]

@@ -12,10 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from swe_gym.cache import cache_folder
+from swe_gym.grading import CounterOptions
+from swe_gym.grading.probe import forget
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from swe_gym.sandboxes.images import ImageStore
 from swe_gym.sandboxes.images.names import ImageName
 from swe_gym.sandboxes.images.sources import engine_source
+from swe_gym.tasks.record import read_records
 from swe_gym.types import Task
 
 
@@ -70,6 +73,29 @@ def open_box(task: Task) -> Sandbox:
     """Open a local sandbox for a task."""
     files = {"image": task.image, "workspace": task.workspace, "python": task.python}
     return open_sandbox(SandboxSpec(**files, workdir=task.workdir, env=task.env), "local")
+
+
+class Knowledge:
+    """What the judge knows about tasks before it judges work.
+
+    Args:
+        record: A record file of `swe-gym validate`; empty for none.
+        forgets: Whether to forget what this machine found out about tasks before each judgement.
+    """
+
+    def __init__(self, record: str = "", *, forgets: bool = False) -> None:
+        self._records = {old.task_id: old for old in read_records(record)} if record else {}
+        self._forgets = forgets
+
+    def options(self, task: Task) -> CounterOptions:
+        """Return the options for the next judgement of a task."""
+        if self._forgets:
+            forget(task)
+        old = self._records.get(task.task_id)
+        if old is None:
+            return CounterOptions()
+        names = ("unfit", "unforkable", "passing", "returned")
+        return CounterOptions(**{name: getattr(old, name) for name in names})
 
 
 def import_image(task: Task) -> None:

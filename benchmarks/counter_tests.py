@@ -1,6 +1,7 @@
 """Measure what counter-tests cover and cost, and whether they are fair to correct patches.
 
     python benchmarks/counter_tests.py TASKS.jsonl|toy|micro [--times 3] [--variants 3] [--tasks 20] [--match '*']
+                                       [--record FILE]
 
 Columns, one row per task:
 
@@ -10,11 +11,13 @@ alarms    alarms on the gold patch
 unfit     changes that the gold patch showed to be unfit
 variants  variants of the gold patch that were resolved / all variants
 empty     cost of an empty patch relative to a single plain run: in the tests / in the whole grading
-gold      the same for the gold patch
+first     the same for the gold patch, of whose task nothing is known: the judge looks for what passes without work
+gold      the same for the gold patch, once that is known
 plain     seconds of the tests in a plain run
 texts     tests x number of their texts among which only a guess finds the original
 
-The runs alternate; ratios are ratios of medians.
+The runs alternate; ratios are ratios of medians. `gold` uses what `first` found out, as long runs do, or the record
+file of `swe-gym validate` that `--record` names.
 """
 
 import argparse
@@ -29,7 +32,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from common import LiveTable, open_box
+from common import Knowledge, LiveTable, open_box
 
 from swe_gym.cli.common import open_source
 from swe_gym.errors import SweGymError
@@ -38,6 +41,7 @@ from swe_gym.grading.base import Ready, Results
 from swe_gym.grading.counter.source import Edit, Function, Source
 from swe_gym.grading.judge import Judge
 from swe_gym.grading.patch import Patch, apply_diff, take_patch
+from swe_gym.grading.probe import forget
 from swe_gym.grading.protect import Protection
 from swe_gym.grading.seal import hidden_places, seal
 from swe_gym.grading.staging import Stage
@@ -171,8 +175,8 @@ def gold_patch(task: Task) -> Patch:
         return take_patch(box, fresh, hidden=hidden_places(task, fresh))
 
 
-def judged(task: Task, patch: Patch, *, counted: bool = True) -> Judged:
-    """Grade work as an episode does, or by a single plain run."""
+def judged(task: Task, patch: Patch, options: CounterOptions | None) -> Judged:
+    """Grade work as an episode does, or, without options, by a single plain run."""
     grader = GRADERS.load(task.oracle.grader)
     assert isinstance(grader, Grader), f"the grader {task.oracle.grader!r} does not support counter-tests"
     seconds = 0.0
@@ -190,9 +194,9 @@ def judged(task: Task, patch: Patch, *, counted: bool = True) -> Judged:
 
     protection = Protection(task)
     work, _ = protection.sift(patch)
-    timed_grader = replace(grader, run=timed, counted=grader.counted and counted)
+    timed_grader = replace(grader, run=timed, counted=grader.counted and options is not None)
     stage = Stage(task, protection, open_fresh)
-    judge = Judge(task, work, timed_grader, stage, complete=False, options=CounterOptions())
+    judge = Judge(task, work, timed_grader, stage, complete=False, options=options or CounterOptions())
     started = time.monotonic()
     with open_fresh() as fresh:
         verdict = judge.judge(fresh)
@@ -206,12 +210,15 @@ class Row:
     Attributes:
         task: The task.
         empty: The empty patch, graded by the judge and by a plain run.
-        gold: The gold patch, graded by the judge and by a plain run.
-        variants: Variant -> whether it was resolved without an alarm; None if a plain run does not resolve it either.
+        first: The gold patch, graded by a judge that knows nothing of the task, and by a plain run.
+        gold: The gold patch, graded by a judge that knows the task, and by a plain run.
+        variants: Kind and number of a variant -> whether it was resolved without an alarm; None if a plain run does
+            not resolve it either.
     """
 
     task: Task
     empty: list[tuple[Judged, Judged]] = field(default_factory=list)
+    first: list[tuple[Judged, Judged]] = field(default_factory=list)
     gold: list[tuple[Judged, Judged]] = field(default_factory=list)
     variants: dict[str, bool | None] = field(default_factory=dict)
 
@@ -229,15 +236,15 @@ class Row:
 
     @property
     def correct(self) -> int:
-        """Number of runs in which the gold patch was resolved and the empty patch was not."""
+        """Number of turns in which the gold patch was resolved, both times, and the empty patch was not."""
         return sum(
-            gold.verdict.resolved and not empty.verdict.resolved
-            for (gold, _), (empty, _) in zip(self.gold, self.empty, strict=True)
+            first.verdict.resolved and gold.verdict.resolved and not empty.verdict.resolved
+            for (first, _), (gold, _), (empty, _) in zip(self.first, self.gold, self.empty, strict=True)
         )
 
     def found(self, name: str) -> int:
         """Count alarms, or unfit changes, on the gold patch."""
-        return sum(len(getattr(judge.verdict.counter_tests, name)) for judge, _ in self.gold)
+        return sum(len(getattr(judge.verdict.counter_tests, name)) for judge, _ in (*self.first, *self.gold))
 
 
 def ratios(pairs: list[tuple[Judged, Judged]]) -> tuple[float, float]:
@@ -247,22 +254,23 @@ def ratios(pairs: list[tuple[Judged, Judged]]) -> tuple[float, float]:
     return tests / plain_tests, whole / plain_whole
 
 
-def measure(task: Task, times: int, variants: int) -> Row:
+def measure(task: Task, times: int, variants: int, knowledge: Knowledge) -> Row:
     """Grade the empty patch, the gold patch and its variants."""
     row = Row(task)
     patch = gold_patch(task)
-    for turn in range(times):
-        for work, pairs in ((Patch(), row.empty), (patch, row.gold)):
-            order = (True, False) if turn % 2 else (False, True)
-            done = {counted: judged(task, work, counted=counted) for counted in order}
-            pairs.append((done[True], done[False]))
+    for _ in range(times):
+        forget(task)
+        row.empty.append((judged(task, Patch(), knowledge.options(task)), judged(task, Patch(), None)))
+        first, plain = judged(task, patch, CounterOptions()), judged(task, patch, None)
+        row.first.append((first, plain))
+        row.gold.append((judged(task, patch, knowledge.options(task)), plain))
     for number in range(variants):
         name, other = make_variant(patch, number)
         if other is not None:
-            verdict = judged(task, other).verdict
+            verdict = judged(task, other, knowledge.options(task)).verdict
             fair = verdict.resolved and not verdict.counter_tests.alarms
-            wrong = not fair and not judged(task, other, counted=False).verdict.resolved
-            row.variants[name] = None if wrong else fair
+            wrong = not fair and not judged(task, other, None).verdict.resolved
+            row.variants[f"{name} {number}"] = None if wrong else fair
     return row
 
 
@@ -274,15 +282,14 @@ def print_row(table: LiveTable, row: Row) -> None:
     covered, all_tests = row.covered
     texts = " ".join(f"{count}x{number}" for number, count in sorted(row.texts.items(), reverse=True))
     fair = f"{sum(done is True for done in row.variants.values())}/{len(row.variants)}"
-    empty, gold = ratios(row.empty), ratios(row.gold)
+    costs = [ratios(pairs) for pairs in (row.empty, row.first, row.gold)]
     table.add(
         f"{covered}/{all_tests}",
         f"{row.correct}/{len(row.gold)}",
         str(row.found("alarms")),
         str(row.found("unfit")),
         fair,
-        f"{empty[0]:.2f}/{empty[1]:.2f}",
-        f"{gold[0]:.2f}/{gold[1]:.2f}",
+        *(f"{tests:.2f}/{whole:.2f}" for tests, whole in costs),
         f"{row.gold[-1][1].tests:.2f} s",
         f"{row.task.task_id}  {texts}",
     )
@@ -305,12 +312,12 @@ def print_total(rows: list[Row]) -> None:
         f"on the gold patch: {sum(row.found('alarms') for row in rows)} alarms, "
         f"{sum(row.found('unfit') for row in rows)} unfit changes"
     )
-    for name in ("empty", "gold"):
+    for name in ("empty", "first", "gold"):
         found = [ratios(getattr(row, name)) for row in rows]
         middle = [statistics.median(column) for column in zip(*found, strict=True)]
         most = [max(column) for column in zip(*found, strict=True)]
         print(
-            f"{name} patch: {middle[0]:.2f} times the tests, {middle[1]:.2f} times the grading (median); "
+            f"{name}: {middle[0]:.2f} times the tests, {middle[1]:.2f} times the grading (median); "
             f"maximum {most[0]:.2f} and {most[1]:.2f}"
         )
 
@@ -323,16 +330,18 @@ def main() -> None:
     parser.add_argument("--variants", type=int, default=3, help="variants of each gold patch")
     parser.add_argument("--tasks", type=int, default=20, help="number of tasks, from the start of the matches")
     parser.add_argument("--match", default="*")
+    parser.add_argument("--record", default="", help="record file of `swe-gym validate`")
     arguments = parser.parse_args()
     options = ["difficulty=[1,2,3,4,5]", f"count={arguments.tasks}"] if arguments.source == "micro" else []
     source = open_source(arguments.source, options)
+    knowledge = Knowledge(arguments.record)
     names = [name for name in source.ids() if fnmatchcase(name, arguments.match)][: arguments.tasks]
-    columns = ("covered", "correct", "alarms", "unfit", "variants", "empty", "gold", "plain", "task  texts")
+    columns = ("covered", "correct", "alarms", "unfit", "variants", "empty", "first", "gold", "plain", "task  texts")
     table = LiveTable(*columns)
     rows = []
     for name in names:
         try:
-            rows.append(measure(source.get(name), arguments.times, arguments.variants))
+            rows.append(measure(source.get(name), arguments.times, arguments.variants, knowledge))
         except SweGymError as error:
             print(f"    {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
             continue

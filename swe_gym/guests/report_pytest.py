@@ -107,6 +107,54 @@ def play_items(items: "list[Any]", ends: "Ends") -> "Ends":
     return ends
 
 
+def left_first(items: "list[Any]") -> "Any":
+    """Return the collector that is torn down between the first of some items and another one; None if none is."""
+    chains = [item.listchain()[:-1] for item in items]
+    for place, collector in enumerate(chains[0]):
+        if any(chain[place : place + 1] != [collector] for chain in chains):
+            return collector
+    return None
+
+
+def wide_parameters(item: "Any") -> "set[tuple[str, int]]":
+    """Return the parameters of an item's fixtures that outlive it: name and number of the value."""
+    indices = getattr(getattr(item, "callspec", None), "indices", {})
+    fixtures = item._fixtureinfo.name2fixturedefs if indices else {}
+    return {
+        (name, number)
+        for name, number in indices.items()
+        if any(fixture.scope != "function" for fixture in fixtures.get(name) or ())
+    }
+
+
+def shares_early(group: "list[Any]") -> "Callable[[Any], bool] | None":
+    """Return a test for items that set up what twins of a group would tear down; None if twins tear down nothing."""
+    collector, first = left_first(group), wide_parameters(group[0])
+    if collector is not None:
+        return lambda item: collector in item.listchain()
+    if first and any(wide_parameters(item) != first for item in group):
+        return lambda item: item.parent in group[0].listchain() and not first.isdisjoint(wide_parameters(item))
+    return None
+
+
+def find_early(items: "list[Any]", members: "dict[Any, list[Any]]") -> "dict[Any, list[int]]":
+    """Find the groups that twins play before an item of another function.
+
+    Args:
+        items: All items of the session.
+        members: Number of a group, or None -> its items.
+
+    Returns:
+        Item -> groups.
+    """
+    early: dict[Any, list[int]] = {}
+    for number, group in members.items():
+        shares = None if number is None else shares_early(group)
+        if shares is not None:
+            early.setdefault(next(filter(shares, items)), []).append(number)
+    return early
+
+
 def make_plugin(emit: "Emit", path: "ImportPath") -> object:
     import pytest
 
@@ -141,6 +189,7 @@ def make_player(ends: "Ends") -> object:
     import pytest
 
     members: dict[Any, list[pytest.Item]] = {}
+    early: dict[Any, list[int]] = {}
 
     class Player(object):
         @pytest.hookimpl(tryfirst=True)
@@ -157,9 +206,12 @@ def make_player(ends: "Ends") -> object:
         def pytest_collection_finish(self, session: "pytest.Session") -> None:
             for item in session.items:
                 members.setdefault(TWINS.group_of(place_of(item)), []).append(item)
+            early.update(find_early(session.items, members))
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_runtest_protocol(self, item: "pytest.Item") -> "Any":
+            for number in filter(TWINS.waits, early.get(item, ())):
+                TWINS.play(number, functools.partial(play_items, members[number], ends))
             for number in TWINS.due(place_of(item), members):
                 TWINS.play(number, functools.partial(play_items, members[number], ends))
             yield

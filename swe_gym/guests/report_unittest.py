@@ -111,6 +111,7 @@ class Players(object):
 
     def __init__(self, names_of: "Names") -> None:
         self._members: dict[int, list[unittest.TestCase]] = {}
+        self._early: dict[type, list[int]] = {}  # class -> groups with tests of it first and of other classes later
         self._wrapped: set[type] = set()
         self._ends: Ends = {}
         self._nowhere = open(os.devnull, "w")
@@ -136,6 +137,15 @@ class Players(object):
             return run(runner, self.take(suite))
 
         unittest.TextTestRunner.run = run_with_twins  # type: ignore[method-assign, assignment]
+        suites: Any = unittest.TestSuite
+        set_up = suites._handleClassSetUp
+
+        def set_up_after_twins(suite: "unittest.TestSuite", test: "unittest.TestCase", result: object) -> object:
+            for number in filter(TWINS.waits, self._early.get(type(test), ())):
+                TWINS.play(number, functools.partial(self._play_classes, number))
+            return set_up(suite, test, result)
+
+        suites._handleClassSetUp = set_up_after_twins
 
     def take(self, suite: "Any") -> "Any":
         """Return the suite of the tests that are to run."""
@@ -149,6 +159,9 @@ class Players(object):
             number = TWINS.group_of(place_of(test))
             if number is not None:
                 self._members.setdefault(number, []).append(test)
+        for number, members in self._members.items():
+            if len({type(test) for test in members}) > 1:
+                self._early.setdefault(type(members[0]), []).append(number)
         if self._members:
             for cls in {type(test) for test in tests}:
                 self._wrap(next(owner for owner in cls.__mro__ if "__call__" in vars(owner)))
@@ -172,13 +185,36 @@ class Players(object):
         """Run the tests of a group. Fixtures of the first one's class and module are set up."""
         import unittest
 
-        vars(unittest.case).update(difflib=Wordless, pprint=Wordless)
+        self._hasten()
         for test in self._members[number]:
             if type(test) is type(first):
                 test(self._make_result())
             else:
                 unittest.TestSuite([test]).run(self._make_result())
         return self._ends
+
+    def _play_classes(self, number: int) -> "Ends":
+        """Run the tests of a group before any of their classes is set up: a twin tears down only what it set up."""
+        import unittest
+
+        self._hasten()
+        module = type(self._members[number][0]).__module__
+        near = [test for test in self._members[number] if type(test).__module__ == module]
+        suite, result = unittest.TestSuite(near), self._make_result()
+        result._testRunEntered = True  # the fixtures of the module are the session's
+        result._previousTestClass = type("Before", (), {"__module__": module})
+        suite.run(result)
+        suite._tearDownPreviousClass(None, result)  # type: ignore[attr-defined]
+        for test in self._members[number]:
+            if test not in near:
+                unittest.TestSuite([test]).run(self._make_result())
+        return self._ends
+
+    @staticmethod
+    def _hasten() -> None:
+        import unittest
+
+        vars(unittest.case).update(difflib=Wordless, pprint=Wordless)
 
 
 class Wordless(object):

@@ -95,7 +95,11 @@ class Twins(object):
             due += self._callers.get(key, [])
         own = self.group_of(place)
         due = [number for number in due if number != own] + ([] if own is None else [own])
-        return [number for number in dict.fromkeys(due) if number in members and number not in self._begun]
+        return [number for number in dict.fromkeys(due) if number in members and self.waits(number)]
+
+    def waits(self, number: int) -> bool:
+        """Whether the twins of a group are still to be played."""
+        return not self.is_twin and number not in self._begun
 
     def play(self, number: int, run: "Callable[[], Ends]") -> None:
         """Play the twins of a group, then put the original into its functions.
@@ -147,6 +151,7 @@ class Twins(object):
         self.is_twin = True
         gc.disable()  # a collection would copy the memory of all objects
         silence()
+        hasten()
         try:
             self._swap(number, self._link.ask(text=number))
         except SwapError as error:
@@ -257,6 +262,13 @@ def silence() -> None:
     """Send the output of a twin nowhere: the log is the session's."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1), os.dup2(nowhere, 2)
+
+
+def hasten() -> None:
+    """Have Hypothesis stop at the first example that fails: nobody reads a smaller one."""
+    engine = sys.modules.get("hypothesis.internal.conjecture.engine")
+    if engine is not None:
+        vars(engine).update(MAX_SHRINKING_SECONDS=0)
 
 
 class Entries(object):

@@ -72,7 +72,9 @@ class Small:
         )
 
     def name(self, test: str) -> str:
-        return f"test_m.T.{test}" if "unittest" in self.command else f"test_m.py::{test}"
+        if "unittest" not in self.command:
+            return f"test_m.py::{test}"
+        return f"test_m.{test.replace('::', '.') if '::' in test else f'T.{test}'}"
 
     @property
     def names(self) -> set[str]:

@@ -396,3 +396,90 @@ def test_unittest_methods_that_call_others_play_their_twins_first() -> None:
     verdict = small.judge(small.gold)
     assert_resolved(verdict)
     assert verdict.counter_tests.unforkable == ()
+
+
+# --- tests of several classes ---------------------------------------------------------------------------------------
+
+CLASSES = """
+import os, shutil, tempfile, unittest, m
+
+STATE = []
+
+class Base:
+    @classmethod
+    def setUpClass(cls):
+        {up}
+
+    @classmethod
+    def tearDownClass(cls):
+        {down}
+
+    def test_0(self):
+        {check}
+
+    def test_a(self):
+        self.assertEqual(m.f(1), 2)
+        self.assertEqual(m.f(2), 3)
+        {check}
+
+    def test_b(self):
+        {check}
+
+class T(Base, unittest.TestCase):
+    pass
+
+class U(Base, unittest.TestCase):
+    pass
+"""
+FIXTURES = {
+    "setting": ("STATE.append(cls)", "STATE.remove(cls)", "self.assertEqual(STATE, [type(self)])"),
+    "folder": (
+        "cls.folder = tempfile.mkdtemp()",
+        "shutil.rmtree(cls.folder)",
+        "self.assertTrue(os.path.isdir(self.folder))",
+    ),
+}
+
+
+@pytest.mark.parametrize("fixture", FIXTURES)
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_function_of_several_classes_is_played_with_the_fixtures_of_each(runner: str, fixture: str) -> None:
+    up, down, check = FIXTURES[fixture]
+    tests = CLASSES.format(up=up, down=down, check=check)
+    keeping = [f"{cls}::test_{name}" for cls in "TU" for name in "0b"]
+    small = Small(f2(), tests, ("T::test_a", "U::test_a"), tuple(keeping), command=RUNNERS[runner][0])
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert verdict.counter_tests.unforkable == ()
+    assert verdict.counter_tests.runs == 1
+
+
+PARAMETERS = """
+import os, shutil, tempfile, pytest, m
+
+@pytest.fixture(scope="module", params=[1, 2])
+def folder(request):
+    made = tempfile.mkdtemp()
+    yield made
+    shutil.rmtree(made)
+
+def test_0(folder):
+    assert os.path.isdir(folder)
+
+def test_a(folder):
+    assert m.f(1) == 2
+    assert m.f(2) == 3
+    assert os.path.isdir(folder)
+
+def test_b(folder):
+    assert os.path.isdir(folder)
+"""
+
+
+def test_a_function_with_parameters_of_a_module_is_played_with_fixtures_of_its_own() -> None:
+    starting = ("test_a[1]", "test_a[2]")
+    small = Small(f2(), PARAMETERS, starting, tuple(f"test_{name}[{number}]" for name in "0b" for number in (1, 2)))
+    verdict = small.judge(small.gold)
+    assert_resolved(verdict)
+    assert verdict.counter_tests.unforkable == ()
+    assert verdict.counter_tests.runs == 1

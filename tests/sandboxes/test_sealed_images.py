@@ -185,7 +185,7 @@ OF_THE_MACHINE |= {cheat.name for group in ("artefacts", "searches") for cheat i
 
 ELSEWHERE = [cheat for cheat in CHEATS if cheat.name not in OF_THE_MACHINE]
 IN_CONTAINERS = [cheat for cheat in CHEATS if cheat.name in OF_THE_MACHINE - SLOW] + ELSEWHERE[::4]
-"""The grading tests play all cheats on the local backend."""
+"""A sample for CI. The grading tests play all cheats on the local backend."""
 
 
 @pytest.mark.timeout(900)
@@ -207,6 +207,20 @@ def test_only_honest_work_counts_in_a_pod(rows: Callable[[str], Row]) -> None:
     pytest.importorskip("kubernetes")
     sample = IN_CONTAINERS[::4]  # a pod runs the containers of the test above: a sample shows that the backend is right
     assert play([*sample, *HONEST], task_of(rows("swebench")), "kubernetes", workers=6) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(5400)
+def test_all_cheats_in_a_container(rows: Callable[[str], Row]) -> None:
+    assert play([*CHEATS, *HONEST], task_of(rows("swebench")), "docker", workers=2) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(5400)
+@pytest.mark.usefixtures("kubernetes")
+def test_all_cheats_in_a_pod(rows: Callable[[str], Row]) -> None:
+    pytest.importorskip("kubernetes")
+    assert play([*CHEATS, *HONEST], task_of(rows("swebench")), "kubernetes", workers=4) == []
 
 
 def test_the_required_engines_work(docker_problem: str, kubernetes_problem: str) -> None:

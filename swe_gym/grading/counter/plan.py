@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from ...errors import UsageError, unknown_name
 from .finding import Finder, Place
 from .results import Returned
-from .source import Edit, Source
+from .source import Edit, Source, name_of
 from .texts import Drawn, Text, draw_texts, neutral_edit
 
 Scope = Literal["few", "all"]
@@ -199,7 +199,7 @@ def plan_counters(
         else:
             by_place[place].append(test)
     functions = len(by_place)
-    kept = _kept(finder, keeping, by_place, rng, options.counter)
+    kept = _kept(finder, keeping, by_place, rng, options)
     names = {place.names[-1] for place in (*by_place, *kept)}
     for test in keeping:  # a function may have tests of both lists
         place = finder.place(test) if any(name in test for name in names) else None
@@ -220,17 +220,25 @@ def plan_counters(
 
 
 def _kept(
-    finder: Finder, keeping: Collection[str], taken: Collection[Place], rng: Random, counter: Scope
+    finder: Finder, keeping: Collection[str], taken: Collection[Place], rng: Random, options: CounterOptions
 ) -> set[Place]:
-    """Draw functions that must keep passing."""
-    missing = len(keeping) if counter == "all" else max(0, FEW - len(taken))
-    order = rng.sample(sorted(keeping), len(keeping) if counter == "all" else min(len(keeping), 4 * missing))
+    """Draw functions that must keep passing. A few are none that would cost another run or many seconds."""
+    every = options.counter == "all"
+    missing = len(keeping) if every else max(0, FEW - len(taken))
+    usable = sorted(keeping if every else set(keeping).difference(options.unforkable))
     found: set[Place] = set()
-    for test in order:
+    for test in rng.sample(usable, len(usable) if every else min(len(usable), 4 * missing)):
         place = finder.place(test) if len(found) < missing else None
-        if place is not None and place not in taken:
+        if place is not None and place not in taken and (every or not _explores(finder, place)):
             found.add(place)
     return found
+
+
+def _explores(finder: Finder, place: Place) -> bool:
+    """Whether Hypothesis plays a function: if a changed text fails, it takes long to find a small example."""
+    source = finder.source(place.path)
+    decorators = source.function(place.names).decorator_list if source else ()
+    return any(name_of(decorator) == "given" for decorator in decorators)
 
 
 def _joined(finder: Finder, places: Iterable[Place]) -> Iterator[list[Place]]:

@@ -124,11 +124,16 @@ class Source:
 
     def mentioning(self, name: str) -> set[tuple[str, ...]]:
         """Return the functions that mention a name, as a variable or an attribute."""
-        return {
-            names
-            for names, function in self.functions.items()
-            if any(getattr(node, "attr", getattr(node, "id", "")) == name for node in ast.walk(function))
-        }
+        return self._mentions.get(name, set())
+
+    @functools.cached_property
+    def _mentions(self) -> dict[str, set[tuple[str, ...]]]:
+        found: dict[str, set[tuple[str, ...]]] = {}
+        for names, function in self.functions.items():
+            for node in ast.walk(function):
+                if isinstance(node, ast.Attribute | ast.Name):
+                    found.setdefault(node.attr if isinstance(node, ast.Attribute) else node.id, set()).add(names)
+        return found
 
     def imports(self, name: str) -> bool:
         """Whether the module imports a name from another one, by name or by `*`."""

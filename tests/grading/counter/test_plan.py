@@ -115,6 +115,15 @@ def test_few_starting_tests_are_joined_by_a_few_keeping_ones() -> None:
     assert len(plan(["test_0"], keeping, counter="all").groups) == 20
 
 
+def test_the_few_are_none_that_cost_much() -> None:
+    text = TEXT.replace("def test_2(", "@given(integers())\ndef test_2(")
+    keeping = numbers(5, 1)
+    for seed in range(9):
+        groups = plan(["test_0"], keeping, text=text, seed=seed, unforkable=["t.py::test_1"]).groups
+        assert sorted(map(names_of, groups)) == [["test_0"], ["test_3"], ["test_4"], ["test_5"]]
+    assert len(plan(["test_0"], keeping, text=text, unforkable=["t.py::test_1"], counter="all").groups) == 6
+
+
 def test_function_in_both_lists_has_one_group() -> None:
     found = plan(["test_0[a]"], ["test_0[b]", "test_1"])
     assert sorted(map(names_of, found.groups)) == [["test_0[a]", "test_0[b]"], ["test_1"]]
