@@ -110,7 +110,7 @@ def search(turns: TurnIndex, words: str, first: int = 1, seconds: float = SEARCH
     for number in range(max(1, first), len(turns.turns) + 1):
         if number > first and (time.monotonic() > deadline or len(matches) >= MOST_MATCHES):
             return {"matches": matches, "next": number}
-        if raw in turns.turns[number - 1].read(turns.path).lower():  # saves parsing most turns
+        if raw in turns.read(turns.turns[number - 1]).lower():  # saves parsing most turns
             matches += _matches(pattern, turns.turn(number), number)
     return {"matches": matches, "next": 0}
 

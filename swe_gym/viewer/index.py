@@ -1,6 +1,6 @@
 """The index of a run for its page, read from the run folder as it grows.
 
-It reads each line once and keeps no trajectory, only the position of its line. It waits for incomplete lines.
+It reads each line once and keeps no trajectory, only the position of its record. It waits for incomplete records.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from ..errors import UsageError
 from ..lines import json_lines, whole_lines
+from ..trajectories.records import Record, parse_line, records
 from ..trajectories.run_folder import (
     FAILED,
     INDEX,
@@ -30,6 +31,7 @@ from ..trajectories.run_folder import (
     index_line,
     read_live_file,
     read_progress,
+    read_record,
     read_run,
 )
 from ..trajectories.trajectory import Trajectory, Usage
@@ -46,8 +48,9 @@ SLICE = 1.0
 """Maximum seconds of one refresh."""
 
 MOST_KEPT = 32
-FIRST_LINES = 10
 """Number of finished episodes whose places of turns are kept."""
+
+FIRST_RECORDS = 10
 
 
 class Row(NamedTuple):
@@ -102,15 +105,10 @@ def row_of(name: str, state: State, entry: IndexLine) -> Row:
 
 
 class _Place(NamedTuple):
-    """The position of a record: a line of a file, in bytes."""
+    """The position of a record."""
 
     path: Path
-    offset: int
-    length: int
-
-    @property
-    def span(self) -> Span:
-        return Span(self.offset, self.length)
+    span: Span
 
 
 class RunIndex:
@@ -202,9 +200,8 @@ class RunIndex:
         """Read index lines, which is fast, then trajectories that are not indexed yet. Return whether all were read."""
         if self.folder is not None and not self._read_index(self.folder / INDEX, deadline):
             return False
-        for offset, line in whole_lines(self._trajectories, self._end):
-            self._end = offset + len(line)
-            self._add_line(_Place(self._trajectories, offset, len(line)), line)
+        for record in records(whole_lines(self._trajectories, self._end)):
+            self._end = self._add_record(self._trajectories, record)
             if time.monotonic() > deadline:
                 return False
         return True
@@ -223,7 +220,7 @@ class RunIndex:
             self._index_end = offset + len(line)
             if entry.offset == self._end:
                 self._end = entry.end
-                self._add(_Place(self._trajectories, entry.offset, entry.length), entry)
+                self._add(self._trajectories, entry)
             if time.monotonic() > deadline:
                 return False
         return True
@@ -232,25 +229,24 @@ class RunIndex:
         if self.folder is None:
             return True
         path = self.folder / FAILED
-        for offset, line in whole_lines(path, self._failed_end):
-            self._failed_end = offset + len(line)
-            self._add_line(_Place(path, offset, len(line)), line)
+        for record in records(whole_lines(path, self._failed_end)):
+            self._failed_end = self._add_record(path, record)
             if time.monotonic() > deadline:
                 return False
         return True
 
-    def _add_line(self, place: _Place, line: bytes) -> None:
+    def _add_record(self, path: Path, record: Record) -> int:
+        """Add the row of a record, and return the offset of its end."""
         try:
-            entry = index_line(Trajectory.from_json(line.decode()), place.offset, place.length)
-        except ValueError as error:  # includes UsageError and UnicodeDecodeError
-            self.problems.append(f"{place.path.name}, byte {place.offset}: {error}")
-            return
-        self._add(place, entry)
+            self._add(path, index_line(Trajectory.from_lines(record.lines), record.place, record.length))
+        except UsageError as error:
+            self.problems.append(f"{path.name}, byte {record.place}: {error}")
+        return record.place + record.length
 
-    def _add(self, place: _Place, entry: IndexLine) -> None:
-        failed = place.path.name == FAILED
-        name = f"{'failed' if failed else 'line'}-{place.offset}"
-        self._places[name] = place
+    def _add(self, path: Path, entry: IndexLine) -> None:
+        failed = path.name == FAILED
+        name = f"{'failed' if failed else 'line'}-{entry.offset}"
+        self._places[name] = _Place(path, Span(entry.offset, entry.length))
         state: State = "resolved" if entry.resolved else "unresolved"
         if failed or entry.outcome in NOT_JUDGED:
             state = "failed"
@@ -302,11 +298,11 @@ class RunIndex:
             name: The row's `id`.
 
         Raises:
-            UsageError: The id is unknown, or its line is not a trajectory.
+            UsageError: The id is unknown, or its record is not a trajectory.
         """
         place, running = self._find(name)
         if place is not None:
-            return Trajectory.from_json(place.span.read(place.path).decode())
+            return read_record(place.path, *place.span)
         trajectory = read_live_file(running.path) if running else None
         if trajectory is None:
             raise _unknown(name)
@@ -316,7 +312,7 @@ class RunIndex:
         """Return the places and summaries of the turns of a row, which grow while it runs.
 
         Raises:
-            UsageError: The id is unknown, or its line is not a trajectory.
+            UsageError: The id is unknown, or its record is not a trajectory.
         """
         place, running = self._find(name)
         if place is not None:
@@ -331,15 +327,15 @@ class RunIndex:
 
 
 def _may_hold_trajectories(path: Path) -> bool:
-    """Return whether one of the first lines is a trajectory, or there is none yet."""
-    lines = [line for _, line in itertools.islice(json_lines(path), FIRST_LINES)]
-    return not lines or any(map(_is_trajectory, lines))
+    """Return whether one of the first records is a trajectory, or there is none yet."""
+    found = list(itertools.islice(records(json_lines(path)), FIRST_RECORDS))
+    return not found or any(map(_is_trajectory, found))
 
 
-def _is_trajectory(line: bytes) -> bool:
+def _is_trajectory(record: Record) -> bool:
     try:
-        Trajectory.from_json(line.decode())
-    except ValueError:  # includes UsageError and UnicodeDecodeError
+        Trajectory.from_lines(record.lines)
+    except UsageError:
         return False
     return True
 
@@ -360,7 +356,7 @@ class _Running:
         self._beginning = b""
         self._entry: IndexLine | None = None
         self._end = 0
-        self.turns = TurnIndex(path)
+        self.turns = TurnIndex(lambda: path.open("rb"))
         self._usage = Usage()
         self._tools = self._policy = 0.0
 
@@ -386,10 +382,10 @@ class _Running:
             self._end = offset + len(line)
             if self._entry is None:
                 self._beginning = line
-                self._entry = index_line(Trajectory.from_json(line.decode()), 0, 0)
+                self._entry = index_line(Trajectory.from_lines([parse_line(line)]), 0, 0)
                 self.turns.head = (Span(0, len(line)),)
             else:
-                self._add(self.turns.add(offset, line))
+                self._add(self.turns.add(Span(offset, len(line)), line))
 
     def _add(self, turn: JsonObject) -> None:
         self._tools += turn["seconds"]

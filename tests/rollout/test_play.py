@@ -115,7 +115,7 @@ def test_a_trajectory_survives_its_file(make_env: Make, tmp_path: Path) -> None:
         trajectory.append(path)
     assert list(Trajectory.read(path)) == written
     assert path.read_bytes().isascii()
-    assert len(path.read_text().splitlines()) == 2
+    assert len(path.read_text().splitlines()) == sum(len(one.turns) + 2 for one in written)
 
 
 def test_threads_may_append_to_one_file(make_env: Make, tmp_path: Path) -> None:

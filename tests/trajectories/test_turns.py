@@ -21,8 +21,13 @@ def record(*played: Turn) -> Trajectory:
     )
 
 
+def as_lines(one: Trajectory) -> str:
+    return "\n".join(one.to_lines())
+
+
 def compact(one: Trajectory) -> str:
-    return json.dumps(one.model_dump(), separators=(",", ":"), ensure_ascii=False)
+    found = map(json.loads, one.to_lines())
+    return "\n".join(json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in found)
 
 
 RECORDS = {
@@ -41,7 +46,7 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize("write", [Trajectory.to_json, compact])
+@pytest.mark.parametrize("write", [as_lines, compact, Trajectory.to_json])
 @pytest.mark.parametrize("name", RECORDS)
 def test_turns_are_found_where_they_are(tmp_path: Path, name: str, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "BLOCK", 1000)
@@ -58,9 +63,10 @@ def test_turns_are_found_where_they_are(tmp_path: Path, name: str, write: Any, m
 
 def test_what_is_no_record_and_unknown_turns_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_text('{"turns": [{"action": "x"')
-    with pytest.raises(UsageError, match="byte 0: not a trajectory"):
-        find_turns(path, Span(0, path.stat().st_size))
-    path.write_text(record().to_json())
+    for invalid in ('{"turns": [{"action": "x"', "{}\n{}\n{}\n", "[]", as_lines(RECORDS["one"])[:-9], ""):
+        path.write_text(invalid)
+        with pytest.raises(UsageError, match="byte 0: not a trajectory"):
+            find_turns(path, Span(0, path.stat().st_size))
+    path.write_text(as_lines(record()) + "\n")
     with pytest.raises(UsageError, match="turn 1 is unknown"):
         find_turns(path, Span(0, path.stat().st_size)).turn(1)
