@@ -25,12 +25,7 @@ def end_of_lines(file: BinaryIO, end: int | None = None) -> int:
 def append_lines(path: str | os.PathLike[str], *lines: str, end_of: Callable[[BinaryIO], int] = end_of_lines) -> None:
     """Append ASCII lines. Threads and processes may append to the same file. Missing folders are created.
 
-    What a killed process left is removed first.
-
-    Args:
-        path: The file.
-        lines: The lines.
-        end_of: Returns the offset behind what is kept of the file.
+    What a killed process left is removed first: `end_of` returns the offset behind what is kept.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)

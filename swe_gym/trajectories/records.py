@@ -13,26 +13,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, Literal, NamedTuple, cast
 
 from pydantic_core import from_json
 
 from ..lines import end_of_lines
 from ..types import JsonObject
 
-RESULT = (
-    *("segments", "messages", "outcome", "reason", "failure", "reward_valid", "resolved", "reward", "info"),
-    *("patch", "patch_bytes", "usage", "seconds", "verdict"),
-)
-"""Fields of the result. The header of a running episode has them as they are at its start."""
-
 Value = JsonObject | ValueError
 """A parsed line: an object, or why it is none."""
 
 
-@dataclass
-class Record:
+class Record(NamedTuple):
     """Consecutive lines of a file that are a record, or one line that belongs to none.
 
     Attributes:
@@ -42,14 +34,15 @@ class Record:
     """
 
     place: int
-    length: int = 0
-    lines: list[Value] = field(default_factory=list)
+    length: int
+    lines: list[Value]
 
 
 def split(whole: JsonObject) -> list[JsonObject]:
-    """Return the lines of a record that is one object."""
-    header = {name: value for name, value in whole.items() if name not in (*RESULT, "turns")}
-    return [header, *whole["turns"], {name: whole[name] for name in RESULT if name in whole}]
+    """Return the lines of a record that is one object: the turns, and the fields before and behind them."""
+    fields = list(whole.items())
+    at = list(whole).index("turns")
+    return [dict(fields[:at]), *whole["turns"], dict(fields[at + 1 :])]
 
 
 def join(lines: Sequence[Value]) -> JsonObject:
@@ -71,21 +64,21 @@ def records(lines: Iterable[tuple[int, bytes]]) -> Iterator[Record]:
 
     Invalid records are yielded too: lines without a result before another header, and lines that belong to no record.
     """
-    record = Record(0)
+    first, length = 0, 0
+    held: list[Value] = []
     for place, line in lines:
         value = parse_line(line)
         kind = kind_of(value)
-        if record.lines and kind in ("header", "whole"):
-            yield record
-            record = Record(0)
-        if not record.lines:
-            record.place = place
-            kind = kind if kind == "header" else "whole"
-        record.lines.append(value)
-        record.length += len(line)
-        if kind in ("result", "whole"):
-            yield record
-            record = Record(0)
+        if held and kind in ("header", "whole"):
+            yield Record(first, length, held)
+            held = []
+        if not held:
+            first, length = place, 0
+        held.append(value)
+        length += len(line)
+        if kind in ("result", "whole") or (len(held) == 1 and kind != "header"):
+            yield Record(first, length, held)
+            held = []
 
 
 def end_of_records(file: BinaryIO) -> int:

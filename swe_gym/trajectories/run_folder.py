@@ -386,21 +386,17 @@ class RunFolder:
 
     def _catch_up(self) -> dict[EpisodeKey, IndexLine]:
         """Make the index agree with the trajectories. A process may have been killed between the two."""
-        indexed = read_index(self.path)
-        entries = _agreeing(indexed, self._trajectories.path)
-        known = len(entries)
-        entries += _entries(self._trajectories.path, _end(entries))
+        indexed, entries = read_index(self.path), read_episodes(self.path)
         finished = {entry.key: entry for entry in entries}
         if len(finished) < len(entries):
             raise UsageError(
                 f"{self._trajectories.path} holds an episode twice: remove one of the records and delete index.jsonl"
             )
-        if known < len(indexed):
-            self._index.rewrite(map(_line, entries[:known]))
-        if len(entries) > known:
-            logger.warning("%s: added %d missing lines to the index", self.path, len(entries) - known)
-        for entry in entries[known:]:
-            self._index.append(_line(entry))
+        if entries != indexed:
+            logger.warning(
+                "%s: the index had %d lines for %d episodes: repaired", self.path, len(indexed), len(entries)
+            )
+            self._index.rewrite(map(_line, entries))
         return finished
 
     def _gather_live(self) -> int:
@@ -472,15 +468,13 @@ class LiveFile:
     """
 
     def __init__(self, path: Path, beginning: Trajectory) -> None:
-        self._file = path.open("wb", buffering=0)
-        self._write(beginning.model_dump(exclude={"turns"}))
+        path.unlink(missing_ok=True)
+        self._file = _Appender(path, end_of_lines)
+        self._file.append(json.dumps(beginning.model_dump(exclude={"turns"})))
 
     def add(self, turn: Turn) -> None:
         """Write a turn."""
-        self._write(turn.model_dump())
-
-    def _write(self, line: JsonObject) -> None:
-        _write_all(self._file, json.dumps(line).encode("ascii") + b"\n")
+        self._file.append(json.dumps(turn.model_dump()))
 
     def close(self) -> None:
         """Close the file. It stays until the folder has the end of the episode."""
@@ -511,7 +505,9 @@ class _Appender:
         data = b"".join(line.encode("ascii") + b"\n" for line in lines)
         start = self.size
         try:
-            _write_all(self._file, data)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]  # an unbuffered file may take less than it is given
             if sync:
                 os.fsync(self._file.fileno())
         except OSError:
@@ -520,22 +516,14 @@ class _Appender:
         self.size += len(data)
         return start, len(data)
 
-    def rewrite(self, lines: Iterator[str]) -> None:
+    def rewrite(self, lines: Iterable[str]) -> None:
         """Replace the content."""
         self._file.truncate(0)
         self.size = 0
-        for line in lines:
-            self.append(line)
+        self.append(*lines)
 
     def close(self) -> None:
         self._file.close()
-
-
-def _write_all(file: IO[bytes], data: bytes) -> None:
-    """Write all data to an unbuffered file, which may take less than it is given."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[file.write(rest) :]
 
 
 def take_lock(path: Path) -> IO[str]:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from ..errors import UsageError, wrong_fields
 from ..lines import append_lines, json_lines
 from ..types import Frozen, JsonObject, ToolSpec, Verdict
-from .records import Value, end_of_records, join, parse_line, records, split
+from .records import Value, end_of_records, join, records, split
 
 MAX_TEXT = 256 << 10
 """Bytes kept of each text of a turn: action, thought, argument, observation."""
@@ -356,23 +356,9 @@ class Trajectory(Frozen):
         """
         try:
             return cls.model_validate(join(lines))
-        except ValidationError as error:
-            raise UsageError(f"not a trajectory of version 1: {wrong_fields(error)}") from error
         except ValueError as error:
-            raise UsageError(f"not a trajectory of version 1: {error}") from error
-
-    def to_json(self) -> str:
-        """Return the record as one object, in ASCII JSON."""
-        return json.dumps(self.model_dump())
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse the JSON of `to_json`.
-
-        Raises:
-            UsageError: The text is not a trajectory of this version.
-        """
-        return cls.from_lines([parse_line(text)])
+            problem = wrong_fields(error) if isinstance(error, ValidationError) else error
+            raise UsageError(f"not a trajectory of version 1: {problem}") from error
 
     def append(self, path: str | os.PathLike[str]) -> None:
         """Append the record to a file. Threads and processes may share the file."""

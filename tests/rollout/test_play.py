@@ -140,7 +140,8 @@ def test_an_invalid_line_is_named(tmp_path: Path) -> None:
 
 def test_nothing_of_the_oracle_is_in_a_trajectory(make_env: Make) -> None:
     env = make_env()
-    line = play(env, EmptyPolicy(env)).model_copy(update={"tools": ()}).to_json()  # their examples name tests/ too
+    played = play(env, EmptyPolicy(env)).model_copy(update={"tools": ()})  # their examples name tests/ too
+    line = "".join(played.to_lines())
     for secret in ("test_add", "tests/", "a + b", "gold_patch", "AddTest"):
         assert secret not in line
 

@@ -85,8 +85,8 @@ def test_a_compressed_line_of_r2e_gym(tmp_path: Path, compression: Any) -> None:
     assert (first.tool, first.arguments, first.thought) == ("execute_bash", {"cmd": "ls"}, "look")
     assert (second.tool, second.terminated) == ("", True)
     assert (one.usage.prompt_tokens, one.seconds["policy"], one.seconds["tools"]) == (7, 2.0, 0.5)
-    assert "hidden" not in one.to_json()
-    assert "gold" not in one.to_json()
+    assert "hidden" not in "".join(one.to_lines())
+    assert "gold" not in "".join(one.to_lines())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 What the other system did not record stays empty. `env` is empty, so imported trajectories cannot be replayed.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +10,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ...errors import UsageError, wrong_fields
+from ...lines import whole_lines
 from ...registry import Registry
 from ...tables import scan_table
 from ...types import JsonObject
+from ..records import kind_of, parse_line
 from ..trajectory import Trajectory
 
 __all__ = ["IMPORTERS", "Importer", "import_trajectories"]
@@ -53,6 +54,10 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
     if form != "auto":
         IMPORTERS.load(form)
     source = Path(path)
+    _, first = next(whole_lines(source), (0, b""))
+    if form in ("auto", "swe-gym") and kind_of(parse_line(first)) == "header":
+        yield from Trajectory.read(source)
+        return
     for number, (place, row) in enumerate(scan_table(source), 1):
         try:
             if isinstance(row, ValueError):
@@ -67,7 +72,7 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
 
 def from_swe_gym(row: JsonObject, name: str) -> Trajectory:  # noqa: ARG001  the row names its task
     """Return the trajectory of a row in swe_gym's own format."""
-    return Trajectory.from_json(json.dumps(row))
+    return Trajectory.from_lines([row])
 
 
 def _problem(error: Exception) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
-from swe_gym.trajectories import turns
 from swe_gym.trajectories.trajectory import Trajectory, Turn
-from swe_gym.trajectories.turns import LONG, Span, find_turns
+from swe_gym.viewer import episode
+from swe_gym.viewer.episode import LONG, Span, find_turns
 
 INNER = [{"x": {"cost": 1}}, {"action": "x", "observation": "y", "reward": 2}]
 """An argument that has the marks of turns inside."""
@@ -23,6 +23,10 @@ def record(*played: Turn) -> Trajectory:
 
 def as_lines(one: Trajectory) -> str:
     return "\n".join(one.to_lines())
+
+
+def as_one_object(one: Trajectory) -> str:
+    return json.dumps(one.model_dump())
 
 
 def compact(one: Trajectory) -> str:
@@ -46,10 +50,10 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize("write", [as_lines, compact, Trajectory.to_json])
+@pytest.mark.parametrize("write", [as_lines, compact, as_one_object])
 @pytest.mark.parametrize("name", RECORDS)
 def test_turns_are_found_where_they_are(tmp_path: Path, name: str, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "BLOCK", 1000)
+    monkeypatch.setattr(episode, "BLOCK", 1000)
     before, line = b"another line\n", write(RECORDS[name]).encode() + b"\n"
     path = tmp_path / "records.jsonl"
     path.write_bytes(before + line)
