@@ -3,6 +3,7 @@
 What the other system did not record stays empty. `env` is empty, so imported trajectories cannot be replayed.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,8 +55,7 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
     if form != "auto":
         IMPORTERS.load(form)
     source = Path(path)
-    _, first = next(whole_lines(source), (0, b""))
-    if form in ("auto", "swe-gym") and kind_of(parse_line(first)) == "header":
+    if form in ("auto", "swe-gym") and _holds_records(source):
         yield from Trajectory.read(source)
         return
     for number, (place, row) in enumerate(scan_table(source), 1):
@@ -68,6 +68,12 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
             yield importer(row, f"{source.name.partition('.')[0]}-{number}")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise UsageError(f"{source}, {place}: {_problem(error)}") from error
+
+
+def _holds_records(path: Path) -> bool:
+    """Return whether a file is a trajectory file already."""
+    lines = whole_lines(path) if path.suffix == ".jsonl" and path.is_file() else ()
+    return any(kind_of(parse_line(line)) == "header" for _, line in itertools.islice(lines, 1))
 
 
 def from_swe_gym(row: JsonObject, name: str) -> Trajectory:  # noqa: ARG001  the row names its task
