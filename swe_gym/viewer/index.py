@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from ..errors import UsageError
 from ..lines import json_lines, whole_lines
-from ..trajectories.records import Record, kind_of, parse_line, records
+from ..trajectories.records import kind_of, parse_line, records
 from ..trajectories.run_folder import (
     FAILED,
     INDEX,
@@ -192,7 +192,10 @@ class RunIndex:
         """Read new records. Return whether all were read."""
         for record in records(whole_lines(path, self._ends[path])):
             self._ends[path] = record.place + record.length
-            self._add_record(path, record)
+            try:
+                self._add(path, index_line(Trajectory.from_lines(record.lines), record.place, record.length))
+            except UsageError as error:
+                self.problems.append(f"{path.name}, byte {record.place}: {error}")
             if time.monotonic() > deadline:
                 return False
         return True
@@ -216,12 +219,6 @@ class RunIndex:
             if time.monotonic() > deadline:
                 return False
         return True
-
-    def _add_record(self, path: Path, record: Record) -> None:
-        try:
-            self._add(path, index_line(Trajectory.from_lines(record.lines), record.place, record.length))
-        except UsageError as error:
-            self.problems.append(f"{path.name}, byte {record.place}: {error}")
 
     def _add(self, path: Path, entry: IndexLine) -> None:
         failed = path.name == FAILED
