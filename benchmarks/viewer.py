@@ -17,7 +17,7 @@ import tempfile
 import time
 import tracemalloc
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,13 +77,6 @@ def episode(number: int) -> Trajectory:
     )
 
 
-def separated(texts: list[str]) -> Iterator[str]:
-    """Yield texts with commas between them."""
-    for number, text in enumerate(texts):
-        yield ", " if number else ""
-        yield text
-
-
 def write(folder: Path, episodes: int, long_turns: int) -> None:
     """Write a run folder directly. The long episode is the last one."""
     RunFolder(folder, run_info(episodes + 1)).close()
@@ -93,11 +86,10 @@ def write(folder: Path, episodes: int, long_turns: int) -> None:
     with (folder / TRAJECTORIES).open("w") as lines, (folder / INDEX).open("w") as entries:
         for number in range(episodes + 1):
             record = episode(number)
-            head, mark, tail = record.model_copy(update={"turns": ()}).to_json().partition('"turns": [')
-            texts = [short] * len(EPISODE.turns) if number < episodes else [long] * long_turns
-            size = lines.write(head + mark) + sum(lines.write(text) for text in separated(texts))
-            size += lines.write(tail + "\n")
-            entry = index_line(record, offset, size).model_copy(update={"turns": len(texts)})
+            header, *_, result = record.to_lines()
+            turns = [short] * len(EPISODE.turns) if number < episodes else [long] * long_turns
+            size = sum(lines.write(line + "\n") for line in (header, *turns, result))
+            entry = index_line(record, offset, size).model_copy(update={"turns": len(turns)})
             entries.write(entry.model_dump_json() + "\n")
             offset += size
     print(f"{episodes:,} episodes and one of {long_turns:,} turns of 1 MB: {offset / 1e6:,.0f} MB of trajectories\n")

@@ -4,32 +4,14 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 
-def append_line(path: str | os.PathLike[str], line: str) -> None:
-    """Append an ASCII line. Threads and processes may append to the same file. Missing folders are created.
-
-    A half line left by a killed process is removed first.
-    """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        end = end_of_lines(file)
-        file.seek(end)
-        if _is_json(file.read()):
-            file.write(b"\n")  # a complete line, from a program that omits the last newline
-        else:
-            file.truncate(end)
-        file.write(line.encode("ascii") + b"\n")
-
-
-def end_of_lines(file: BinaryIO) -> int:
-    """Return the offset behind the last newline of a file."""
-    end = file.seek(0, os.SEEK_END)
+def end_of_lines(file: BinaryIO, end: int | None = None) -> int:
+    """Return the offset behind the last newline of a file, or behind the last one before an offset."""
+    end = file.seek(0, os.SEEK_END) if end is None else end
     while end > 0:
         start = max(0, end - 65_536)
         file.seek(start)
@@ -38,6 +20,22 @@ def end_of_lines(file: BinaryIO) -> int:
             return start + newline + 1
         end = start
     return 0
+
+
+def append_lines(path: str | os.PathLike[str], *lines: str, end_of: Callable[[BinaryIO], int] = end_of_lines) -> None:
+    """Append ASCII lines. Threads and processes may append to the same file. Missing folders are created.
+
+    What a killed process left is removed first: `end_of` returns the offset behind what is kept.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(end_of_lines(file))
+        if _is_json(file.read()):
+            file.write(b"\n")  # a complete line, from a program that omits the last newline
+        file.truncate(end_of(file))
+        file.write(b"".join(line.encode("ascii") + b"\n" for line in lines))
 
 
 def whole_lines(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:

@@ -8,7 +8,7 @@ import pytest
 
 from swe_gym.atomic import replacing, write_text
 from swe_gym.errors import UsageError
-from swe_gym.lines import append_line, json_lines, whole_lines
+from swe_gym.lines import append_lines, json_lines, whole_lines
 from swe_gym.tables import decoded, plain, scan_table, write_table
 
 ROWS: list[dict[str, Any]] = [{"id": number, "text": "naïve 字\u2028 " + "x" * number} for number in range(450)]
@@ -86,11 +86,11 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 
 def test_a_half_line_is_ignored_and_then_removed(tmp_path: Path) -> None:
     path = tmp_path / "new" / "lines.jsonl"
-    append_line(path, '{"a": 1}')
+    append_lines(path, '{"a": 1}')
     path.write_text(path.read_text() + '{"a": 2')
     for read in (whole_lines, json_lines):
         assert [line for _, line in read(path)] == [b'{"a": 1}\n']
-    append_line(path, '{"a": 3}')
+    append_lines(path, '{"a": 3}')
     assert path.read_text() == '{"a": 1}\n{"a": 3}\n'
 
 
@@ -99,7 +99,7 @@ def test_a_complete_line_without_a_newline_counts_only_as_json_line(tmp_path: Pa
     path.write_text('{"a": 1}\n{"a": 2}')
     assert list(whole_lines(path)) == [(0, b'{"a": 1}\n')]
     assert list(json_lines(path)) == [(1, b'{"a": 1}\n'), (2, b'{"a": 2}')]
-    append_line(path, '{"a": 3}')
+    append_lines(path, '{"a": 3}')
     assert len(list(whole_lines(path))) == 3
     assert list(whole_lines(tmp_path / "missing.jsonl")) == []
 

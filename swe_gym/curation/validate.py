@@ -16,7 +16,7 @@ from ..grading import CounterOptions, grade
 from ..grading.counter import NATURAL, Scope
 from ..grading.in_place import grade_in_place, run_solution
 from ..grading.patch import apply_diff
-from ..lines import append_line
+from ..lines import append_lines
 from ..rollout.executors import open_executor
 from ..rollout.pool import EpisodePool, Executor, Job, Link
 from ..tasks import TaskSource
@@ -88,7 +88,7 @@ def validate(
     with open_executor(executor, executor_options, sandbox_options) as place:
         for result in _validated(settings, [name for name in names if name not in known], workers, place):
             if record:
-                append_line(record, json.dumps(result.model_dump(mode="json")))
+                append_lines(record, json.dumps(result.model_dump(mode="json")))
             add(result)
     return [found[name] for name in names]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..atomic import write_text
-from ..lines import append_line, json_lines, whole_lines
+from ..lines import append_lines, json_lines, whole_lines
 from ..types import Json, JsonObject
 from .trackers import Tracker
 
@@ -41,7 +41,7 @@ class Log:
     def add(self, event: str, update: int, **metrics: Json) -> None:
         """Append an event. Numbers that are not finite become strings."""
         line = {"event": event, "update": update, "time": round(time.time(), 3), **_plain(metrics)}
-        append_line(self.path, json.dumps(line, allow_nan=False))
+        append_lines(self.path, json.dumps(line, allow_nan=False))
         if numbers := dict(_numbers(event, metrics)):
             for tracker in self.trackers:
                 with _tolerated(tracker):

@@ -2,15 +2,15 @@
 
     runs/NAME/
       run.json             the configuration
-      trajectories.jsonl   graded episodes, one `Trajectory` per line; each (task, attempt) at most once
-      index.jsonl          one `IndexLine` per line of trajectories.jsonl: its place, and the columns of a table
-      failed.jsonl         failed tries, one `Trajectory` per line: failures, cancelled and killed episodes
-      live/                one file per running episode: a `Trajectory` without turns, then one `Turn` per line
+      trajectories.jsonl   records of graded episodes (see `records`); each (task, attempt) at most once
+      index.jsonl          one `IndexLine` per record of trajectories.jsonl: its place, and the columns of a table
+      failed.jsonl         records of failed tries: failures, cancelled and killed episodes
+      live/                one file per running episode: its record so far
       progress.json        the last progress, replaced about every second
       lock                 held while a process writes
 
-A line is complete once its newline is written. Readers skip an incomplete line, and the next process that opens the
-folder removes it.
+A line is complete once its newline is written, a record once its result is. Readers skip what is incomplete, and the
+next process that opens the folder removes it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, Self
+from typing import IO, BinaryIO, Literal, NamedTuple, Self
 
 from pydantic import ValidationError
 
@@ -33,6 +33,7 @@ from ..atomic import write_text
 from ..errors import UsageError, wrong_fields
 from ..lines import end_of_lines, whole_lines
 from ..types import Frozen, Json, JsonMapping, JsonObject
+from .records import end_of_records, parse_line, records
 from .trajectory import ModelServer, Prices, Trajectory, Turn, Usage
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class RunInfo(Frozen):
     """The content of `run.json`.
 
     Attributes:
-        version: Version of the folder's layout.
+        version: Version of the folder's layout. In version 1, a record is one line.
         experiment: Run name.
         config: Everything that determines the episodes. A folder holds episodes of one configuration.
         config_hash: Hash of `config`.
@@ -72,7 +73,7 @@ class RunInfo(Frozen):
         created: Date and time (UTC, ISO 8601).
     """
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     experiment: str
     config: JsonObject
     config_hash: str
@@ -115,8 +116,8 @@ class IndexLine(Frozen):
     """A line of the index: a summary of a graded episode, and the place of its record.
 
     Attributes:
-        offset: Offset of the line in `trajectories.jsonl`, in bytes.
-        length: Length of the line in bytes, newline included.
+        offset: Offset of the record in `trajectories.jsonl`, in bytes.
+        length: Length of the record in bytes, newlines included.
         turns: Number of turns.
         cheat_signs: Number of cheat signs, as in `info`.
         invalid_calls: Number of turns without a valid tool call, as `invalid_actions` in `info`. None: not counted, in
@@ -149,7 +150,7 @@ class IndexLine(Frozen):
 
     @property
     def end(self) -> int:
-        """Offset of the first byte after the line."""
+        """Offset of the first byte after the record."""
         return self.offset + self.length
 
 
@@ -168,7 +169,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunInfo:
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(_no_run(path.parent)) from None
     except ValidationError as error:
-        raise UsageError(f"{path} is not a run of version 1: {wrong_fields(error)}") from error
+        raise UsageError(f"{path} is not a run of version 1 or 2: {wrong_fields(error)}") from error
 
 
 def holds_runs(folder: str | os.PathLike[str]) -> bool:
@@ -219,7 +220,7 @@ def open_trajectories(path: str | os.PathLike[str]) -> Iterator[Trajectory]:
     """Yield the trajectories of a run folder or a file.
 
     Raises:
-        UsageError: The file is missing, or a line is not a trajectory.
+        UsageError: The file is missing, or a record is not a trajectory.
     """
     source = Path(path)
     if source.is_dir():
@@ -284,19 +285,32 @@ def _end(entries: list[IndexLine]) -> int:
 
 def _entries(path: Path, start: int) -> Iterator[IndexLine]:
     """Yield the entries of the trajectories from an offset."""
-    for offset, line in whole_lines(path, start):
-        yield index_line(Trajectory.from_json(line.decode()), offset, len(line))
+    for record in records(whole_lines(path, start)):
+        try:
+            yield index_line(Trajectory.from_lines(record.lines), record.place, record.length)
+        except UsageError as error:
+            raise UsageError(f"{path}, byte {record.place}: {error}") from error
 
 
 def read_indexed(folder: str | os.PathLike[str], entry: IndexLine) -> Trajectory:
     """Read the trajectory of an index entry.
 
     Raises:
-        UsageError: The line is not a trajectory.
+        UsageError: The record is not a trajectory.
     """
-    with (Path(folder) / TRAJECTORIES).open("rb") as file:
-        file.seek(entry.offset)
-        return Trajectory.from_json(file.read(entry.length).decode())
+    return read_record(Path(folder) / TRAJECTORIES, entry.offset, entry.length)
+
+
+def read_record(path: Path, offset: int, length: int) -> Trajectory:
+    """Read the record at a place of a file.
+
+    Raises:
+        UsageError: The range is not a record.
+    """
+    with path.open("rb") as file:
+        file.seek(offset)
+        lines = file.read(length).removesuffix(b"\n").split(b"\n")
+    return Trajectory.from_lines(list(map(parse_line, lines)))
 
 
 def read_live(folder: str | os.PathLike[str]) -> Iterator[Trajectory]:
@@ -309,11 +323,11 @@ def read_live(folder: str | os.PathLike[str]) -> Iterator[Trajectory]:
 
 def read_live_file(path: Path) -> Trajectory | None:
     """Read a file of `live/`; None if its first line is incomplete."""
-    lines = [line for _, line in whole_lines(path)]
+    lines = [parse_line(line) for _, line in whole_lines(path)]
     if not lines:
         return None
-    beginning = Trajectory.from_json(lines[0].decode())
-    return beginning.with_turns([Turn.model_validate_json(line) for line in lines[1:]])
+    so_far = Trajectory.from_lines(lines)
+    return so_far.with_turns(so_far.turns)
 
 
 # --- writing: one process ------------------------------------------------------------------------------------
@@ -346,8 +360,8 @@ class RunFolder:
             stack.enter_context(take_lock(self.path / LOCK))
             self.run = self._agree(run, any_server=any_server)
             self._trajectories, self._failed, self._index = (
-                stack.enter_context(contextlib.closing(_Appender(self.path / name)))
-                for name in (TRAJECTORIES, FAILED, INDEX)
+                stack.enter_context(contextlib.closing(_Appender(self.path / name, end_of)))
+                for name, end_of in ((TRAJECTORIES, end_of_records), (FAILED, end_of_records), (INDEX, end_of_lines))
             )
             self.finished = self._catch_up()
             self.left_behind = self._gather_live()
@@ -372,21 +386,17 @@ class RunFolder:
 
     def _catch_up(self) -> dict[EpisodeKey, IndexLine]:
         """Make the index agree with the trajectories. A process may have been killed between the two."""
-        indexed = read_index(self.path)
-        entries = _agreeing(indexed, self._trajectories.path)
-        known = len(entries)
-        entries += _entries(self._trajectories.path, _end(entries))
+        indexed, entries = read_index(self.path), read_episodes(self.path)
         finished = {entry.key: entry for entry in entries}
         if len(finished) < len(entries):
             raise UsageError(
-                f"{self._trajectories.path} holds an episode twice: remove one of the lines and delete index.jsonl"
+                f"{self._trajectories.path} holds an episode twice: remove one of the records and delete index.jsonl"
             )
-        if known < len(indexed):
-            self._index.rewrite(map(_line, entries[:known]))
-        if len(entries) > known:
-            logger.warning("%s: added %d missing lines to the index", self.path, len(entries) - known)
-        for entry in entries[known:]:
-            self._index.append(_line(entry))
+        if entries != indexed:
+            logger.warning(
+                "%s: the index had %d lines for %d episodes: repaired", self.path, len(indexed), len(entries)
+            )
+            self._index.rewrite(map(_line, entries))
         return finished
 
     def _gather_live(self) -> int:
@@ -395,7 +405,7 @@ class RunFolder:
         for path in sorted((self.path / LIVE).glob("*.jsonl")):
             left = read_live_file(path)
             if left is not None and _key(left) not in self.finished:
-                self._failed.append(left.model_copy(update={"reason": "killed"}).to_json())
+                self._failed.append(*left.model_copy(update={"reason": "killed"}).to_lines())
                 count += 1
             path.unlink()
         if count:
@@ -412,9 +422,9 @@ class RunFolder:
         Raises:
             OSError: Writing failed. The folder is consistent: the next process repairs the index.
         """
-        line = trajectory.to_json()
+        lines = trajectory.to_lines()
         with self._mutex:
-            offset, length = self._trajectories.append(line, sync=True)
+            offset, length = self._trajectories.append(*lines, sync=True)
             entry = index_line(trajectory, offset, length)
             self._index.append(_line(entry))
             self.finished[entry.key] = entry
@@ -422,9 +432,9 @@ class RunFolder:
 
     def fail(self, trajectory: Trajectory) -> None:
         """Add a failed try."""
-        line = trajectory.to_json()
+        lines = trajectory.to_lines()
         with self._mutex:
-            self._failed.append(line)
+            self._failed.append(*lines)
         self._live_path(trajectory.task_id, trajectory.attempt).unlink(missing_ok=True)
 
     def progress(self, counts: JsonMapping) -> None:
@@ -458,15 +468,13 @@ class LiveFile:
     """
 
     def __init__(self, path: Path, beginning: Trajectory) -> None:
-        self._file = path.open("wb", buffering=0)
-        self._write(beginning.model_copy(update={"turns": ()}).to_json())
+        path.unlink(missing_ok=True)
+        self._file = _Appender(path, end_of_lines)
+        self._file.append(json.dumps(beginning.model_dump(exclude={"turns"})))
 
     def add(self, turn: Turn) -> None:
         """Write a turn."""
-        self._write(json.dumps(turn.model_dump()))
-
-    def _write(self, line: str) -> None:
-        _write_all(self._file, line.encode("ascii") + b"\n")
+        self._file.append(json.dumps(turn.model_dump()))
 
     def close(self) -> None:
         """Close the file. It stays until the folder has the end of the episode."""
@@ -474,25 +482,32 @@ class LiveFile:
 
 
 class _Appender:
-    """A file that grows by whole lines. An incomplete last line is removed when it is opened."""
+    """A file that grows by whole lines. What a killed process left is removed when it is opened.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: The file.
+        end_of: Returns the offset behind what is kept of the file.
+    """
+
+    def __init__(self, path: Path, end_of: Callable[[BinaryIO], int]) -> None:
         self.path = path
         self._file: IO[bytes] = path.open("ab", buffering=0)
         with path.open("rb") as written:
-            self.size = end_of_lines(written)
+            self.size = end_of(written)
         self._file.truncate(self.size)
 
-    def append(self, line: str, *, sync: bool = False) -> tuple[int, int]:
-        """Add a line. Returns its offset and length in bytes.
+    def append(self, *lines: str, sync: bool = False) -> tuple[int, int]:
+        """Add lines. Returns their offset and length in bytes.
 
         Raises:
             OSError: Writing failed; the file is unchanged.
         """
-        data = line.encode("ascii") + b"\n"
+        data = b"".join(line.encode("ascii") + b"\n" for line in lines)
         start = self.size
         try:
-            _write_all(self._file, data)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]  # an unbuffered file may take less than it is given
             if sync:
                 os.fsync(self._file.fileno())
         except OSError:
@@ -501,22 +516,14 @@ class _Appender:
         self.size += len(data)
         return start, len(data)
 
-    def rewrite(self, lines: Iterator[str]) -> None:
+    def rewrite(self, lines: Iterable[str]) -> None:
         """Replace the content."""
         self._file.truncate(0)
         self.size = 0
-        for line in lines:
-            self.append(line)
+        self.append(*lines)
 
     def close(self) -> None:
         self._file.close()
-
-
-def _write_all(file: IO[bytes], data: bytes) -> None:
-    """Write all data to an unbuffered file, which may take less than it is given."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[file.write(rest) :]
 
 
 def take_lock(path: Path) -> IO[str]:

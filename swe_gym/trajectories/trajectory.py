@@ -1,4 +1,4 @@
-"""`Trajectory`: the record of one episode, one line of JSON."""
+"""`Trajectory`: the record of one episode."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from ..errors import UsageError, wrong_fields
-from ..lines import append_line, json_lines
+from ..lines import append_lines, json_lines
 from ..types import Frozen, JsonObject, ToolSpec, Verdict
+from .records import Value, end_of_records, join, records, split
 
 MAX_TEXT = 256 << 10
 """Bytes kept of each text of a turn: action, thought, argument, observation."""
@@ -342,40 +343,39 @@ class Trajectory(Frozen):
         """Return the record without `verdict` and `failure`, which may be shown to anyone."""
         return self.model_copy(update={"verdict": None, "failure": ""})
 
-    def to_json(self) -> str:
-        """Return one line of ASCII JSON."""
-        return json.dumps(self.model_dump())
+    def to_lines(self) -> list[str]:
+        """Return the lines of a file that holds the record (see `records`)."""
+        return [json.dumps(line) for line in split(self.model_dump())]
 
     @classmethod
-    def from_json(cls, line: str) -> Self:
-        """Parse a line of `to_json`.
+    def from_lines(cls, lines: Sequence[Value]) -> Self:
+        """Return the record of parsed lines. The result may be missing: the episode runs.
 
         Raises:
-            UsageError: The line is not a trajectory of this version.
+            UsageError: The lines are not a trajectory of this version.
         """
         try:
-            return cls.model_validate(json.loads(line))
-        except ValidationError as error:
-            raise UsageError(f"not a trajectory of version 1: {wrong_fields(error)}") from error
+            return cls.model_validate(join(lines))
         except ValueError as error:
-            raise UsageError(f"not a trajectory of version 1: {error}") from error
+            problem = wrong_fields(error) if isinstance(error, ValidationError) else error
+            raise UsageError(f"not a trajectory of version 1: {problem}") from error
 
     def append(self, path: str | os.PathLike[str]) -> None:
         """Append the record to a file. Threads and processes may share the file."""
-        append_line(path, self.to_json())
+        append_lines(path, *self.to_lines(), end_of=end_of_records)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Iterator[Self]:
-        """Yield the trajectories of a file. An incomplete last line is skipped.
+        """Yield the trajectories of a file. An incomplete record at its end is skipped.
 
         Raises:
-            UsageError: A line is not a trajectory; the message names file and line.
+            UsageError: A record is not a trajectory; the message names the file and its first line.
         """
-        for number, line in json_lines(Path(path)):
+        for record in records(json_lines(Path(path))):
             try:
-                yield cls.from_json(line.decode())
+                yield cls.from_lines(record.lines)
             except UsageError as error:
-                raise UsageError(f"{path}, line {number}: {error}") from error
+                raise UsageError(f"{path}, line {record.place}: {error}") from error
 
 
 def why_ended(info: JsonObject) -> str:

@@ -1,6 +1,6 @@
 """The index of a run for its page, read from the run folder as it grows.
 
-It reads each line once and keeps no trajectory, only the position of its line. It waits for incomplete lines.
+It reads each line once and keeps no trajectory, only the position of its record. It waits for incomplete records.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from ..errors import UsageError
 from ..lines import json_lines, whole_lines
+from ..trajectories.records import kind_of, parse_line, records
 from ..trajectories.run_folder import (
     FAILED,
     INDEX,
@@ -30,11 +31,12 @@ from ..trajectories.run_folder import (
     index_line,
     read_live_file,
     read_progress,
+    read_record,
     read_run,
 )
 from ..trajectories.trajectory import Trajectory, Usage
-from ..trajectories.turns import Span, TurnIndex, find_turns
 from ..types import Json, JsonObject
+from .episode import Span, TurnIndex, find_turns
 
 State = Literal["resolved", "unresolved", "failed", "running", "left"]
 """Judged (two states), an attempt that does not count, running, or left behind by a killed process."""
@@ -46,8 +48,9 @@ SLICE = 1.0
 """Maximum seconds of one refresh."""
 
 MOST_KEPT = 32
-FIRST_LINES = 10
 """Number of finished episodes whose places of turns are kept."""
+
+FIRST_RECORDS = 10
 
 
 class Row(NamedTuple):
@@ -101,18 +104,6 @@ def row_of(name: str, state: State, entry: IndexLine) -> Row:
     return Row(name, state, *(getattr(entry, field) for field in Row._fields[2:]))
 
 
-class _Place(NamedTuple):
-    """The position of a record: a line of a file, in bytes."""
-
-    path: Path
-    offset: int
-    length: int
-
-    @property
-    def span(self) -> Span:
-        return Span(self.offset, self.length)
-
-
 class RunIndex:
     """An index of a run folder or a trajectory file. Its methods may be called from any thread.
 
@@ -139,6 +130,7 @@ class RunIndex:
         self.path = given
         self.folder = given if given.is_dir() else None
         self._trajectories = given / TRAJECTORIES if self.folder else given
+        self._files = [self._trajectories, given / FAILED] if self.folder else [given]
         if self.folder is not None:
             read_run(self.folder)
         if not given.exists():
@@ -157,9 +149,10 @@ class RunIndex:
         self.problems: list[str] = []
         self.progress: JsonObject = {}
         self.active = self.behind = False
-        self._places: dict[str, _Place] = {}
-        self._turns_at = functools.lru_cache(MOST_KEPT)(_turns_at)
-        self._end = self._failed_end = self._index_end = 0
+        self._places: dict[str, tuple[Path, Span]] = {}
+        self._turns_at = functools.lru_cache(MOST_KEPT)(find_turns)
+        self._ends = dict.fromkeys(self._files, 0)
+        self._index_end = 0
         self._running: dict[str, _Running] = {}
 
     @property
@@ -175,7 +168,8 @@ class RunIndex:
             deadline = time.monotonic() + SLICE
             if self._is_another_run():
                 self._begin()
-            self.behind = not (self._read_finished(deadline) and self._read_failed(deadline))
+            indexed = self.folder is None or self._read_index(self.folder / INDEX, deadline)  # the fast way
+            self.behind = not (indexed and all(self._read_records(path, deadline) for path in self._files))
             if self.folder is not None:
                 self.progress, self.active = read_progress(self.folder)
                 self._read_live(self.folder)
@@ -189,68 +183,47 @@ class RunIndex:
     def _is_another_run(self) -> bool:
         """Return whether the folder was replaced or its files were truncated."""
         before = self.run
-        if self.folder is not None and (changed := _changed(self.folder / RUN)) != self._run_changed:
+        if self.folder is not None and (changed := _stat(self.folder / RUN, "st_mtime_ns")) != self._run_changed:
             self.run, self._run_changed = read_run(self.folder), changed
-        failed = self._trajectories.with_name(FAILED)
-        return (
-            (before is not None and before.created != (self.run and self.run.created))
-            or _size(self._trajectories) < self._end
-            or (self.folder is not None and _size(failed) < self._failed_end)
-        )
+        replaced = before is not None and before.created != (self.run and self.run.created)
+        return replaced or any(_stat(path, "st_size") < self._ends[path] for path in self._files)
 
-    def _read_finished(self, deadline: float) -> bool:
-        """Read index lines, which is fast, then trajectories that are not indexed yet. Return whether all were read."""
-        if self.folder is not None and not self._read_index(self.folder / INDEX, deadline):
-            return False
-        for offset, line in whole_lines(self._trajectories, self._end):
-            self._end = offset + len(line)
-            self._add_line(_Place(self._trajectories, offset, len(line)), line)
+    def _read_records(self, path: Path, deadline: float) -> bool:
+        """Read new records. Return whether all were read."""
+        for record in records(whole_lines(path, self._ends[path])):
+            self._ends[path] = record.place + record.length
+            try:
+                self._add(path, index_line(Trajectory.from_lines(record.lines), record.place, record.length))
+            except UsageError as error:
+                self.problems.append(f"{path.name}, byte {record.place}: {error}")
             if time.monotonic() > deadline:
                 return False
         return True
 
     def _read_index(self, path: Path, deadline: float) -> bool:
-        size = _size(self._trajectories)
-        if _size(path) < self._index_end:
+        size = _stat(self._trajectories, "st_size")
+        if _stat(path, "st_size") < self._index_end:
             self._index_end = 0  # it was rebuilt
         for offset, line in whole_lines(path, self._index_end):
             try:
                 entry = IndexLine.model_validate_json(line)
             except ValidationError:
                 return True  # the next rollout rebuilds it
-            if entry.offset > self._end or entry.end > size:
+            end = self._ends[self._trajectories]
+            if entry.offset > end or entry.end > size:
                 return True
             self._index_end = offset + len(line)
-            if entry.offset == self._end:
-                self._end = entry.end
-                self._add(_Place(self._trajectories, entry.offset, entry.length), entry)
+            if entry.offset == end:
+                self._ends[self._trajectories] = entry.end
+                self._add(self._trajectories, entry)
             if time.monotonic() > deadline:
                 return False
         return True
 
-    def _read_failed(self, deadline: float) -> bool:
-        if self.folder is None:
-            return True
-        path = self.folder / FAILED
-        for offset, line in whole_lines(path, self._failed_end):
-            self._failed_end = offset + len(line)
-            self._add_line(_Place(path, offset, len(line)), line)
-            if time.monotonic() > deadline:
-                return False
-        return True
-
-    def _add_line(self, place: _Place, line: bytes) -> None:
-        try:
-            entry = index_line(Trajectory.from_json(line.decode()), place.offset, place.length)
-        except ValueError as error:  # includes UsageError and UnicodeDecodeError
-            self.problems.append(f"{place.path.name}, byte {place.offset}: {error}")
-            return
-        self._add(place, entry)
-
-    def _add(self, place: _Place, entry: IndexLine) -> None:
-        failed = place.path.name == FAILED
-        name = f"{'failed' if failed else 'line'}-{place.offset}"
-        self._places[name] = place
+    def _add(self, path: Path, entry: IndexLine) -> None:
+        failed = path.name == FAILED
+        name = f"{'failed' if failed else 'line'}-{entry.offset}"
+        self._places[name] = path, Span(entry.offset, entry.length)
         state: State = "resolved" if entry.resolved else "unresolved"
         if failed or entry.outcome in NOT_JUDGED:
             state = "failed"
@@ -302,11 +275,11 @@ class RunIndex:
             name: The row's `id`.
 
         Raises:
-            UsageError: The id is unknown, or its line is not a trajectory.
+            UsageError: The id is unknown, or its record is not a trajectory.
         """
         place, running = self._find(name)
         if place is not None:
-            return Trajectory.from_json(place.span.read(place.path).decode())
+            return read_record(place[0], *place[1])
         trajectory = read_live_file(running.path) if running else None
         if trajectory is None:
             raise _unknown(name)
@@ -316,36 +289,24 @@ class RunIndex:
         """Return the places and summaries of the turns of a row, which grow while it runs.
 
         Raises:
-            UsageError: The id is unknown, or its line is not a trajectory.
+            UsageError: The id is unknown, or its record is not a trajectory.
         """
         place, running = self._find(name)
         if place is not None:
-            return self._turns_at(place)
+            return self._turns_at(*place)
         if running is None or not running.turns.head:
             raise _unknown(name)
         return running.turns
 
-    def _find(self, name: str) -> tuple[_Place | None, _Running | None]:
+    def _find(self, name: str) -> tuple[tuple[Path, Span] | None, _Running | None]:
         with self._mutex:
             return self._places.get(name), self._running.get(name.removeprefix("live-"))
 
 
 def _may_hold_trajectories(path: Path) -> bool:
-    """Return whether one of the first lines is a trajectory, or there is none yet."""
-    lines = [line for _, line in itertools.islice(json_lines(path), FIRST_LINES)]
-    return not lines or any(map(_is_trajectory, lines))
-
-
-def _is_trajectory(line: bytes) -> bool:
-    try:
-        Trajectory.from_json(line.decode())
-    except ValueError:  # includes UsageError and UnicodeDecodeError
-        return False
-    return True
-
-
-def _turns_at(place: _Place) -> TurnIndex:
-    return find_turns(place.path, place.span)
+    """Return whether one of the first records is a trajectory, or there is none yet."""
+    found = list(itertools.islice(records(json_lines(path)), FIRST_RECORDS))
+    return not found or any(kind_of(record.lines[0]) in ("header", "whole") for record in found)
 
 
 def _unknown(name: str) -> UsageError:
@@ -360,14 +321,14 @@ class _Running:
         self._beginning = b""
         self._entry: IndexLine | None = None
         self._end = 0
-        self.turns = TurnIndex(path)
+        self.turns = TurnIndex(lambda: path.open("rb"))
         self._usage = Usage()
         self._tools = self._policy = 0.0
 
     def is_current(self) -> bool:
         """Return whether the file still belongs to the same try."""
         with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
-            return file.read(len(self._beginning)) == self._beginning and _size(self.path) >= self._end
+            return file.read(len(self._beginning)) == self._beginning and _stat(self.path, "st_size") >= self._end
         return False
 
     def row(self, state: State) -> Row | None:
@@ -386,10 +347,10 @@ class _Running:
             self._end = offset + len(line)
             if self._entry is None:
                 self._beginning = line
-                self._entry = index_line(Trajectory.from_json(line.decode()), 0, 0)
+                self._entry = index_line(Trajectory.from_lines([parse_line(line)]), 0, 0)
                 self.turns.head = (Span(0, len(line)),)
             else:
-                self._add(self.turns.add(offset, line))
+                self._add(self.turns.add(Span(offset, len(line)), line))
 
     def _add(self, turn: JsonObject) -> None:
         self._tools += turn["seconds"]
@@ -411,15 +372,9 @@ def as_list(row: Row) -> list[Json]:
     return [*row[:9], used.prompt_tokens, used.completion_tokens, used.cost, row.cheat_signs, row.started, *times]
 
 
-def _size(path: Path) -> int:
+def _stat(path: Path, field: str) -> int:
+    """Return a field of the status of a file, 0 if it is missing."""
     try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _changed(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
+        return int(getattr(path.stat(), field))
     except FileNotFoundError:
         return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from ..errors import UsageError, wrong_fields
-from ..lines import append_line, json_lines
+from ..lines import append_lines, json_lines
 from ..types import Frozen
 
 NOTES = "notes.jsonl"
@@ -64,7 +64,7 @@ def write_note(path: Path, content: bytes) -> None:
     except ValidationError as error:
         raise UsageError(f"invalid note: {wrong_fields(error)}") from error
     try:
-        append_line(path, json.dumps(note.model_dump()))
+        append_lines(path, json.dumps(note.model_dump()))
     except OSError as error:
         raise UsageError(
             f"cannot save the note in {path} ({error.strerror}): make the folder writable, or copy the run"

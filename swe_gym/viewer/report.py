@@ -17,9 +17,8 @@ from ..errors import UsageError
 from ..trajectories.comparison import RunResults, compare_results, distinct_names
 from ..trajectories.run_folder import find_runs
 from ..trajectories.trajectory import Trajectory
-from ..trajectories.turns import summary_of
 from ..types import Json, JsonObject
-from .episode import as_page, parts_of
+from .episode import as_page, parts_of, summary_of
 from .index import RunIndex
 from .page import write_page
 from .runs import comparison_page, list_runs, results_of

@@ -32,7 +32,7 @@ def recorded(adder: Task, tmp_path: Path) -> Trajectory:
     actions = [call("bash", command="cat calc.py; echo é"), "hm", call("bash", command="sed -i s/-/+/ calc.py")]
     trajectory = play(env, ScriptedPolicy([*actions, call("submit")]), seed=3)
     env.close()
-    return Trajectory.from_json(trajectory.to_json())
+    return Trajectory.from_lines([json.loads(line) for line in trajectory.to_lines()])
 
 
 def changed(one: Trajectory, turn: int, **fields: Any) -> Trajectory:
@@ -87,14 +87,14 @@ def test_a_long_observation_is_cut_in_the_record_and_compared_whole(recorded: Tr
 
 def test_an_action_that_was_cut_cannot_be_replayed(recorded: Trajectory) -> None:
     one = play_with(recorded, call("bash", command="true " + "x" * MAX_TEXT))
-    assert len(one.to_json()) < 4 * MAX_TEXT
+    assert sum(map(len, one.to_lines())) < 4 * MAX_TEXT
     with pytest.raises(UsageError, match="cannot be replayed: the action of turn 1"):
         replay(one)
 
 
 def test_the_texts_of_an_episode_are_bounded_together(recorded: Trajectory) -> None:
     one = play_with(recorded, *[call("bash", command="true " + "x" * 200_000)] * 30)
-    assert len(one.to_json()) < MAX_TURNS + (1 << 20)
+    assert sum(map(len, one.to_lines())) < MAX_TURNS + (1 << 20)
     assert len(one.turns[-2].action) < 2 * SHORT_TEXT
 
 

@@ -207,7 +207,7 @@ def test_a_failed_or_empty_export_keeps_the_old_file(tmp_path: Path, suffix: str
 def _broken(folder: Path) -> Path:
     """Return a file of one trajectory and one invalid line."""
     path = folder / "broken.jsonl"
-    path.write_text(trajectory().to_json() + "\n{}\n")
+    path.write_text(json.dumps(trajectory().model_dump()) + "\n{}\n")
     return path
 
 

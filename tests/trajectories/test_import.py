@@ -13,6 +13,7 @@ from swe_gym.tasks.r2e import R2ESource
 from swe_gym.trajectories.exports import export_trajectories
 from swe_gym.trajectories.exports.chat import to_sft
 from swe_gym.trajectories.imports import import_trajectories
+from swe_gym.trajectories.trajectory import Trajectory, Turn
 from swe_gym.viewer.episode import as_page
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "trajectories"
@@ -85,8 +86,8 @@ def test_a_compressed_line_of_r2e_gym(tmp_path: Path, compression: Any) -> None:
     assert (first.tool, first.arguments, first.thought) == ("execute_bash", {"cmd": "ls"}, "look")
     assert (second.tool, second.terminated) == ("", True)
     assert (one.usage.prompt_tokens, one.seconds["policy"], one.seconds["tools"]) == (7, 2.0, 0.5)
-    assert "hidden" not in one.to_json()
-    assert "gold" not in one.to_json()
+    assert "hidden" not in "".join(one.to_lines())
+    assert "gold" not in "".join(one.to_lines())
 
 
 @pytest.mark.parametrize(
@@ -354,3 +355,18 @@ def test_the_real_conversations_of_debug_gym() -> None:
     assert len(episodes) == 220
     assert sum(len(one.turns) for one in episodes) == 8067
     assert all(one.observation and one.messages for one in episodes)
+
+
+def test_a_trajectory_file_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "ours.jsonl"
+    turn = Turn(action="a", observation="o")
+    one = Trajectory(
+        task_id="a", observation="o", turns=(turn,), outcome="submitted", reward_valid=True, resolved=True, reward=1.0
+    )
+    one.append(path)
+    one.append(path)
+    for form in ("auto", "swe-gym"):
+        assert list(import_trajectories(path, form)) == [one, one]
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(UsageError, match="file not found"):
+        list(import_trajectories(tmp_path / "folder.jsonl"))

@@ -1,5 +1,6 @@
 """Trajectories: token rows, usage, and files that are still being written."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def trajectory(**fields: Any) -> Trajectory:
 
 def test_a_segment_comes_back_to_the_bit() -> None:
     one = trajectory(segments=(Segment(**ROW, temperature=0.7),))
-    assert Trajectory.from_json(one.to_json()) == one
+    assert Trajectory.from_lines([json.loads(line) for line in one.to_lines()]) == one
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_the_stop_reason_is_short(info: dict[str, Any], reason: str) -> None:
 
 
 def test_an_incomplete_last_line_is_skipped_and_an_invalid_one_is_not(tmp_path: Path) -> None:
-    line = trajectory().to_json()
+    line = "\n".join(trajectory().to_lines())
     path = tmp_path / "run.jsonl"
     path.write_text(f"{line}\n{line[:-20]}")
     assert len(list(Trajectory.read(path))) == 1
@@ -96,7 +97,7 @@ def test_an_incomplete_last_line_is_skipped_and_an_invalid_one_is_not(tmp_path: 
 def test_appending_repairs_the_file_of_a_killed_writer(tmp_path: Path, left: str, found: int) -> None:
     path = tmp_path / "run.jsonl"
     trajectory(task_id="first").append(path)
-    line = trajectory(task_id="left", observation="x" * 100_000).to_json()
+    line = "\n".join(trajectory(task_id="left", observation="x" * 100_000).to_lines())
     with path.open("a") as file:
         file.write({"": "", "half": line[:-20], "whole": line}[left])
     trajectory(task_id="last").append(path)

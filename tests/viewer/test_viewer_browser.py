@@ -393,12 +393,12 @@ def test_a_real_rollout_is_followed_to_its_end(pages: Pages, tmp_path: Path) -> 
 def test_ten_thousand_rows_are_fast(pages: Pages, tmp_path: Path) -> None:
     write_run(tmp_path, tasks=tuple(f"task-{number:05}" for number in range(10_000)))
     record = trajectory(task="task-XXXXX")
-    template = record.to_json()
-    entry = index_line(record, 111_111_111, len(template) + 1).model_dump_json()
+    template = "".join(line + "\n" for line in record.to_lines())
+    entry = index_line(record, 111_111_111, len(template)).model_dump_json()
     with (tmp_path / TRAJECTORIES).open("w") as lines, (tmp_path / INDEX).open("w") as entries:
         for number in range(10_000):
-            name, offset = f"task-{number:05}", number * (len(template) + 1)
-            lines.write(template.replace("task-XXXXX", name) + "\n")
+            name, offset = f"task-{number:05}", number * len(template)
+            lines.write(template.replace("task-XXXXX", name))
             entries.write(entry.replace("task-XXXXX", name).replace("111111111", str(offset)) + "\n")
     with ViewServer(tmp_path) as server:
         page = pages(server.url)

@@ -3,7 +3,7 @@
 What the other system did not record stays empty. `env` is empty, so imported trajectories cannot be replayed.
 """
 
-import json
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +11,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ...errors import UsageError, wrong_fields
+from ...lines import whole_lines
 from ...registry import Registry
 from ...tables import scan_table
 from ...types import JsonObject
+from ..records import kind_of, parse_line
 from ..trajectory import Trajectory
 
 __all__ = ["IMPORTERS", "Importer", "import_trajectories"]
@@ -53,6 +55,9 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
     if form != "auto":
         IMPORTERS.load(form)
     source = Path(path)
+    if form in ("auto", "swe-gym") and _holds_records(source):
+        yield from Trajectory.read(source)
+        return
     for number, (place, row) in enumerate(scan_table(source), 1):
         try:
             if isinstance(row, ValueError):
@@ -65,9 +70,15 @@ def import_trajectories(path: str | os.PathLike[str], form: str = "auto") -> Ite
             raise UsageError(f"{source}, {place}: {_problem(error)}") from error
 
 
+def _holds_records(path: Path) -> bool:
+    """Return whether a file is a trajectory file already."""
+    lines = whole_lines(path) if path.suffix == ".jsonl" and path.is_file() else ()
+    return any(kind_of(parse_line(line)) == "header" for _, line in itertools.islice(lines, 1))
+
+
 def from_swe_gym(row: JsonObject, name: str) -> Trajectory:  # noqa: ARG001  the row names its task
     """Return the trajectory of a row in swe_gym's own format."""
-    return Trajectory.from_json(json.dumps(row))
+    return Trajectory.from_lines([row])
 
 
 def _problem(error: Exception) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from swe_gym.errors import UsageError
-from swe_gym.trajectories import turns
 from swe_gym.trajectories.trajectory import Trajectory, Turn
-from swe_gym.trajectories.turns import LONG, Span, find_turns
+from swe_gym.viewer import episode
+from swe_gym.viewer.episode import LONG, Span, find_turns
 
 INNER = [{"x": {"cost": 1}}, {"action": "x", "observation": "y", "reward": 2}]
 """An argument that has the marks of turns inside."""
@@ -21,8 +21,17 @@ def record(*played: Turn) -> Trajectory:
     )
 
 
+def as_lines(one: Trajectory) -> str:
+    return "\n".join(one.to_lines())
+
+
+def as_one_object(one: Trajectory) -> str:
+    return json.dumps(one.model_dump())
+
+
 def compact(one: Trajectory) -> str:
-    return json.dumps(one.model_dump(), separators=(",", ":"), ensure_ascii=False)
+    found = map(json.loads, one.to_lines())
+    return "\n".join(json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in found)
 
 
 RECORDS = {
@@ -41,10 +50,10 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize("write", [Trajectory.to_json, compact])
+@pytest.mark.parametrize("write", [as_lines, compact, as_one_object])
 @pytest.mark.parametrize("name", RECORDS)
 def test_turns_are_found_where_they_are(tmp_path: Path, name: str, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "BLOCK", 1000)
+    monkeypatch.setattr(episode, "BLOCK", 1000)
     before, line = b"another line\n", write(RECORDS[name]).encode() + b"\n"
     path = tmp_path / "records.jsonl"
     path.write_bytes(before + line)
@@ -58,9 +67,10 @@ def test_turns_are_found_where_they_are(tmp_path: Path, name: str, write: Any, m
 
 def test_what_is_no_record_and_unknown_turns_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_text('{"turns": [{"action": "x"')
-    with pytest.raises(UsageError, match="byte 0: not a trajectory"):
-        find_turns(path, Span(0, path.stat().st_size))
-    path.write_text(record().to_json())
+    for invalid in ('{"turns": [{"action": "x"', "{}\n{}\n{}\n", "[]", as_lines(RECORDS["one"])[:-9], ""):
+        path.write_text(invalid)
+        with pytest.raises(UsageError, match="byte 0: not a trajectory"):
+            find_turns(path, Span(0, path.stat().st_size))
+    path.write_text(as_lines(record()) + "\n")
     with pytest.raises(UsageError, match="turn 1 is unknown"):
         find_turns(path, Span(0, path.stat().st_size)).turn(1)
