@@ -283,7 +283,7 @@ def kill(times: int) -> None:
         ended = len(list(list_pods(api, where, {})))
         pending = sum(pod["status"]["phase"] == "Pending" for pod in list_pods(api, where, {}))
         time.sleep(max(0.0, killed + 5.0 - time.monotonic()))
-        sweep({"namespace": where}, older_than=1.0)
+        sweep(KubernetesOptions(namespace=where), older_than=1.0)
         left = len(list(list_pods(api, where, {})))
         columns = ("clients killed", "running for", "ended pods left", "never started", "left after a sweep")
         row = (str(times), f"{stopped:.1f} s", str(ended), str(pending), str(left))

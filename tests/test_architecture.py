@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from swe_gym.sandboxes import BACKENDS
+
 PACKAGE = Path(__file__).parent.parent / "swe_gym"
 
 LAYERS = {
@@ -149,3 +151,27 @@ def test_nothing_draws_from_the_random_numbers_of_the_program_around_it() -> Non
         }
         named = {name.removeprefix("random.") for name in imports(module, path) if name.startswith("random.")}
         assert used | named <= {"Random", "SystemRandom"}, module
+
+
+OF_ONE_BACKEND = {
+    "swe_gym.cli.images": "the images of a Docker engine, and the tools of AGS",
+    "swe_gym.cli.image_store": "the images of local sandboxes",
+}
+"""Commands that are about the images of one backend, and so import from its folder."""
+
+
+def test_nothing_but_a_backend_knows_a_backend() -> None:
+    """A backend speaks for itself: no module compares names of backends or imports from the folder of one."""
+    folders = {target.partition(":")[0] for target in BACKENDS.values()} | {"swe_gym.sandboxes.images"}
+    for module, path in own_modules():
+        if module.startswith("swe_gym.sandboxes") or module in OF_ONE_BACKEND:
+            continue
+        compared = {
+            node.value
+            for comparison in ast.walk(parse(path))
+            if isinstance(comparison, ast.Compare)
+            for node in ast.walk(comparison)
+            if isinstance(node, ast.Constant)
+        }
+        assert not compared & set(BACKENDS), module
+        assert not [name for name in imports(module, path) if name.startswith(tuple(folders))], module

@@ -1,17 +1,11 @@
 """Checks of this machine that all commands share which run episodes: extras, and where they write."""
 
-import os
-import shutil
 from pathlib import Path
 
-from ..cache import cache_folder
-from ..errors import UsageError
+from ..cache import check_room
 from ..rollout.executors import EXECUTORS
 from ..rollout.policies import POLICIES
-from ..sandboxes import BACKENDS
-
-FREE_MB = 100
-"""MiB that must be free for results and sandboxes."""
+from ..sandboxes import load_backend
 
 
 def check_machine(
@@ -23,7 +17,7 @@ def check_machine(
     policy: str = "",
     executor: str = "threads",
 ) -> None:
-    """Check that the extras of a run are installed, and that results and sandboxes have a place.
+    """Check that the extras of a run are installed, and that results have a place.
 
     Args:
         folder: Folder of the results; None if nothing is written.
@@ -41,25 +35,6 @@ def check_machine(
     if policy:
         POLICIES.load(policy)
     if backend:
-        BACKENDS.load(backend)
+        load_backend(backend)
     if folder is not None:
         check_room(folder, what, fix)
-    if backend == "local":
-        check_room(cache_folder(), "the cache", "set SWE_GYM_CACHE to a writable folder with more space")
-
-
-def check_room(folder: Path, what: str, fix: str) -> None:
-    """Check that a folder can be written to, and that its disk has some room.
-
-    Raises:
-        UsageError: It cannot, or has not.
-    """
-    there = folder.absolute()
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise UsageError(f"{what} cannot be written: {there} is not a folder. Fix: {fix}")
-    if not os.access(there, os.W_OK):
-        raise UsageError(f"{what} cannot be written: {there} is read-only. Fix: {fix}")
-    if (free := shutil.disk_usage(there).free >> 20) < FREE_MB:
-        raise UsageError(f"{what} has no room: {free} MiB are free in {there}, less than {FREE_MB}. Fix: {fix}")

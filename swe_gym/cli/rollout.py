@@ -39,7 +39,7 @@ from .common import (
     takes_filter,
 )
 from .machine import check_machine
-from .preflight import bring_kit, check_agent, check_model, start_agent
+from .preflight import bring_kit, check_agent, check_model, check_sandboxes, read_tasks, start_agent
 from .rollout_display import display, print_report
 
 POLICY_HELP = "Policy: baseline, llm, gold, random, ... or module:Class."
@@ -259,6 +259,8 @@ def rollout(
     if check:
         console.print_json(data={**config.model_dump(mode="json", exclude={"env", "policy"}), **plan.config()})
         return
+    env, names = plan.config()["env"], plan.tasks or ()
+    check_sandboxes(backend, env["sandbox_options"], read_tasks(tasks, names), executor=executor)
     check_model(plan, config.run, config.folder)
     bring_kit(plan)
     start_agent(plan, config.run.executor)

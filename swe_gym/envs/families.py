@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypedDict, Unpack
 
+from ..sandboxes import default_backend
 from ..types import Json, JsonMapping, JsonObject
 from .checks import check_known
 from .registration import DATASETS
@@ -298,7 +299,7 @@ class DatasetEnv(SweEnv):
         **settings: Unpack[Settings],
     ) -> None:
         options = _given(path=path, dataset=dataset, revision=revision, split=split, image=image)
-        settings.setdefault("backend", "docker")
+        settings.setdefault("backend", default_backend(images=True))
         super().__init__(self.source_name, {**options, **(source_options or {})}, **_own(type(self), settings))
 
 

@@ -10,7 +10,8 @@ import logging
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import docker
 import docker.errors
@@ -18,13 +19,15 @@ import docker.types
 
 from ...errors import SandboxClosed, SandboxLost, SandboxStartError
 from ...guests.masks import MASKED, READ_ONLY
-from ...types import Capabilities, JsonObject
-from ..base import SandboxSpec, demand_isolation, parse_options
+from ...types import Capabilities, JsonMapping, JsonObject
 from ..channel import ByteStream
 from ..container import BOOT, NO_PYTHON_SAID, ContainerSandbox, boot_input, start_command
+from ..finding import Finding
 from ..gates import gate
 from ..lent_python import PLACE, archive, problem
 from ..runner_sandbox import runner_source
+from ..spec import SandboxSpec, demand_isolation, parse_options
+from .checks import check_images, diagnose
 from .dockerfiles import build_dockerfile
 from .engine import ENGINE_ERRORS, attach, connect, engine_errors, is_unreachable, why_it_ended
 from .images import find_image, pull_image
@@ -33,7 +36,7 @@ from .owners import PREFIX, have_undertaker, labels, sweep
 from .stream import DockerStream
 from .volumes import volume_of
 
-__all__ = ["DockerOptions", "DockerSandbox", "sweep"]
+__all__ = ["DockerOptions", "DockerSandbox"]
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class DockerSandbox(ContainerSandbox):
     """A sandbox in a container."""
 
     name = "docker"
+    on_this_machine: ClassVar[bool] = True
 
     _builds = True
 
@@ -81,6 +85,25 @@ class DockerSandbox(ContainerSandbox):
         self._image_id = ""
         self._lends = False
         self._volumes: dict[str, dict[str, str]] = {}
+
+    # --- the backend ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def check(cls, specs: Sequence[SandboxSpec]) -> list[Finding]:
+        """See `Sandbox.check`: the engine answers, and has the images or room for them."""
+        return [check_images(specs, parse_options(DockerOptions, specs[0].options, cls.name))]
+
+    @classmethod
+    def diagnose(cls, options: JsonMapping) -> list[Finding]:
+        """See `Sandbox.diagnose`."""
+        return list(diagnose(parse_options(DockerOptions, options, cls.name)))
+
+    @classmethod
+    def sweep(cls, options: JsonMapping) -> list[str]:
+        """Remove containers whose lease has expired, or whose owner was a process of this machine that has ended."""
+        return sweep(parse_options(DockerOptions, options, cls.name).base_url)
+
+    # --- what it offers -------------------------------------------------------------------------------------
 
     @property
     def _isolation(self) -> str:

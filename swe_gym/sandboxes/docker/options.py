@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from ...types import Frozen
-from ..base import DEFAULT_MEMORY_MB
 from ..container import KEPT_CAPABILITIES
+from ..spec import DEFAULT_MEMORY_MB
 
 
 class DockerOptions(Frozen):

@@ -13,10 +13,8 @@ import docker.errors
 
 from ...errors import SandboxStartError
 from ...types import JsonMapping
-from ..base import parse_options
 from ..undertaker import Undertaker
 from .engine import address, connect, engine_errors
-from .options import DockerOptions
 
 log = logging.getLogger(__name__)
 
@@ -115,24 +113,22 @@ def _remove(base_url: str | None, timeout: float, label: str, wanted: Callable[[
     return sorted(removed)
 
 
-def sweep(options: JsonMapping | None = None, *, timeout: float = 60.0) -> list[str]:
+def sweep(base_url: str | None, *, timeout: float = 60.0) -> list[str]:
     """Remove abandoned containers of any client of this package; no other container is touched.
 
     A container is abandoned if its lease (`SandboxSpec.ttl`) has expired, or if its owner was a process of this machine
     that has ended.
 
     Args:
-        options: Options of the backend; `base_url` selects the engine.
+        base_url: Address of the engine.
         timeout: Seconds before a call of the engine fails.
 
     Returns:
         The names of the removed containers, sorted.
 
     Raises:
-        UsageError: An option is unknown or invalid.
         SandboxStartError: The engine cannot be reached or does not answer.
     """
-    base_url = parse_options(DockerOptions, options or {}, "docker").base_url
     swept = _remove(base_url, timeout, LABEL, lambda labels: abandoned(labels, time.time()))
     if swept:
         log.info("removed %d abandoned containers: %s", len(swept), " ".join(swept))

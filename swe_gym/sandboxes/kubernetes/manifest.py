@@ -9,9 +9,9 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...guests import bundle
-from ..base import DEFAULT_MEMORY_MB, SandboxSpec
 from ..container import BOOT, VENV, start_command
 from ..lent_python import PLACE, lender
+from ..spec import DEFAULT_MEMORY_MB, SandboxSpec
 from .api import Object
 from .options import KubernetesOptions
 from .status import CONTAINER, LENT_PYTHON, START_TIMEOUT, TTL, UNPLUG

@@ -17,11 +17,11 @@ from typing import Literal
 from ...cache import build_once, cache_folder, digest
 from ...errors import SandboxStartError, Unsupported
 from ...types import Capabilities, Frozen
-from ..base import SandboxSpec, demand_isolation, parse_options
 from ..channel import ByteStream
 from ..container import ContainerSandbox
 from ..images import ImageStore, StoredImage, copies_folder, id_ranges
 from ..lent_python import archive
+from ..spec import SandboxSpec, demand_isolation, parse_options
 from .forkserver import Supervisor, launch
 from .tiers import IMAGE, OVERLAY_GAPS, check_cpus, find_pasta, group_config, process_limits, watched_memory
 
