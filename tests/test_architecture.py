@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import swe_gym.sandboxes
+from swe_gym.door import homes
 from swe_gym.sandboxes import BACKENDS
 
 PACKAGE = Path(__file__).parent.parent / "swe_gym"
@@ -175,3 +177,35 @@ def test_nothing_but_a_backend_knows_a_backend() -> None:
         }
         assert not compared & set(BACKENDS), module
         assert not [name for name in imports(module, path) if name.startswith(tuple(folders))], module
+
+
+OF_EPISODES = {"Action", "Oracle", "Reward", "Task", "Tool", "ToolCall", "ToolResult", "ToolSpec", "Verdict"}
+
+ALONE = """
+import sys
+from swe_gym.sandboxes import SandboxSpec, open_sandbox
+with open_sandbox(SandboxSpec()) as sandbox:
+    assert sandbox.exec("echo alone").text == "alone\\n"
+print(*sys.modules)
+"""
+
+
+def test_sandboxes_work_alone() -> None:
+    """They know nothing of tasks, tools and grading, and load none of these."""
+    for module, path in own_modules():
+        if module.startswith("swe_gym.sandboxes"):
+            assert not {name.rpartition(".")[2] for name in imports(module, path)} & OF_EPISODES, module
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True, timeout=60)
+    loaded = {name for name in done.stdout.split() if name.startswith("swe_gym.")}
+    assert {name.split(".")[1] for name in loaded} & {"tasks", "tools", "grading", "rollout", "trajectories"} == set()
+    assert "swe_gym.envs.swe_env" not in loaded
+
+
+def test_the_door_of_sandboxes_is_small_and_imports_late() -> None:
+    names = [name for name in vars(swe_gym.sandboxes) if name[0] != "_" and name not in ("Registry", "UsageError")]
+    names = {*homes("swe_gym.sandboxes"), *(name for name in names if callable(getattr(swe_gym.sandboxes, name)))}
+    assert len(names) <= 20
+    assert all(getattr(swe_gym.sandboxes, name) is not None for name in names)
+    code = "import sys, swe_gym.sandboxes; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert "pydantic" not in done.stdout.split()

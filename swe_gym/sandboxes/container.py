@@ -16,7 +16,7 @@ from ..cache import build_once, digest
 from ..errors import SandboxError, SandboxLost, SandboxStartError, Unsupported
 from ..types import ExecResult, Json, JsonObject, PythonEnv
 from .gates import gate
-from .lent_python import PLACE
+from .portable_python import PLACE
 from .runner_sandbox import RunnerSandbox
 from .spec import SandboxSpec
 from .workspaces import prepare_workspace

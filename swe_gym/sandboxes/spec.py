@@ -25,8 +25,8 @@ class SandboxSpec(Frozen):
 
     Attributes:
         image: Container image, template or tool name.
-        workspace: Initial content of `workdir`, for tasks without an image.
-        python: Python environment, for tasks without an image.
+        workspace: Initial content of `workdir`, if there is no image.
+        python: Python environment, if there is no image.
         workdir: Absolute path of the workspace, in which commands start.
         env: Variables added to the clean environment of every command; `{workdir}` in a value is replaced.
         user: User that runs the commands; None is the backend's default.
@@ -71,7 +71,7 @@ class SandboxSpec(Frozen):
 
 
 DEFAULT_MEMORY_MB = 4096
-"""Memory limit in MiB of sandboxes of tasks that set none, on every backend of this package."""
+"""Memory limit in MiB if the description sets none, on every backend of this package."""
 
 Options = TypeVar("Options", bound=Frozen)
 

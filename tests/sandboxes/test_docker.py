@@ -213,7 +213,7 @@ def test_an_image_without_python_is_an_error_if_none_is_lent(
 ) -> None:
     image = derived("rm -f /usr/bin/python*")
     with pytest.raises(SandboxStartError, match="no Python found in the image") as error:
-        make(image=image, options={"lend_python": False})
+        make(image=image, options={"copy_python": False})
     assert error.value.reason == "setup"
     assert not error.value.retryable
 

@@ -10,6 +10,7 @@ from harbor_folders import NAME, SHAPES, START, TOML, harbor_task, script
 from swe_gym.cli.preflight import check_sandboxes
 from swe_gym.curation.harbor import export_harbor
 from swe_gym.curation.validate import validate
+from swe_gym.envs.group import task_spec
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxStartError, Unsupported, UsageError
 from swe_gym.sandboxes import Finding
@@ -112,7 +113,7 @@ def test_a_dockerfile_is_built_once(tmp_path: Path, docker_image: str, engine: A
         (record,) = validate(source, backend="docker", times=1)
         assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
         made = engine.inspect_image(name)
-        assert build_image(source.get(NAME), "unused").needs.build is None
+        assert build_image(task_spec(source.get(NAME), {}), "unused") == name
         assert engine.inspect_image(name)["Id"] == made["Id"]
     finally:
         engine.remove_image(name, force=True)

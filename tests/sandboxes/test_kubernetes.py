@@ -245,10 +245,10 @@ def killed_client(api: Api, namespace: str) -> Iterator[Callable[[bool], None]]:
     api.request("POST", pods_path(namespace), body=foreign)
     client = subprocess.Popen([sys.executable, "-c", CLIENT, namespace], stdout=subprocess.PIPE)
 
-    def kill(undertaker: bool) -> None:
+    def kill(guard: bool) -> None:
         assert client.stdout is not None
         assert client.stdout.readline() == b"ready\n"
-        if undertaker:
+        if guard:
             for child in Path(f"/proc/{client.pid}/task/{client.pid}/children").read_text().split():
                 os.kill(int(child), signal.SIGKILL)
         client.kill()
@@ -266,7 +266,7 @@ def test_the_pods_of_a_killed_client_are_deleted(
     pause_until(lambda: [pod["metadata"]["name"] for pod in pods(api, namespace)] == ["foreign"], 60.0)
 
 
-def test_pods_without_an_undertaker_end_and_are_swept(
+def test_pods_without_a_guard_end_and_are_swept(
     api: Api, namespace: str, killed_client: Callable[[bool], None]
 ) -> None:
     killed_client(True)
