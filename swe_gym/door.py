@@ -14,7 +14,7 @@ def homes(package: str) -> dict[str, str]:
     assert file is not None
     body = ast.parse(Path(file).read_text(encoding="utf-8")).body
     blocks = [node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    nodes = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    nodes = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom) and node.level]
     return {alias.asname or alias.name: f".{node.module}" for node in nodes for alias in node.names}
 
 
