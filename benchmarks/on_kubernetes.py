@@ -30,11 +30,10 @@ from kubernetes import client, config, watch
 from kubernetes.stream import stream
 
 from swe_gym.errors import SandboxError, SandboxStartError
-from swe_gym.sandboxes import SandboxSpec
+from swe_gym.sandboxes import SandboxSpec, WarmPool
 from swe_gym.sandboxes.kubernetes import KubernetesOptions, KubernetesSandbox, manifest, sweep
 from swe_gym.sandboxes.kubernetes.api import Api
 from swe_gym.sandboxes.kubernetes.pods import delete_pod, list_pods
-from swe_gym.sandboxes.pool import WarmPool
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # where the servers are
 from servers.kubernetes_server import KubernetesServer

@@ -118,6 +118,9 @@ def _installed(name: str) -> Iterator[list[Finding]]:
         what, _, fix = str(error).partition(": ")
         yield [Finding(name, False, what, fix, main=True)]
         return
+    except UsageError as error:  # an entry point of another package
+        yield [Finding(name, False, str(error), "correct or uninstall the package that names it", main=True)]
+        return
     if kind.on_this_machine:
         yield kind.diagnose({})
 

@@ -14,9 +14,7 @@ from ..errors import SandboxClosed, SandboxError, SandboxStartError
 from ..grading.in_place import begin_in_place
 from ..grading.patch import Patch, list_work, take_patch
 from ..grading.seal import apply_start, hidden_places, seal
-from ..sandboxes import Sandbox, SandboxSpec, load_backend, make_spec
-from ..sandboxes.gates import gate
-from ..sandboxes.pool import WarmPool, WarmSandbox
+from ..sandboxes import Sandbox, SandboxSpec, WarmPool, WarmSandbox, gate, load_backend, make_spec
 from ..threads import in_thread
 from ..types import JsonObject, Task
 

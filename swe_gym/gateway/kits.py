@@ -18,8 +18,7 @@ from ..commands import run_command
 from ..errors import MissingDependency, SandboxStartError, TaskError
 from ..guests import bundle
 from ..index import pip_command
-from ..sandboxes.portable_python import ARCHITECTURES
-from ..sandboxes.pythons import find_interpreter, pip_environment
+from ..sandboxes.pythons import ARCHITECTURES, find_interpreter, pip_environment
 from ..types import Frozen, JsonObject
 
 PLACE = "/opt/swe-gym-agent"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
     from .base import Pty as Pty
     from .base import Sandbox as Sandbox
     from .container import default_image as default_image
+    from .container import start_command as start_command
     from .finding import Finding as Finding
     from .forward import Connection as Connection
     from .forward import Forward as Forward

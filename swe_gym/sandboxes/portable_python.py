@@ -14,13 +14,12 @@ import tempfile
 
 from ..errors import SandboxStartError
 from ..guests import bundle
+from .pythons import ARCHITECTURES
 
 PLACE = "/opt/swe-gym-python"
 """Its folder in the container. No PATH has it, so commands find only the image's programs."""
 
 PACK_SECONDS = 60.0
-ARCHITECTURES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64"}
-"""The kernel's name of a machine -> the name in images."""
 
 
 def packing_program(folder: str = PLACE) -> str:

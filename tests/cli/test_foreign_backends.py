@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +91,28 @@ def test_clean_sweeps_a_backend_that_is_named(cli) -> None:
     assert json.loads(swept.out) == {BACKEND: {"removed": ["left-1", "left-2"]}}
     refused = cli("clean", "--backend", BACKEND, *WHERE)
     assert (refused.status, refused.out) == (1, f"{BACKEND}: the service does not answer\n")
+
+
+@pytest.fixture
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another package, whose entry points name `Foreign`, and a backend that is broken."""
+    folder = tmp_path / "site" / "foreign-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    named = f"[swe_gym.backends]\nforeign = {BACKEND}\nbroken = nowhere.at_all:Backend\n"
+    (folder / "entry_points.txt").write_text(named)
+    monkeypatch.syspath_prepend(str(folder.parent))
+
+
+@pytest.mark.usefixtures("_installed")
+def test_entry_points_are_asked_without_being_named(cli) -> None:
+    found = json.loads(cli("clean", "--json").out)
+    assert found["foreign"] == {"removed": ["left-1", "left-2"]}
+    assert "broken" not in found
+    report = cli("doctor")
+    assert report.status == 0
+    assert re.search("^no  broken +.*cannot import 'nowhere.at_all'", report.out, re.MULTILINE)
+    assert cli("clean", "--backend", "foreign").out == "foreign: 2 removed left-1 left-2\n"
 
 
 @pytest.mark.parametrize("command", ["rollout", "validate", "doctor", "clean"])

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from ...errors import FileError, SandboxLost
-from ...sandboxes.base import Sandbox
-from ...sandboxes.spec import ISOLATION_LEVELS
+from ...sandboxes import ISOLATION_LEVELS, Sandbox
 from ...types import ExecResult
 
 SLACK = 2.0
