@@ -78,7 +78,7 @@ def build_image(
             build_dockerfile(engine, spec.image, spec.build, deadline=deadline, base_url=base_url)
         return spec.image
     if spec.workspace is None:
-        raise TaskError("an image is built from a workspace or a Dockerfile, and this sandbox has neither")
+        raise TaskError(f"{name} has neither a workspace nor a Dockerfile to build an image from")
     with contextlib.closing(_Builder(base, base_url, time.monotonic() + timeout)) as builder:
         below = builder.add_python(spec.python, venv) if spec.python else base
         tree = prepare_workspace(spec.workspace, timeout=builder.seconds_left())
