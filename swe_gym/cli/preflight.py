@@ -88,7 +88,7 @@ def check_backend(kind: type[Sandbox], specs: Sequence[SandboxSpec], executor: s
     except Unsupported as error:
         raise UsageError(str(error)) from error
     for found in findings:
-        if not found.works:
+        if found.needed and not found.works:
             raise UsageError(f"{found.what}: {found.detail}. Fix: {found.fix}")
     return findings
 

@@ -239,9 +239,9 @@ def rollout(
 ) -> None:
     """Run many episodes; monitor, stop and resume them.
 
-    Before an episode starts, the model's server is asked once. The same command resumes a stopped run. The first
-    Ctrl-C waits for running episodes, the second cancels them. The exit status is 1 if episodes could not be graded. A
-    configuration file has the same fields as the overrides; the documentation lists them.
+    Before an episode starts, the backend is checked and the model's server is asked once. The same command resumes a
+    stopped run. The first Ctrl-C waits for running episodes, the second cancels them. The exit status is 1 if episodes
+    could not be graded. A configuration file has the same fields as the overrides; the documentation lists them.
     """
     options = nested(locals())
     options["policy"]["name"] = policy

@@ -142,8 +142,8 @@ class Sandbox(abc.ABC):
     def check(cls, specs: Sequence[SandboxSpec]) -> list[Finding]:  # noqa: ARG003  for backends
         """Check what must exist outside for these sandboxes: the service, its images, its disk. Nothing is started.
 
-        Commands call it before a run, with the description of every task, and refuse the run with the first finding
-        that does not work. Each call that waits has a deadline of seconds.
+        Commands call it before a run, with the description of every task, and refuse the run with the first `needed`
+        finding that does not work. Each call that waits has a deadline of seconds.
 
         Args:
             specs: Descriptions that `for_spec` accepts, at least one, with equal `options`.
