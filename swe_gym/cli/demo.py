@@ -23,8 +23,7 @@ from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject, Task, ToolCall
 from .common import Backend, Match, SandboxOptions, Workers, headline, matching, open_console, open_source, plain_table
 from .common import sandbox_options as parse_sandbox_options
-from .machine import check_machine
-from .preflight import check_sandboxes
+from .preflight import check_machine, check_sandboxes
 
 LOOK_AROUND = [
     ToolCall(name="listdir", arguments={"path": "."}),

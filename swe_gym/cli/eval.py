@@ -31,11 +31,11 @@ from .common import (
     plain_table,
     takes_filter,
 )
-from .machine import check_machine
 from .preflight import (
     backend_for,
     bring_kit,
     check_agent,
+    check_machine,
     check_model,
     check_sandboxes,
     read_tasks,

@@ -1,18 +1,20 @@
-"""Checks before a run: its tasks on their backend, images, disk, and the model's server. Nothing is started."""
+"""Checks before a run: extras, folders, its tasks on their backend, and the model's server. Nothing is started."""
 
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..cache import check_room
 from ..envs.group import task_spec
 from ..errors import TaskError, Unsupported, UsageError
 from ..gateway.agents import make_agent
 from ..gateway.kits import kit_bytes
 from ..rollout.budget import check_price
 from ..rollout.engine import RolloutOptions
+from ..rollout.executors import EXECUTORS
 from ..rollout.plan import Plan
-from ..rollout.policies import make_policies
+from ..rollout.policies import POLICIES, make_policies
 from ..sandboxes import Finding, Sandbox, SandboxSpec, default_backend, load_backend
 from ..tasks import TaskSource
 from ..trajectories.run_folder import check_servers
@@ -33,6 +35,38 @@ class Fact(NamedTuple):
 
     what: str
     said: str
+
+
+def check_machine(
+    folder: Path | None,
+    *,
+    what: str = "the run folder",
+    fix: str = "choose another folder: --output",
+    backend: str = "",
+    policy: str = "",
+    executor: str = "threads",
+) -> None:
+    """Check that the extras of a run are installed, and that results have a place.
+
+    Args:
+        folder: Folder of the results; None if nothing is written.
+        what: What the folder is, for messages.
+        fix: What to do if it cannot be used, for messages.
+        backend: Backend of the sandboxes; empty if it is not known yet.
+        policy: Policy; empty if there is none.
+        executor: Where episodes run.
+
+    Raises:
+        UsageError: A name is unknown, or a folder cannot be written to or has no room.
+        MissingDependency: An extra is not installed.
+    """
+    EXECUTORS.load(executor)
+    if policy:
+        POLICIES.load(policy)
+    if backend:
+        load_backend(backend)
+    if folder is not None:
+        check_room(folder, what, fix)
 
 
 def read_tasks(source: TaskSource, ids: Sequence[str]) -> list[Task]:

@@ -38,8 +38,7 @@ from .common import (
     split_slice,
     takes_filter,
 )
-from .machine import check_machine
-from .preflight import bring_kit, check_agent, check_model, check_sandboxes, read_tasks, start_agent
+from .preflight import bring_kit, check_agent, check_machine, check_model, check_sandboxes, read_tasks, start_agent
 from .rollout_display import display, print_report
 
 POLICY_HELP = "Policy: baseline, llm, gold, random, ... or module:Class."

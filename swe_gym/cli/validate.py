@@ -29,8 +29,7 @@ from .common import (
     takes_filter,
 )
 from .common import sandbox_options as parse_sandbox_options
-from .machine import check_machine
-from .preflight import check_sandboxes, read_tasks
+from .preflight import check_machine, check_sandboxes, read_tasks
 
 MOST_NAMES = 10
 """Tests per task that the terminal shows."""

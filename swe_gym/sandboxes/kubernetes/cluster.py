@@ -12,9 +12,8 @@ from typing import Literal
 
 from ...cache import digest
 from ...errors import SandboxClosed, SandboxStartError
-from ..gates import NEVER, Rate, gate, sleep
+from ..gates import NEVER, Rate, gate, jittered, sleep
 from ..guard import Guard
-from ..jitter import jittered
 from .api import Api, ApiError, Object, pods_path
 from .manifest import CLAIM, RUN
 from .options import ClusterOptions
