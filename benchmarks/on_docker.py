@@ -37,8 +37,7 @@ from common import milliseconds, process_size, show, wait_until
 
 from swe_gym.cli.bench import alternate
 from swe_gym.errors import SandboxError
-from swe_gym.sandboxes import SandboxSpec, open_sandbox
-from swe_gym.sandboxes.pool import WarmPool
+from swe_gym.sandboxes import SandboxSpec, WarmPool, open_sandbox
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # where the servers are
 from servers.docker_proxy import DockerProxy, Fault

@@ -30,11 +30,10 @@ from kubernetes import client, config, watch
 from kubernetes.stream import stream
 
 from swe_gym.errors import SandboxError, SandboxStartError
-from swe_gym.sandboxes import SandboxSpec
+from swe_gym.sandboxes import SandboxSpec, WarmPool
 from swe_gym.sandboxes.kubernetes import KubernetesOptions, KubernetesSandbox, manifest, sweep
 from swe_gym.sandboxes.kubernetes.api import Api
 from swe_gym.sandboxes.kubernetes.pods import delete_pod, list_pods
-from swe_gym.sandboxes.pool import WarmPool
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # where the servers are
 from servers.kubernetes_server import KubernetesServer
@@ -283,7 +282,7 @@ def kill(times: int) -> None:
         ended = len(list(list_pods(api, where, {})))
         pending = sum(pod["status"]["phase"] == "Pending" for pod in list_pods(api, where, {}))
         time.sleep(max(0.0, killed + 5.0 - time.monotonic()))
-        sweep({"namespace": where}, older_than=1.0)
+        sweep(KubernetesOptions(namespace=where), older_than=1.0)
         left = len(list(list_pods(api, where, {})))
         columns = ("clients killed", "running for", "ended pods left", "never started", "left after a sweep")
         row = (str(times), f"{stopped:.1f} s", str(ended), str(pending), str(left))

@@ -32,6 +32,7 @@ from common import LiveTable, import_image
 from swe_gym.curation.new_task import compare_runs, run_both, split_difference, with_lists
 from swe_gym.curation.releases import TestLayout
 from swe_gym.curation.validate import TaskRecord, read_records, validate
+from swe_gym.envs.group import task_spec
 from swe_gym.errors import SweGymError
 from swe_gym.sandboxes.workspaces import prepare_workspace
 from swe_gym.tasks.file import write_tasks
@@ -151,7 +152,7 @@ class RealTasks:
         if self._base is not None:
             from swe_gym.sandboxes.docker.build import build_image
 
-            task = build_image(task, self._base)
+            task = task.in_image(build_image(task_spec(task, {}), self._base, name=f"task-{task.task_id}"))
             if self._backend == "local":
                 import_image(task)
         if task.oracle.fail_to_pass:

@@ -4,18 +4,16 @@ Importing the package registers the ids `SWE/Toy-v0`, `SWE/Micro-v0`, `SWE/Tasks
 datasets with Gymnasium.
 """
 
-import ast
-import functools
-import importlib
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .door import homes as _homes
+from .door import load as _load
 from .envs.registration import register_families as _register_families
 
 __version__ = "0.1.0"
 
-# The public names. Type checkers follow these imports; at run time, `_homes` reads them, and a name is imported when it
+# The public names. Type checkers follow these imports; at run time, `door` reads them, and a name is imported when it
 # is first used: importing the package stays cheap.
 if TYPE_CHECKING:
     from .curation.validate import TaskRecord as TaskRecord
@@ -87,22 +85,11 @@ else:
     def __getattr__(name: str) -> object:
         if name == "__all__":
             return __dir__()
-        if name.startswith("__") or name not in _homes():
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(_homes()[name], __name__), name)
-        return value
-
-
-@functools.cache
-def _homes() -> dict[str, str]:
-    """Return public name -> module, as the `TYPE_CHECKING` block above has them."""
-    (block,) = (node for node in ast.parse(Path(__file__).read_text(encoding="utf-8")).body if isinstance(node, ast.If))
-    nodes = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: f".{node.module}" for node in nodes for alias in node.names}
+        return _load(__name__, name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*_homes(), "__version__"])
+    return sorted([*_homes(__name__), "__version__"])
 
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

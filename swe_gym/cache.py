@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .errors import SandboxStartError
+from .errors import SandboxStartError, UsageError
 
 _COMPLETE = "complete"
 _POLL = 0.02
@@ -25,6 +25,27 @@ def cache_folder() -> Path:
     if chosen := os.environ.get("SWE_GYM_CACHE"):
         return Path(chosen).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "swe-gym"
+
+
+FREE_MB = 100
+"""MiB that must be free in a folder that is written to."""
+
+
+def check_room(folder: Path, what: str, fix: str) -> None:
+    """Check that a folder can be written to, and that its disk has some room.
+
+    Raises:
+        UsageError: It cannot, or has not.
+    """
+    there = folder.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise UsageError(f"{what} cannot be written: {there} is not a folder. Fix: {fix}")
+    if not os.access(there, os.W_OK):
+        raise UsageError(f"{what} cannot be written: {there} is read-only. Fix: {fix}")
+    if (free := shutil.disk_usage(there).free >> 20) < FREE_MB:
+        raise UsageError(f"{what} has no room: {free} MiB are free in {there}, less than {FREE_MB}. Fix: {fix}")
 
 
 def digest(*parts: object) -> str:

@@ -34,18 +34,17 @@ class Registry(Mapping[str, str], Generic[T_co]):
 
     Args:
         kind: Kind of the entries, singular, for messages: "backend".
-        table: The names that ship with the package.
-        extras: Name -> the extra that installs its optional dependency.
+        table: The names that ship with the package. A target that needs an extra names it, as entry points do:
+            "module:attribute [extra]".
         group: Entry-point group through which other packages add names.
     """
 
-    def __init__(
-        self, kind: str, table: Mapping[str, str], *, group: str, extras: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, kind: str, table: Mapping[str, str], *, group: str) -> None:
         self.kind = kind
         self.group = group
-        self._table = dict(table)
-        self._extras = dict(extras or {})
+        parts = {name: target.rstrip("]").split(" [") for name, target in table.items()}
+        self._table = {name: target for name, (target, *_) in parts.items()}
+        self._extras = {name: extra[0] for name, (_, *extra) in parts.items() if extra}
 
     def __getitem__(self, name: str) -> str:
         return self._table[name]
@@ -55,6 +54,10 @@ class Registry(Mapping[str, str], Generic[T_co]):
 
     def __len__(self) -> int:
         return len(self._table)
+
+    def names(self) -> list[str]:
+        """Return the names that ship with the package, and those of entry points."""
+        return list(dict.fromkeys([*self._table, *(point.name for point in entry_points(group=self.group))]))
 
     def load(self, name: str) -> T_co:
         """Import and return the target of a name.

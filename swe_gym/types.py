@@ -629,6 +629,11 @@ class Task(Frozen):
     time_limit: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     oracle: Oracle = Field(default=Oracle(), repr=False)
 
+    def in_image(self, image: str) -> Self:
+        """Return the task with an image that holds its code and its Python environment."""
+        needs = self.needs.model_copy(update={"build": None})
+        return self.model_copy(update={"image": image, "workspace": None, "python": None, "needs": needs})
+
     @model_serializer(mode="wrap")
     def _brief(self, write: SerializerFunctionWrapHandler) -> JsonObject:
         """Leave out what most tasks do not set, so that their digests stay what they were."""

@@ -7,6 +7,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import swe_gym.sandboxes
+from swe_gym.door import homes
+from swe_gym.sandboxes import BACKENDS
+
 PACKAGE = Path(__file__).parent.parent / "swe_gym"
 
 LAYERS = {
@@ -149,3 +153,73 @@ def test_nothing_draws_from_the_random_numbers_of_the_program_around_it() -> Non
         }
         named = {name.removeprefix("random.") for name in imports(module, path) if name.startswith("random.")}
         assert used | named <= {"Random", "SystemRandom"}, module
+
+
+OF_ONE_BACKEND = {
+    "swe_gym.cli.images": "the images of a Docker engine, and the tools of AGS",
+    "swe_gym.cli.image_store": "the images of local sandboxes",
+}
+"""Commands that are about the images of one backend, and so import from its folder."""
+
+
+def test_nothing_but_a_backend_knows_a_backend() -> None:
+    """A backend speaks for itself: no module compares names of backends or imports from the folder of one."""
+    folders = {target.partition(":")[0] for target in BACKENDS.values()} | {"swe_gym.sandboxes.images"}
+    for module, path in own_modules():
+        if module.startswith("swe_gym.sandboxes") or module in OF_ONE_BACKEND:
+            continue
+        compared = {
+            node.value
+            for comparison in ast.walk(parse(path))
+            if isinstance(comparison, ast.Compare)
+            for node in ast.walk(comparison)
+            if isinstance(node, ast.Constant)
+        }
+        assert not compared & set(BACKENDS), module
+        assert not [name for name in imports(module, path) if name.startswith(tuple(folders))], module
+
+
+OF_EPISODES = {"Action", "Oracle", "Reward", "Task", "Tool", "ToolCall", "ToolResult", "ToolSpec", "Verdict"}
+
+ALONE = """
+import sys
+from swe_gym.sandboxes import SandboxSpec, open_sandbox
+with open_sandbox(SandboxSpec()) as sandbox:
+    assert sandbox.exec("echo alone").text == "alone\\n"
+print(*sys.modules)
+"""
+
+
+def test_sandboxes_work_alone() -> None:
+    """They know nothing of tasks, tools and grading, and load none of these."""
+    for module, path in own_modules():
+        if module.startswith("swe_gym.sandboxes"):
+            assert not {name.rpartition(".")[2] for name in imports(module, path)} & OF_EPISODES, module
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True, timeout=60)
+    loaded = {name for name in done.stdout.split() if name.startswith("swe_gym.")}
+    assert {name.split(".")[1] for name in loaded} & {"tools", "grading", "rollout", "trajectories"} == set()
+    assert not loaded & {"swe_gym.tasks.base", "swe_gym.envs.swe_env"}  # the root registers the ids of environments
+
+
+def test_the_door_of_sandboxes_is_small_and_imports_late() -> None:
+    names = [name for name in vars(swe_gym.sandboxes) if name[0] != "_" and name not in ("Registry", "UsageError")]
+    names = {*homes("swe_gym.sandboxes"), *(name for name in names if callable(getattr(swe_gym.sandboxes, name)))}
+    assert len(names) <= 20
+    assert all(getattr(swe_gym.sandboxes, name) is not None for name in names)
+    code = "import sys, swe_gym.sandboxes; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert "pydantic" not in done.stdout.split()
+
+
+PREPARING = {"workspaces", "pythons"}
+"""Modules of what goes into a sandbox. Those who make, pack and export tasks prepare it without a sandbox."""
+
+
+def test_sandboxes_are_entered_by_the_door() -> None:
+    """Outsiders import from `swe_gym.sandboxes`, not from its modules."""
+    inside = {path.stem for path in (PACKAGE / "sandboxes").iterdir()} - PREPARING
+    for module, path in own_modules():
+        if module.startswith("swe_gym.sandboxes") or module in OF_ONE_BACKEND:
+            continue
+        deep = [name for name in imports(module, path) if name.startswith("swe_gym.sandboxes.")]
+        assert not [name for name in deep if name.split(".")[2] in inside], module

@@ -58,6 +58,7 @@ def test_python_compiles() -> None:
         ("docs/vector.md", ["[1 1 1 1]"]),
         ("docs/wrappers.md", ["['system', 'user'] True", "(2, 256) Discrete(4) [[1, 1, 1, 1], [1, 1, 1, 1]]"]),
         ("docs/environments/index.md", ["[exit code 0]"]),
+        ("docs/sandboxes/alone.md", ["42 0\nprint(6 * 7)\n", "['1', '42']\n", "ready\n"]),
     ],
 )
 def test_python_runs(page: str, shown: list[str], adder: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import enum
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,12 +76,6 @@ METAVARS = {
 
 _METAVAR = {option: metavar for metavar, options in METAVARS.items() for option in options}
 
-PACKAGES = (
-    *("gymnasium", "numpy", "pydantic", "typer", "rich", "docker", "kubernetes", "e2b", "openai", "huggingface_hub"),
-    *("pyarrow", "stable-baselines3", "ray", "torch", "transformers", "vllm", "trl", "verl"),
-)
-"""Packages whose version `--version` prints if they are installed."""
-
 
 class Commands(TyperGroup):
     """Imports a command when it is chosen, so that the list of commands is quick."""
@@ -135,15 +129,27 @@ for _name, (_, _help) in COMMANDS.items():
 def _print_version(wanted: bool) -> None:
     if wanted:
         import platform
-        from importlib.metadata import PackageNotFoundError, version
+        from importlib.metadata import version
 
         typer.echo(f"swe-gym {version('swe-gym')}\npython {platform.python_version()}\n{platform.platform()}")
-        for package in PACKAGES:
-            try:
-                typer.echo(f"{package} {version(package)}")
-            except PackageNotFoundError:
-                continue
+        for package, found in _installed():
+            typer.echo(f"{package} {found}")
         raise typer.Exit
+
+
+def _installed() -> Iterator[tuple[str, str]]:
+    """Yield name and version of what the package and its extras need, as far as it is installed."""
+    import re
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    needed = [one for one in requires("swe-gym") or () if not re.search(r"extra == .(dev|docs|all)\b", one)]
+    for package in dict.fromkeys(re.split(r"[^\w.-]", one)[0] for one in needed):
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            continue
+        if package != "swe-gym":
+            yield package, found
 
 
 class LogLevel(enum.StrEnum):

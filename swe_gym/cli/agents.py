@@ -44,7 +44,7 @@ def ready_kit(name: str, kit: Kit) -> Path:
 
 def agent_rows() -> Iterator[JsonObject]:
     """Yield the name, version and protocol of each agent, and what is known of its kit."""
-    for name in AGENTS:
+    for name in AGENTS.names():
         kind = AGENTS.load(name)
         try:
             kit = make_agent(name).kit

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import TaskError, UsageError
+from ..sandboxes import BACKENDS
 from ..tasks import TaskSource, load_source
 from ..tasks.choice import changed_lines
 from ..tasks.file import is_place_of_tasks
@@ -57,7 +58,7 @@ SourceOptions = Annotated[
     ),
 ]
 Match = Annotated[str, typer.Option("--match", "-m", help="Only tasks whose id matches this glob pattern.")]
-BACKENDS_HELP = "Sandbox backend: local, docker, kubernetes, e2b or ags"
+BACKENDS_HELP = f"Sandbox backend: {', '.join(BACKENDS)} or module:Class"
 BACKEND_HELP = f"{BACKENDS_HELP}."
 Backend = Annotated[str, typer.Option(help=BACKEND_HELP)]
 SandboxOptions = Annotated[

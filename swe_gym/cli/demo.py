@@ -23,7 +23,7 @@ from ..trajectories.trajectory import Trajectory
 from ..types import JsonObject, Task, ToolCall
 from .common import Backend, Match, SandboxOptions, Workers, headline, matching, open_console, open_source, plain_table
 from .common import sandbox_options as parse_sandbox_options
-from .machine import check_machine
+from .preflight import check_machine, check_sandboxes
 
 LOOK_AROUND = [
     ToolCall(name="listdir", arguments={"path": "."}),
@@ -127,12 +127,14 @@ def demo(
     check_machine(output, backend=backend)
     source = open_source("toy")
     ids = matching(source, match)
-    settings: JsonObject = {"backend": backend, "sandbox_options": parse_sandbox_options(backend, sandbox_option)}
+    tasks, options = [source.get(name) for name in ids], parse_sandbox_options(backend, sandbox_option)
+    check_sandboxes(backend, options, tasks)
+    settings: JsonObject = {"backend": backend, "sandbox_options": options}
     path = output / "trajectories.jsonl"
     output.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     register_families()
-    show = Demo([source.get(name) for name in ids], settings, path)
+    show = Demo(tasks, settings, path)
     live = Live(console=console, refresh_per_second=8, get_renderable=lambda: show.table(console.width >= WIDE))
     with live if console.is_terminal else nullcontext():
         show.play(workers)

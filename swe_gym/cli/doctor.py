@@ -8,21 +8,17 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from ..cache import cache_folder
-from ..errors import MissingDependency, SandboxError, SweGymError, UsageError
+from ..errors import MissingDependency, SweGymError, UsageError
 from ..index import find_sdists
-from ..sandboxes.images import ImageStore
-from ..sandboxes.local import problem
-from ..sandboxes.local.image import OVERLAYS, choose_overlay
-from ..sandboxes.local.tiers import TIERS, delegated_group
+from ..sandboxes import BACKENDS, Finding, load_backend
 from ..toml import parse_pairs
 from ..types import JsonObject
 from .agents import agent_rows
@@ -34,32 +30,12 @@ EXTRAS = {
 }
 
 INDENT = " " * 4
-ENGINE_SECONDS = 5.0
-
-ENGINE_LIMITS = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "CPU"}
-"""Field of an engine's info -> the resource that it can limit."""
-
-DOCKER_GUARDS = ("seccomp", "systempaths", "apparmor")
-"""Protections of Docker that forbid namespaces in a container. Disabling one that is not in use is harmless."""
-
-
-class Finding(NamedTuple):
-    """One line of the report.
-
-    A `needed` finding that does not work sets the exit status. One that is neither `needed` and broken nor `main` is
-    shown with --verbose only.
-    """
-
-    what: str
-    works: bool
-    detail: str
-    fix: str = ""
-    needed: bool = False
-    main: bool = False
 
 
 def doctor(
-    cluster: Annotated[bool, typer.Option("--cluster", help="Also check the Kubernetes cluster.")] = False,
+    backend: Annotated[
+        list[str] | None, typer.Option(help="Check this backend (default: those of this machine). Repeatable.")
+    ] = None,
     backend_option: BackendOptions = None,
     training: Annotated[
         Path | None, typer.Option("--training", metavar="CONFIG", help="Check a training configuration instead.")
@@ -83,16 +59,16 @@ def doctor(
     --training checks a configuration of verl or rLLM (Hydra's YAML) or of `swe-gym train` (TOML) before GPUs are
     rented: lengths, batch, rows, sandboxes, credentials, versions, leftover Ray processes, and the hub.
 
-    The exit status is 1 if no sandbox can run on this machine or, with --cluster, in the cluster, or if a check of the
+    The exit status is 1 if no sandbox can run on this machine, or if a check of a backend named by --backend or of the
     training configuration failed.
     """
     options = parse_pairs("--backend-option", backend_option)
-    if options and not cluster:
-        raise UsageError("--backend-option requires --cluster; it selects the namespace or the context")
+    if options and len(backend or []) != 1:
+        raise UsageError("--backend-option needs exactly one --backend: options differ between backends")
     console = open_console()
     findings = []
     checks = _training(training, changes, quota) or itertools.chain(
-        _findings(), _details() if verbose or as_json else (), _cluster(options) if cluster else ()
+        _findings(backend or [], options), _details() if verbose or as_json else ()
     )
     for finding in checks:
         findings.append(finding)
@@ -101,7 +77,7 @@ def doctor(
     if as_json:
         print_json([finding._asdict() for finding in findings])
     elif training is None and verbose:
-        _print_isolation(console)
+        _print_notes(console, findings)
     elif training is None:
         console.print("All checks: swe-gym doctor --verbose", style="dim")
     if any(finding.needed and not finding.works for finding in findings):
@@ -119,14 +95,34 @@ def _training(file: Path | None, changes: list[str] | None, quota: int | None) -
     return examine(file, changes or (), quota)
 
 
-def _cluster(options: JsonObject) -> Iterator[Finding]:
-    """Check the cluster that the options select."""
+def _named(names: list[str], options: JsonObject) -> Iterator[Finding]:
+    """Check the backends that a user named."""
+    for name in names:
+        for found in load_backend(name).diagnose(options):
+            yield found._replace(main=True)
+
+
+def _here() -> Iterator[Finding]:
+    """Check the backends of this machine. One that works is enough."""
+    found = [finding for name in BACKENDS.names() for finding in _installed(name)]
+    one_works = any(all(one.works or not one.needed for one in group) for group in found)
+    for finding in itertools.chain(*found):
+        yield finding._replace(needed=finding.needed and not one_works)
+
+
+def _installed(name: str) -> Iterator[list[Finding]]:
+    """Yield the findings of a backend, if it is one of this machine."""
     try:
-        from ..sandboxes.kubernetes.doctor import examine  # an extra, and slow to import
-    except ImportError as error:
-        raise MissingDependency(f"--cluster needs an extra: pip install 'swe-gym[kubernetes]' ({error})") from error
-    for found in examine(options):
-        yield Finding(*found, needed=True, main=True)
+        kind = load_backend(name)
+    except MissingDependency as error:
+        what, _, fix = str(error).partition(": ")
+        yield [Finding(name, False, what, fix, main=True)]
+        return
+    except UsageError as error:  # an entry point of another package
+        yield [Finding(name, False, str(error), "correct or uninstall the package that names it", main=True)]
+        return
+    if kind.on_this_machine:
+        yield kind.diagnose({})
 
 
 def _print_finding(console: Console, finding: Finding) -> None:
@@ -137,36 +133,31 @@ def _print_finding(console: Console, finding: Finding) -> None:
         console.print(Text.assemble(INDENT, ("fix: ", "bold"), finding.fix))
 
 
-def _print_isolation(console: Console) -> None:
-    """Print what each tier isolates and what it does not, in full."""
+def _print_notes(console: Console, findings: list[Finding]) -> None:
+    """Print the notes of backends in full."""
     width = min(console.width, 120)
-    for name, tier in TIERS.items():
-        console.print(Text.assemble("\nWhat tier ", (name, "bold"), " isolates:"))
-        console.print(textwrap.fill(tier.isolates, width, initial_indent="  + ", subsequent_indent=INDENT))
-        console.print("and what it does not:")
-        for gap in tier.notes():
-            console.print(textwrap.fill(gap, width, initial_indent="  - ", subsequent_indent=INDENT))
+    for finding in findings:
+        for number, note in enumerate(finding.notes):
+            text = note.lstrip()
+            indent = " " * (len(note) - len(text))
+            lines = textwrap.fill(text, width, initial_indent=indent, subsequent_indent=INDENT)
+            console.print(lines if number else f"\n{lines}")
 
 
-def _findings() -> Iterator[Finding]:
+def _findings(backends: list[str], options: JsonObject) -> Iterator[Finding]:
     version = platform.python_version()
-    yield Finding("Python 3.11+", sys.version_info >= (3, 11), version, needed=True)
+    yield Finding("Python 3.11+", sys.version_info >= (3, 11), version)
     git = shutil.which("git")
-    yield Finding("git", git is not None, git or "not on the PATH", "apt-get install git", needed=True)
-    yield from _tiers()
-    yield _images()
-    yield from _engine()
+    yield Finding("git", git is not None, git or "not on the PATH", "apt-get install git")
+    yield from _named(backends, options) if backends else _here()
     yield _cache()
 
 
 def _details() -> Iterator[Finding]:
     """Check what few need."""
-    yield _egress()
-    yield _limits()
-    yield _open_files()
     for extra, (module, use) in EXTRAS.items():
         found = importlib.util.find_spec(module) is not None
-        yield Finding(f"extra {extra}", found, use, f"pip install 'swe-gym[{extra}]'")
+        yield Finding(f"extra {extra}", found, use, f"pip install 'swe-gym[{extra}]'", needed=False)
     yield _index()
     yield from _kits()
 
@@ -177,7 +168,7 @@ def _kits() -> Iterator[Finding]:
         if row["has_kit"]:
             size = f"kit of {row['megabytes']:,} MB" if row["built"] else "the kit is built at its first use"
             fix = f"swe-gym agents {row['name']}"
-            yield Finding(f"agent {row['name']}", row["built"], f"{row['version']}, {size}", fix)
+            yield Finding(f"agent {row['name']}", row["built"], f"{row['version']}, {size}", fix, needed=False)
 
 
 def _cache() -> Finding:
@@ -187,113 +178,16 @@ def _cache() -> Finding:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free >> 30
     except OSError as error:
-        return Finding("cache", False, f"{folder}: {error.strerror}", fix, needed=True, main=True)
+        return Finding("cache", False, f"{folder}: {error.strerror}", fix, main=True)
     writable = os.access(folder, os.W_OK)
     room = "" if free >= 5 else ": real tasks need more space for their environments"
-    return Finding("cache", writable, f"{folder}, {free} GB free{room}", fix, needed=True, main=True)
-
-
-def _tiers() -> Iterator[Finding]:
-    best = True
-    for tier in TIERS:
-        try:
-            reason = problem(tier)
-        except SandboxError as error:  # the check itself failed, for example because of the cache
-            yield Finding(f"tier {tier}", False, f"unknown: {error}".partition("\n")[0], needed=tier == "process")
-            continue
-        fix = _namespace_fix() if tier == "namespace" else "Linux 5.13 or newer with Landlock in its `lsm=` list"
-        works = "a command ran; the default" if best else "a command ran"
-        main = best and (not reason or tier == "namespace")
-        yield Finding(f"tier {tier}", not reason, reason or works, fix, needed=tier == "process", main=main)
-        best = best and bool(reason)
-
-
-def _egress() -> Finding:
-    """Check that local sandboxes can have a network without sharing the host's."""
-    try:
-        reason = problem("namespace") or problem("namespace", "egress")
-    except SandboxError as error:
-        reason = str(error).partition("\n")[0]
-    fix = "apt-get install passt; its program pasta needs a default route and a readable /dev/net/tun"
-    return Finding("network egress", not reason, reason or "pasta connects local sandboxes", fix)
-
-
-def _limits() -> Finding:
-    """Check that local sandboxes are limited as a whole."""
-    folder, why = delegated_group()
-    fix = "run in a delegated control group: systemd-run --user --scope -p Delegate=yes COMMAND"
-    works = f"memory, processes and CPU of each local sandbox, by control groups in {folder}"
-    return Finding("limits in total", bool(folder), works if folder else f"per process only: {why}", fix)
-
-
-def _images() -> Finding:
-    """Check that local sandboxes can run images."""
-    try:
-        kind, why = choose_overlay()
-    except (OSError, SandboxError) as error:
-        kind, why = "", str(error)
-    detail = f"{len(ImageStore().images())} stored: swe-gym images fetch"
-    if kind and kind != "kernel":
-        detail += f"; files by {OVERLAYS[kind]}, because of {why}"
-    return Finding("images, no engine", bool(kind), detail if kind else why, _namespace_fix(), main=True)
-
-
-def _namespace_fix() -> str:
-    """Return the fix for the most likely reason why unprivileged namespaces are refused."""
-    switches = {
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
-            "1",
-            "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-        ),
-        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sysctl kernel.unprivileged_userns_clone=1"),
-        "/proc/sys/user/max_user_namespaces": ("0", "sysctl user.max_user_namespaces=15000"),
-    }
-    for path, (bad, fix) in switches.items():
-        try:
-            if Path(path).read_text().strip() == bad:
-                return f"{fix} (as root)"
-        except OSError:
-            continue
-    if Path("/.dockerenv").exists():
-        return "inside Docker: docker run " + " ".join(f"--security-opt {name}=unconfined" for name in DOCKER_GUARDS)
-    return "the kernel or a security policy refuses user namespaces; use tier landlock or a container backend"
-
-
-def _engine() -> Iterator[Finding]:
-    """Check the Docker engine, and whether it enforces limits; rootless engines may not."""
-    try:
-        from ..sandboxes.docker.engine import connect, engine_errors  # an extra
-    except ImportError:
-        what = "the extra is not installed; backend docker and fetching images need it"
-        yield Finding("docker", False, what, "pip install 'swe-gym[docker]'", main=True)
-        return
-    try:
-        with closing(connect(None, ENGINE_SECONDS)) as client, engine_errors("report its capabilities"):
-            told = client.info()
-    except SandboxError as error:
-        what, _, fix = str(error).partition("\n")[0].partition(". ")
-        yield Finding("docker", False, what, fix, main=True)
-        return
-    yield Finding("docker", True, f"engine {told.get('ServerVersion')} on {told.get('OperatingSystem')}", main=True)
-    lacking = [what for name, what in ENGINE_LIMITS.items() if told.get(name) is False]
-    fix = "delegate the controllers of cgroup v2: https://rootlesscontaine.rs/getting-started/common/cgroup2/"
-    limits = f"not enforced: {', '.join(lacking)}" if lacking else ", ".join(ENGINE_LIMITS.values())
-    yield Finding("docker limits", not lacking, limits, fix, main=bool(lacking))
-
-
-def _open_files() -> Finding:
-    import resource  # not on every platform
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    room = f"{soft}: enough for about {max(0, soft - 100) // 2} local sandboxes at once"
-    most = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
-    return Finding("open files", soft >= 4096, room, f"ulimit -n {most}")
+    return Finding("cache", writable, f"{folder}, {free} GB free{room}", fix, main=True)
 
 
 def _index() -> Finding:
     try:
         find_sdists("pip", timeout=10.0)
-    except SweGymError as error:
+    except (SweGymError, TimeoutError) as error:
         fix = "configure pip (PIP_INDEX_URL, proxy); only tasks made from packages need the index"
-        return Finding("package index", False, str(error).partition("\n")[0], fix)
+        return Finding("package index", False, str(error).partition("\n")[0], fix, needed=False)
     return Finding("package index", True, "reachable with pip's configuration: tasks can be made from packages")

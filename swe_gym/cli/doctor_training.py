@@ -15,13 +15,10 @@ from typing import NamedTuple
 from ..adapters.row_agent import RowAgent
 from ..envs.checks import check_sandbox
 from ..errors import MissingDependency, SweGymError, UsageError
+from ..sandboxes import Finding, load_backend
 from ..tables import scan_table
 from ..toml import parse_pairs
 from ..types import Json, JsonObject
-from .doctor import Finding
-
-AGS_QUOTA = 10
-"""Sandboxes that a personal account of AGS may run at once."""
 
 DATASETS = (4, 5)
 """Oldest version of `datasets` that reads the nested fields of R2E-Gym."""
@@ -252,8 +249,9 @@ def _agent(config: Config) -> Finding:
 
 
 def _sandboxes(run: Run, quota: int | None) -> Finding:
-    if quota is None and run.env_args.get("backend") == "ags":
-        quota = AGS_QUOTA
+    if quota is None:
+        with suppress(SweGymError):  # `_backend` reports it
+            quota = load_backend(str(run.env_args.get("backend", "local"))).quota
     total = "" if run.total is None else f"; {run.total} in all ({run.total_as})"
     limit = "; pass --quota to compare it with your account's" if quota is None else f", of {quota} that are allowed"
     fix = "fewer rows or episodes in a step (data.train_batch_size, rollout.n), or a higher quota: then pass --quota"
@@ -336,4 +334,4 @@ def _hub(model: str) -> Finding:
 
 
 def _needed(what: str, works: bool, detail: str, fix: str = "") -> Finding:
-    return Finding(what, works, detail, fix, needed=True, main=True)
+    return Finding(what, works, detail, fix, main=True)

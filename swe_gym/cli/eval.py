@@ -31,11 +31,11 @@ from .common import (
     plain_table,
     takes_filter,
 )
-from .machine import check_machine
 from .preflight import (
     backend_for,
     bring_kit,
     check_agent,
+    check_machine,
     check_model,
     check_sandboxes,
     read_tasks,
@@ -172,14 +172,17 @@ def _prepare(console: Console, config: RolloutConfig) -> Evaluation:
     check_machine(config.folder, policy=config.policy_name, executor=config.run.executor)
     tasks = shared_source(*config.source())
     plan = config.plan(tasks)
-    chosen = read_tasks(tasks, plan.tasks or ())
+    names = plan.tasks or ()
+    chosen = read_tasks(tasks, names) or [tasks.get(names[0])]
     if "backend" not in plan.env:
         plan = plan.model_copy(update={"env": {**plan.env, "backend": backend_for(chosen)}})
     asked = plan.config()
     check_run(config.folder, asked, hash_config(asked))
-    check_machine(config.folder, backend=asked["env"]["backend"])
-    for fact in check_sandboxes(plan, chosen):
-        console.print(f"{fact.what:8}{fact.said}")
+    env = asked["env"]
+    check_machine(config.folder, backend=env["backend"])
+    console.print(f"{'tasks':8}{len(names)} from {plan.source}, backend {env['backend']}")
+    for found in check_sandboxes(env["backend"], env["sandbox_options"], chosen, executor=config.run.executor):
+        console.print(f"{found.what:8}{found.detail}")
     check_agent(plan)
     for told in filter(None, (check_model(plan, config.run, config.folder), bring_kit(plan))):
         console.print(f"{told.what:8}{told.said}")

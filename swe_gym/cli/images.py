@@ -13,9 +13,9 @@ import typer
 from rich.text import Text
 
 from ..atomic import write_text
+from ..envs.group import task_spec
 from ..errors import MissingDependency, SandboxError, TaskError
-from ..sandboxes import SandboxSpec, open_sandbox
-from ..sandboxes.container import default_image
+from ..sandboxes import SandboxSpec, default_image, open_sandbox
 from ..tasks.file import write_tasks
 from ..types import JsonObject, Task
 from .bars import progress_bar
@@ -154,7 +154,9 @@ def build(
     built: dict[str, Task] = {}
 
     def one(name: str) -> None:
-        built[name] = build_image(tasks.get(name), base, base_url=engine)
+        task = tasks.get(name)
+        image = build_image(task_spec(task, {}), base, name=f"task-{task.task_id}", base_url=engine)
+        built[name] = task.in_image(image)
 
     names = list(matching(tasks, match))
     problems = for_each(names, one, jobs, threading.Event(), console.print)

@@ -1,44 +1,33 @@
-"""Checks before a run: its tasks on their backend, images, disk, and the model's server. Nothing is started."""
+"""Checks before a run: extras, folders, its tasks on their backend, and the model's server. Nothing is started."""
 
-import itertools
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..cache import check_room
 from ..envs.group import task_spec
 from ..errors import TaskError, Unsupported, UsageError
 from ..gateway.agents import make_agent
 from ..gateway.kits import kit_bytes
 from ..rollout.budget import check_price
 from ..rollout.engine import RolloutOptions
+from ..rollout.executors import EXECUTORS
 from ..rollout.plan import Plan
-from ..rollout.policies import make_policies
-from ..sandboxes import BACKENDS, SandboxSpec
-from ..sandboxes.container import default_image
-from ..sandboxes.images import ImageStore
-from ..sandboxes.images.names import ImageName
-from ..sandboxes.local.image import check_built, choose_overlay
+from ..rollout.policies import POLICIES, make_policies
+from ..sandboxes import Finding, Sandbox, SandboxSpec, default_backend, load_backend
 from ..tasks import TaskSource
 from ..trajectories.run_folder import check_servers
-from ..types import JsonMapping, JsonObject, Task
+from ..types import JsonObject, Task
 from .agents import ready_kit
 
 if TYPE_CHECKING:
     from ..rollout.policies.llm import LLMPolicies
     from ..rollout.policies.server_check import ServerFacts
-    from ..sandboxes.docker import DockerSandbox
     from ..trajectories.trajectory import Prices
 
 MOST_TASKS = 5000
-"""Number of tasks whose images are checked."""
-
-ENGINE_SECONDS = 4.0
-REGISTRY_SECONDS = 4.0
-SERVICE_SECONDS = 8.0
-IMAGE_MB = 390
-"""Disk space of an image of SWE-bench Verified, on average over all 500, in MiB."""
+"""Number of tasks that are checked."""
 
 
 class Fact(NamedTuple):
@@ -48,15 +37,42 @@ class Fact(NamedTuple):
     said: str
 
 
-def read_tasks(source: TaskSource, ids: Sequence[str]) -> list[Task]:
-    """Read tasks. Broken rows are left out: they fail alone, by name.
+def check_machine(
+    folder: Path | None,
+    *,
+    what: str = "the run folder",
+    fix: str = "choose another folder: --output",
+    backend: str = "",
+    policy: str = "",
+    executor: str = "threads",
+) -> None:
+    """Check that the extras of a run are installed, and that results have a place.
+
+    Args:
+        folder: Folder of the results; None if nothing is written.
+        what: What the folder is, for messages.
+        fix: What to do if it cannot be used, for messages.
+        backend: Backend of the sandboxes; empty if it is not known yet.
+        policy: Policy; empty if there is none.
+        executor: Where episodes run.
 
     Raises:
-        TaskError: The first one is broken.
+        UsageError: A name is unknown, or a folder cannot be written to or has no room.
+        MissingDependency: An extra is not installed.
     """
-    first = source.get(ids[0])
-    found = [first]
-    for task_id in itertools.islice(ids, 1, MOST_TASKS):
+    EXECUTORS.load(executor)
+    if policy:
+        POLICIES.load(policy)
+    if backend:
+        load_backend(backend)
+    if folder is not None:
+        check_room(folder, what, fix)
+
+
+def read_tasks(source: TaskSource, ids: Sequence[str]) -> list[Task]:
+    """Read tasks. Broken rows are left out: they fail alone, by name."""
+    found = []
+    for task_id in ids[:MOST_TASKS]:
         try:
             found.append(source.get(task_id))
         except TaskError:
@@ -66,111 +82,49 @@ def read_tasks(source: TaskSource, ids: Sequence[str]) -> list[Task]:
 
 def backend_for(tasks: Sequence[Task]) -> str:
     """Return the backend of tasks if the user names none."""
-    return "docker" if any(task.image and task.workspace is None for task in tasks) else "local"
+    return default_backend(images=any(task.image and task.workspace is None for task in tasks))
 
 
-def check_sandboxes(plan: Plan, tasks: Sequence[Task]) -> Iterator[Fact]:
-    """Check that the backend can run every task.
+def check_sandboxes(
+    backend: str, options: JsonObject, tasks: Sequence[Task], *, executor: str = "threads"
+) -> list[Finding]:
+    """Check that the backend can run every task. Return what it found; nothing is started.
+
+    Args:
+        backend: Name of the backend.
+        options: The user's `sandbox_options`.
+        tasks: Tasks to run.
+        executor: Where the episodes run. Nodes of a cluster have their own engines, images and caches.
 
     Raises:
-        UsageError: It cannot, or the cluster or service does not answer.
-        SandboxStartError: The Docker engine does not answer, its disk is full, or an image does not exist.
+        UsageError: It cannot, or its service does not answer.
+        SandboxStartError: Its engine does not answer, its disk is full, or an image does not exist.
     """
-    config = plan.config()["env"]
-    backend, options = config["backend"], config["sandbox_options"]
-    yield Fact("tasks", f"{len(plan.tasks or ())} from {plan.source}, backend {backend}")
-    kind = BACKENDS.load(backend)
-    boxes = []
-    for task in tasks:
+    kind, specs = load_backend(backend), [task_spec(task, options) for task in tasks]
+    for task, spec in zip(tasks, specs, strict=True):
         try:
-            boxes.append(kind(task_spec(task, options)))
+            kind.for_spec(spec)
         except Unsupported as error:
             raise UsageError(f"backend {backend!r} cannot run task {task.task_id}: {error}") from error
-    if backend == "docker":
-        from ..sandboxes.docker import DockerSandbox
-
-        yield _check_images([box for box in boxes if isinstance(box, DockerSandbox)])
-    if backend == "kubernetes":
-        yield _check_cluster(options.get("options", {}))
-    if backend == "e2b":
-        from ..sandboxes.e2b.service import check_service
-
-        yield Fact("service", f"{check_service(options.get('options', {}), SERVICE_SECONDS)} answers")
-    if backend == "local":
-        specs = {box.spec.image: box.spec for box in boxes if box.spec.image and box.spec.workspace is None}
-        if specs:
-            yield _check_stored(list(specs.values()))
+    return check_backend(kind, specs, executor)
 
 
-def _check_cluster(options: JsonMapping) -> Fact:
-    from ..sandboxes.kubernetes.doctor import examine
+def check_backend(kind: type[Sandbox], specs: Sequence[SandboxSpec], executor: str) -> list[Finding]:
+    """Check that what sandboxes need is there, except on the nodes of a cluster.
 
-    findings = examine(options)
-    for found in findings:
-        if not found.works:
-            raise UsageError(f"{found.what}: {found.detail}. Fix: {found.fix}")
-    return Fact("cluster", findings[0].detail)
-
-
-def _check_images(boxes: Sequence["DockerSandbox"]) -> Fact:
-    from ..sandboxes.docker.engine import connect, engine_errors, free_megabytes
-    from ..sandboxes.docker.images import check_disk, check_pull, find_image
-
-    options = boxes[0].options
-    needed = {
-        box.spec.image or box.options.default_image or default_image(box.spec.python): box.spec.build for box in boxes
-    }
-    with closing(connect(options.base_url, ENGINE_SECONDS)) as engine:
-        absent = [image for image in needed if find_image(engine, image) is None]
-        if not absent:
-            return Fact("images", f"all {len(needed)} present")
-        missing = [image for image in absent if needed[image] is None]
-        said = f"{len(needed) - len(absent)} present"
-        said += f", {len(absent) - len(missing)} to build" if len(missing) < len(absent) else ""
-        if not missing:
-            return Fact("images", said)
-        if options.pull == "never":
-            raise UsageError(
-                f"{len(missing)} of {len(needed)} images are missing, such as {missing[0]}, and pull=never"
-            )
-        check_disk(engine, missing[0], options.min_free_mb)
-        unknown = check_pull(engine, missing[0])
-        with engine_errors("report its disk"):
-            free = free_megabytes(engine)
-    needs = len(missing) * IMAGE_MB
-    if free is not None and options.min_free_mb and free - options.min_free_mb < needs:
-        raise UsageError(
-            f"{len(missing)} of {len(needed)} images are missing. At {IMAGE_MB} MiB each, as in SWE-bench, they need "
-            f"about {needs / 1024:,.0f} GiB, and the Docker engine's disk has {free / 1024:,.0f} GiB. Free space, "
-            "choose fewer tasks, or omit this check: --sandbox-option 'options={\"min_free_mb\": 0}'"
-        )
-    room = "" if free is None else f"; {free / 1024:,.0f} GiB free on the engine's disk"
-    doubt = f"; the registry could not be asked about {missing[0]}: {unknown}" if unknown else ""
-    return Fact("images", f"{said}, {len(missing)} to pull{room}{doubt}")
-
-
-def _check_stored(specs: Sequence[SandboxSpec]) -> Fact:
-    """Check that local sandboxes can run images, and that the first missing one can be fetched."""
-    from ..sandboxes.images.sources import RegistrySource
-
-    images = [str(spec.image) for spec in specs]
-    kind, why = choose_overlay()
-    if not kind:
-        raise UsageError(
-            f"the tasks need container images, such as {images[0]}, and local sandboxes cannot run them on this "
-            f"machine: {why}. Use --backend docker, or see `swe-gym doctor`"
-        )
-    store = ImageStore()
+    Raises:
+        UsageError, SandboxStartError: See `check_sandboxes`.
+    """
+    if not specs or (kind.on_this_machine and executor != "threads"):
+        return []
     try:
-        for spec in specs:
-            check_built(spec, store)
+        findings = kind.check(specs)
     except Unsupported as error:
         raise UsageError(str(error)) from error
-    missing = [image for image in images if store.find(image) is None]
-    if missing:
-        with closing(RegistrySource(ImageName.parse(missing[0]), time.monotonic() + REGISTRY_SECONDS)):
-            pass
-    return Fact("images", f"{len(images) - len(missing)} present, {len(missing)} to fetch")
+    for found in findings:
+        if found.needed and not found.works:
+            raise UsageError(f"{found.what}: {found.detail}. Fix: {found.fix}")
+    return findings
 
 
 def check_model(plan: Plan, how: RolloutOptions, folder: Path) -> Fact | None:

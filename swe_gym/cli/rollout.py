@@ -38,8 +38,7 @@ from .common import (
     split_slice,
     takes_filter,
 )
-from .machine import check_machine
-from .preflight import bring_kit, check_agent, check_model, start_agent
+from .preflight import bring_kit, check_agent, check_machine, check_model, check_sandboxes, read_tasks, start_agent
 from .rollout_display import display, print_report
 
 POLICY_HELP = "Policy: baseline, llm, gold, random, ... or module:Class."
@@ -239,9 +238,9 @@ def rollout(
 ) -> None:
     """Run many episodes; monitor, stop and resume them.
 
-    Before an episode starts, the model's server is asked once. The same command resumes a stopped run. The first
-    Ctrl-C waits for running episodes, the second cancels them. The exit status is 1 if episodes could not be graded. A
-    configuration file has the same fields as the overrides; the documentation lists them.
+    Before an episode starts, the backend is checked and the model's server is asked once. The same command resumes a
+    stopped run. The first Ctrl-C waits for running episodes, the second cancels them. The exit status is 1 if episodes
+    could not be graded. A configuration file has the same fields as the overrides; the documentation lists them.
     """
     options = nested(locals())
     options["policy"]["name"] = policy
@@ -259,6 +258,8 @@ def rollout(
     if check:
         console.print_json(data={**config.model_dump(mode="json", exclude={"env", "policy"}), **plan.config()})
         return
+    env, names = plan.config()["env"], plan.tasks or ()
+    check_sandboxes(backend, env["sandbox_options"], read_tasks(tasks, names), executor=executor)
     check_model(plan, config.run, config.folder)
     bring_kit(plan)
     start_agent(plan, config.run.executor)

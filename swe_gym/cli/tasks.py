@@ -11,9 +11,9 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from ..errors import TaskError, UsageError, unknown_name
+from ..errors import TaskError, UsageError
 from ..tasks.choice import split_by_repository
-from ..tasks.exporters import EXPORTERS, by_image
+from ..tasks.exporters import TASK_EXPORTERS, by_image
 from ..tasks.file import HUB, FileSource, is_place_of_tasks, write_tasks
 from ..types import Task
 from .common import (
@@ -152,7 +152,7 @@ def export(
         str,
         typer.Option(
             "--to",
-            metavar="|".join(sorted([*EXPORTERS, HARBOR])),
+            metavar="|".join(sorted([*TASK_EXPORTERS, HARBOR])),
             help="Write a trainer's rows, without oracles, or a folder of Harbor's tasks.",
         ),
     ] = "",
@@ -171,8 +171,7 @@ def export(
 
     With --to harbor, FILE is a folder: each task becomes a task folder of Harbor, which holds its tests and solution.
     """
-    if to and to not in (*EXPORTERS, HARBOR):
-        raise unknown_name("trainer", to, [*EXPORTERS, HARBOR])
+    write = TASK_EXPORTERS.load(to) if to and to != HARBOR else None
     if base and to != HARBOR:
         raise UsageError(f"--base needs --to {HARBOR}")
     tasks = only.tasks(open_source(source, source_option))
@@ -180,11 +179,11 @@ def export(
         from ..curation.harbor import export_harbor  # slow to import
 
         export_harbor(tasks, output, base=base)
-    elif to:
+    elif write is not None:
         name, options = source_of(source, source_option)
         if isinstance(options.get("path"), str):  # a trainer's workers run in other folders
             options["path"] = str(Path(options["path"]).expanduser().absolute())
-        EXPORTERS[to](by_image(tasks) if only.shuffle is None else tasks, output, name, options)
+        write(by_image(tasks) if only.shuffle is None else tasks, output, name, options)
     else:
         write_tasks(tasks, output)
     open_console().print(f"{len(tasks)} tasks in {output}")

@@ -29,7 +29,7 @@ from .common import (
     takes_filter,
 )
 from .common import sandbox_options as parse_sandbox_options
-from .machine import check_machine
+from .preflight import check_machine, check_sandboxes, read_tasks
 
 MOST_NAMES = 10
 """Tests per task that the terminal shows."""
@@ -73,7 +73,8 @@ def validate(
         executor=place["executor"] or "threads",
     )
     console, tasks = open_console(), open_source(source, source_option)
-    ids = only.ids(tasks)
+    ids, options = only.ids(tasks), parse_sandbox_options(backend, sandbox_option)
+    check_sandboxes(backend, options, read_tasks(tasks, ids), executor=place["executor"] or "threads")
     known = read_records(record) if record else []
     with progress_bar(console, "validating", 0 if as_json else len(ids)) as progress:
         bar = progress.add_task("", total=len(ids))
@@ -88,7 +89,7 @@ def validate(
                 tasks,
                 ids,
                 backend=backend,
-                sandbox_options=parse_sandbox_options(backend, sandbox_option),
+                sandbox_options=options,
                 times=times,
                 counter=counter.value,
                 workers=workers,

@@ -24,7 +24,7 @@ from ..grading.command import parse_command
 from ..grading.protect import Protection
 from ..grading.reporter import STEADY_ENV
 from ..guests import bundle
-from ..sandboxes.container import default_image
+from ..sandboxes import default_image
 from ..sandboxes.workspaces import DATE, prepare_workspace
 from ..tasks.harbor import VARIABLE
 from ..types import ExitCode, Task, TestCommand

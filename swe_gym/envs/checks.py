@@ -20,7 +20,7 @@ from ..actions.render import require_shell, resolve_format
 from ..errors import MissingDependency, UsageError, unknown_name
 from ..grading import CounterOptions
 from ..registry import parameters_of
-from ..sandboxes import BACKENDS, SandboxSpec, make_spec
+from ..sandboxes import SandboxSpec, load_backend, make_spec
 from ..types import Json, JsonMapping, JsonObject, ToolSpec
 
 KINDS: dict[str, type | tuple[type, ...]] = {
@@ -140,4 +140,4 @@ def check_format(name: str, tools: Sequence[ToolSpec]) -> None:
 
 def check_sandbox(backend: str, options: JsonObject) -> None:
     """Raise `UsageError` for an unknown backend or invalid options. No sandbox is started."""
-    BACKENDS.load(backend)(make_spec(SandboxSpec(), options))
+    load_backend(backend).for_spec(make_spec(SandboxSpec(), options))

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypedDict, Unpack
 
+from ..sandboxes import default_backend
+from ..tasks.catalog import CATALOG
 from ..types import Json, JsonMapping, JsonObject
 from .checks import check_known
-from .registration import DATASETS
 from .swe_env import SweEnv
 
 
@@ -298,10 +299,11 @@ class DatasetEnv(SweEnv):
         **settings: Unpack[Settings],
     ) -> None:
         options = _given(path=path, dataset=dataset, revision=revision, split=split, image=image)
-        settings.setdefault("backend", "docker")
+        settings.setdefault("backend", default_backend(images=True))
         super().__init__(self.source_name, {**options, **(source_options or {})}, **_own(type(self), settings))
 
 
-for _name, (_source, _about) in DATASETS.items():
-    _members = {"__doc__": _about, "__module__": __name__, "source_name": _source}
-    globals()[f"{_name}Env"] = type(f"{_name}Env", (DatasetEnv,), _members)
+for _source, _entry in CATALOG.items():
+    if _entry.about:
+        _members = {"__doc__": _entry.about, "__module__": __name__, "source_name": _source}
+        globals()[f"{_entry.family}Env"] = type(f"{_entry.family}Env", (DatasetEnv,), _members)

@@ -14,9 +14,7 @@ from ..errors import SandboxClosed, SandboxError, SandboxStartError
 from ..grading.in_place import begin_in_place
 from ..grading.patch import Patch, list_work, take_patch
 from ..grading.seal import apply_start, hidden_places, seal
-from ..sandboxes import BACKENDS, Sandbox, SandboxSpec, make_spec
-from ..sandboxes.gates import gate
-from ..sandboxes.pool import WarmPool, WarmSandbox
+from ..sandboxes import Sandbox, SandboxSpec, WarmPool, WarmSandbox, gate, load_backend, make_spec
 from ..threads import in_thread
 from ..types import JsonObject, Task
 
@@ -83,7 +81,7 @@ class SandboxGroup:
     ) -> None:
         self.task = task
         self._pool = pool
-        self._kind = BACKENDS.load(backend)
+        self._kind = load_backend(backend)
         self.spec = task_spec(task, options, mounts)
         self._fresh_spec = task_spec(task, options)
         self._sandboxes: list[Sandbox] = []
@@ -146,7 +144,7 @@ class SandboxGroup:
             if self._ahead is not None or self.closed or not self._waiting:
                 return
             place, now = contextlib.ExitStack(), time.monotonic()
-            sandbox = self._kind(self._fresh_spec)
+            sandbox = self._kind.for_spec(self._fresh_spec)
             with contextlib.suppress(SandboxStartError):  # no place is free
                 place.enter_context(gate(f"{sandbox.name}-waiting", self._waiting, now))
                 self._add(sandbox)
@@ -212,7 +210,7 @@ class SandboxGroup:
         return self._start(spec)
 
     def _start(self, spec: SandboxSpec) -> Sandbox:
-        sandbox = self._kind(spec)
+        sandbox = self._kind.for_spec(spec)
         self._add(sandbox)
         return sandbox.start()
 

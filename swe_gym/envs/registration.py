@@ -11,6 +11,7 @@ from gymnasium.envs.registration import EnvSpec, VectorizeMode
 
 from ..errors import UsageError, unknown_name
 from ..spaces import AnyEnv
+from ..tasks.catalog import ENV_IDS
 
 if TYPE_CHECKING:
     from ..types import Json, JsonObject  # with pydantic, which is imported late
@@ -18,29 +19,6 @@ if TYPE_CHECKING:
 # `nondeterministic` stays False: the environment itself adds no randomness, so the same task, seed and actions give the
 # same bytes. A command that reads a clock or random numbers differs between runs because the policy asked for that; a
 # task with flaky tests fails `swe-gym validate`.
-FAMILIES = {f"SWE/{name}-v0": f"swe_gym.envs.families:{name}Env" for name in ("Toy", "Micro", "Tasks", "Local")}
-"""Family id -> entry point."""
-
-DATASETS = {
-    "R2E": ("r2e", "R2E-Gym: commits of Python repositories. Each test must end as it did after the commit."),
-    "SWEBench": (
-        "swebench",
-        "SWE-bench in any edition: GitHub issues, and the tests of the pull requests that fixed them.",
-    ),
-    "SWESmith": ("swesmith", "SWE-smith: working repositories with a bug inserted."),
-    "SWEGym": ("swegym", "SWE-Gym: issues of eleven Python repositories that SWE-bench does not cover."),
-    "SWERebench": (
-        "swe_rebench",
-        "SWE-rebench V1 and V2: issues of thousands of repositories, in V2 of twenty languages.",
-    ),
-    "SWEBenchLive": ("swe_bench_live", "SWE-bench-Live: recent issues, newer than the models under evaluation."),
-    "SWEBenchPro": ("swe_bench_pro", "SWE-bench Pro: long tasks, judged by scripts in their rows."),
-    "MultiSWEBench": ("multi_swe_bench", "Multi-SWE-bench and Multi-SWE-RL: pull requests of seven languages."),
-    "GraphPlanner": ("graph_planner", "Graph Planner's JSON lines and parquet files; `path` is required."),
-    "DebugGym": ("debug_gym", "debug-gym's rows; `path` is required."),
-    "Harbor": ("harbor", "Harbor's task folders; `path` is required."),
-}
-"""Name -> task source and description, for the families `SWE/{name}-v0` whose tasks come from datasets."""
 
 
 class MakeArguments(dict[str, Any]):
@@ -66,8 +44,7 @@ class MakeArguments(dict[str, Any]):
 
 def register_families() -> None:
     """Register the family ids with Gymnasium. Idempotent."""
-    datasets = {f"SWE/{name}-v0": f"swe_gym.envs.families:{name}Env" for name in DATASETS}
-    _insert([_spec(env_id, entry_point) for env_id, entry_point in (FAMILIES | datasets).items()])
+    _insert([_spec(env_id, entry_point) for env_id, entry_point in ENV_IDS.items()])
 
 
 def register_tasks(

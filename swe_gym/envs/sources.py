@@ -19,10 +19,6 @@ _shared: weakref.WeakValueDictionary[str, TaskSource] = weakref.WeakValueDiction
 _lock = threading.Lock()
 
 
-OFFLINE = ("toy", "micro", "local", "file")
-"""Sources without data of the Hub."""
-
-
 def open_early(name: str, options: JsonObject, task_id: str | None) -> TaskSource | None:
     """Open a source that needs no download, and check the id of a task; None if it may need one.
 
@@ -31,12 +27,14 @@ def open_early(name: str, options: JsonObject, task_id: str | None) -> TaskSourc
         MissingDependency: Reading the tasks needs an extra that is not installed.
         TaskError: The source's data is broken.
     """
-    if name in OFFLINE or (name in SOURCES and options.get("path") is not None):
+    kind = SOURCES.load(name)
+    of_hub = isinstance(kind, type) and issubclass(kind, DatasetSource)
+    if name in SOURCES and (not of_hub or options.get("path") is not None):
         source = shared_source(name, options)
         if task_id is not None and task_id not in source.ids():
             source.get(task_id)  # raises the error
         return source
-    if isinstance(kind := SOURCES.load(name), type) and issubclass(kind, DatasetSource):
+    if isinstance(kind, type) and issubclass(kind, DatasetSource):
         if not kind.dataset and not options.get("dataset"):
             raise UsageError(f"task source {name!r} requires the argument 'path'")
         check_hub()

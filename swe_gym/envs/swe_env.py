@@ -33,8 +33,7 @@ from ..grading.in_place import NoReward, blame, grade_in_place
 from ..grading.patch import Patch
 from ..grading.rewards import binary
 from ..grading.signs import signs_in_call, signs_in_work
-from ..sandboxes import Sandbox, SandboxSpec
-from ..sandboxes.pool import WarmPool
+from ..sandboxes import Sandbox, SandboxSpec, WarmPool
 from ..spaces import Info, ResetResult, StepResult, Unicode
 from ..tasks import TaskSource, check_source
 from ..tasks.local import LocalSource

@@ -18,8 +18,7 @@ from ..commands import run_command
 from ..errors import MissingDependency, SandboxStartError, TaskError
 from ..guests import bundle
 from ..index import pip_command
-from ..sandboxes.lent_python import ARCHITECTURES
-from ..sandboxes.pythons import find_interpreter, pip_environment
+from ..sandboxes.pythons import ARCHITECTURES, find_interpreter, pip_environment
 from ..types import Frozen, JsonObject
 
 PLACE = "/opt/swe-gym-agent"
@@ -117,9 +116,9 @@ class PythonKit(Kit):
         failure = f"pip cannot install {Path(self.requirements).name}"
         run_command([*pip, *options], deadline=deadline, env=pip_environment(), failure=failure)
         shutil.rmtree(site / "bin", ignore_errors=True)  # their first line names this machine's Python
-        lend = f"{bundle('lend')}\n\nlend({str(folder)!r}, '${{0%/*}}', {str(site)!r})\n"
+        pack = f"{bundle('pack_python')}\n\npack_python({str(folder)!r}, '${{0%/*}}', {str(site)!r})\n"
         failure = f"cannot copy Python {interpreter.version} from {interpreter.base_prefix}"
-        run_command([interpreter.executable, "-I", "-S", "-c", lend], deadline=deadline, failure=failure)
+        run_command([interpreter.executable, "-I", "-S", "-c", pack], deadline=deadline, failure=failure)
         (library,) = folder.glob("lib/python*")
         (library / "sitecustomize.py").write_text(SITE)
         run_command([python, "-I", "-m", "compileall", "-q", library], deadline=deadline, failure=failure)

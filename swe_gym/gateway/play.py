@@ -16,8 +16,7 @@ from ..errors import PolicyError, SandboxError, SandboxLost, UsageError
 from ..logs import log_as
 from ..rollout.episode import RecordedEpisode
 from ..rollout.policy import EpisodeSettings
-from ..sandboxes import Sandbox
-from ..sandboxes.forward import Connection
+from ..sandboxes import Connection, Sandbox
 from ..spaces import Info, StepResult
 from ..trajectories.trajectory import PolicyInfo, Trajectory, Turn, why_ended
 from ..types import ExecResult, JsonObject, ToolCall

@@ -6,7 +6,7 @@ import time
 
 from ..envs.swe_env import SweEnv
 from ..errors import SandboxError, UsageError
-from ..sandboxes.forward import Connection
+from ..sandboxes import Connection
 from ..types import JsonMapping
 from .agents import make_agent
 from .agents.base import Assignment

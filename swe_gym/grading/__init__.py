@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..errors import GradingError, TaskError, UsageError
 from ..registry import Registry
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import Reward, Task, TestStatus, Verdict
 from .base import Grader, OpenSandbox, PlainGrader, Ready
 from .counter import CounterOptions

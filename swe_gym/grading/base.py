@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import ExecResult, Frozen, JsonObject, Task, TestStatus, Verdict
 from .plan import Plan
 from .reporter import Played, TwinOrder

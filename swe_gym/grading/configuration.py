@@ -10,7 +10,7 @@ import secrets
 import tomllib
 
 from ..errors import MissingFile
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import Frozen
 from .patch import Patch, parents
 from .protect import Protection

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Mapping
 
 from ..errors import FileError, GradingError, TaskError, UsageError
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import ExecResult, JsonObject, Oracle, ParserProgram, Task, TestStatus
 from .base import Ready, Results
 from .command import RunnerCall

@@ -1,7 +1,7 @@
 """The grader "exit_code": decides by the exit code of the task's test command."""
 
 from ..errors import GradingError
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import Task, Verdict
 from .base import Grader, Ready, Results
 from .reporter import MAX_OUTPUT, steady_env, timeout_reason

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ..errors import GradingError
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import Task, TestStatus, Verdict
 from .base import Grader, Ready, Results
 from .evaluation import evaluate

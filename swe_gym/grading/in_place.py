@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 
 from ..errors import FileError, GradingError, MissingFile, TaskError, Unsupported
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import FileContent, Json, JsonObject, RewardScript, Task, Verdict
 from .base import LOG_CHARS
 from .log import some

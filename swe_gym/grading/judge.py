@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from ..errors import GradingError
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import CounterTests, ExecResult, JsonObject, Task, TestStatus, Verdict
 from .base import LOG_CHARS, Grader, Ready, Results
 from .counter import CounterOptions, CounterPlan, Row, plan_counters

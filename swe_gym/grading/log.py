@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Mapping
 
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import Oracle, Task, TestStatus, Verdict
 from .base import LOG_CHARS, Grader, Ready, Results
 from .evaluation import counts_tests, evaluate, names_failure

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from ..errors import FileError, SandboxError, TaskError
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import FileEntry, Frozen
 from .diff import file_diff
 

@@ -8,7 +8,7 @@ import re
 import secrets
 
 from ..errors import GradingError
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import Task
 from .reporter import make_folder, steady_env
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import FileError, SandboxError
 from ..guests import bundle
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import ExecResult, Frozen, JsonMapping, JsonObject, TestStatus
 from .command import RunnerCall
 

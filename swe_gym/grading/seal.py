@@ -14,8 +14,7 @@ from collections.abc import Iterator
 
 from ..errors import FileError, TaskError
 from ..guests import bundle
-from ..sandboxes.base import Sandbox
-from ..sandboxes.container import start_command
+from ..sandboxes import Sandbox, start_command
 from ..types import Task
 from .patch import apply_diff
 

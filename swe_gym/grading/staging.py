@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from ..errors import FileError, TaskError
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import Task
 from .base import OpenSandbox, Ready
 from .configuration import changed_folder, find_configuration, point_at

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ..errors import GradingError
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import ExecResult, Task, TestStatus, Verdict
 from .base import Grader, Ready, Results
 from .plan import Plan, read_plan

@@ -6,7 +6,7 @@ paths that the evaluation takes from it (none: the whole commit). They, and tags
 
 git keeps what it knew in too many places to be asked to forget. So only files that are known to be harmless stay in
 each `.git`, beside the objects that HEAD and the index need. History stays too, unless it would show what was removed:
-then one commit without parents replaces it. It imports only modules that a lent Python has.
+then one commit without parents replaces it. It imports only modules that a copied Python has.
 """
 
 import json

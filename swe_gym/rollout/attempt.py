@@ -12,7 +12,7 @@ import gymnasium
 
 from ..envs.sources import shared_source
 from ..errors import PolicyError, SandboxClosed, SandboxError, TaskError, UsageError
-from ..sandboxes.pool import WarmPool
+from ..sandboxes import WarmPool
 from ..trajectories.run_folder import EpisodeKey
 from ..trajectories.trajectory import MAX_DROPPED, PolicyInfo, Trajectory, Turn, Usage
 from ..types import JsonObject, Verdict

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from ..envs.sources import shared_source
 from ..errors import SweGymError, UsageError
-from ..sandboxes.pool import WarmPool
+from ..sandboxes import WarmPool, load_backend
 from ..trajectories.run_folder import EpisodeKey, RunFolder, RunInfo
 from ..trajectories.trajectory import ModelServer, Trajectory, Usage
 from ..types import Frozen, JsonObject
@@ -40,9 +40,6 @@ GRADING_ALLOWANCE = 1800.0
 
 WORKERS = 4
 """Default number of threads."""
-
-ON_NODES = ("local", "docker")
-"""Backends whose sandboxes use the memory of the machine that runs the episode."""
 
 
 class RolloutStopped(SweGymError):
@@ -202,7 +199,7 @@ def _check_tasks(plan: Plan, known: Sequence[str]) -> tuple[str, ...]:
 def _executor_options(options: RolloutOptions, config: JsonObject) -> JsonObject:
     """Return the options of the executor, with the memory that the plan gives a sandbox on a node."""
     memory = config["env"]["sandbox_options"].get("memory_mb")
-    known = options.executor == "ray" and memory and config["env"]["backend"] in ON_NODES
+    known = options.executor == "ray" and memory and load_backend(config["env"]["backend"]).on_this_machine
     return {**({"memory_mb": memory} if known else {}), **options.executor_options}
 
 

@@ -1,33 +1,73 @@
-"""Sandboxes, in which code runs: the table of backends, and one function that opens any of them."""
+"""Sandboxes, in which code runs: the table of backends, and one function that opens any of them.
 
-from collections.abc import Callable
+    from swe_gym.sandboxes import SandboxSpec, open_sandbox
 
-from pydantic import ValidationError
+    with open_sandbox(SandboxSpec()) as sandbox:
+        print(sandbox.exec("python --version").text)
 
-from ..errors import UsageError, unknown_name, wrong_fields
+This package knows nothing of tasks, tools, grading and environments.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..door import load as _load
+from ..errors import UsageError
 from ..registry import Registry
-from ..types import JsonObject
-from .base import Pty, Sandbox, SandboxSpec
-from .forward import Connection, Forward
 
-__all__ = ["BACKENDS", "Connection", "Forward", "Pty", "Sandbox", "SandboxSpec", "make_spec", "open_sandbox"]
+if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+    from .base import Pty as Pty
+    from .base import Sandbox as Sandbox
+    from .container import default_image as default_image
+    from .container import start_command as start_command
+    from .finding import Finding as Finding
+    from .forward import Connection as Connection
+    from .forward import Forward as Forward
+    from .gates import gate as gate
+    from .pool import WarmPool as WarmPool
+    from .pool import WarmSandbox as WarmSandbox
+    from .spec import ISOLATION_LEVELS as ISOLATION_LEVELS
+    from .spec import SandboxSpec as SandboxSpec
+    from .spec import make_spec as make_spec
 
-BACKENDS = Registry[Callable[[SandboxSpec], Sandbox]](
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)
+
+
+BACKENDS = Registry["type[Sandbox]"](
     "backend",
     {
-        "local": "swe_gym.sandboxes.local:make_sandbox",
+        "local": "swe_gym.sandboxes.local:LocalSandbox",
+        "docker": "swe_gym.sandboxes.docker:DockerSandbox [docker]",
+        "kubernetes": "swe_gym.sandboxes.kubernetes:KubernetesSandbox [kubernetes]",
+        "e2b": "swe_gym.sandboxes.e2b:E2BSandbox [e2b]",
+        "ags": "swe_gym.sandboxes.e2b:AGSSandbox [ags]",
         "fake": "swe_gym.sandboxes.fake:FakeSandbox",
-        "docker": "swe_gym.sandboxes.docker:DockerSandbox",
-        "kubernetes": "swe_gym.sandboxes.kubernetes:KubernetesSandbox",
-        "e2b": "swe_gym.sandboxes.e2b:E2BSandbox",
-        "ags": "swe_gym.sandboxes.e2b:AGSSandbox",
     },
-    extras={"docker": "docker", "kubernetes": "kubernetes", "e2b": "e2b", "ags": "ags"},
     group="swe_gym.backends",
 )
 
 
-def open_sandbox(spec: SandboxSpec, backend: str = "local") -> Sandbox:
+def load_backend(name: str) -> "type[Sandbox]":
+    """Return the class of a backend, whose class methods tell what it can do and what works.
+
+    Args:
+        name: Name in `BACKENDS`, dotted path "module:Class", or name of an entry point.
+
+    Raises:
+        UsageError: The backend is unknown, or not a subclass of `Sandbox`.
+        MissingDependency: It needs an extra that is not installed.
+    """
+    from .base import Sandbox
+
+    found: object = BACKENDS.load(name)
+    if not (isinstance(found, type) and issubclass(found, Sandbox)):
+        raise UsageError(f"backend {name!r} is not a subclass of swe_gym.sandboxes.Sandbox: {found!r}")
+    return found
+
+
+def open_sandbox(spec: "SandboxSpec", backend: str = "local") -> "Sandbox":
     """Start a sandbox. The caller closes it.
 
     Args:
@@ -38,20 +78,9 @@ def open_sandbox(spec: SandboxSpec, backend: str = "local") -> Sandbox:
         UsageError: The backend or one of its options is unknown.
         SandboxStartError: The sandbox did not start.
     """
-    return BACKENDS.load(backend)(spec).start()
+    return load_backend(backend).for_spec(spec).start()
 
 
-def make_spec(base: SandboxSpec, options: JsonObject) -> SandboxSpec:
-    """Return `base` with a user's `sandbox_options`: fields of the spec, with the backend's own under "options".
-
-    Raises:
-        UsageError: A name is not a field of `SandboxSpec` (the message lists them), or a value is invalid.
-    """
-    for name in options:
-        if name not in SandboxSpec.model_fields:
-            unknown = unknown_name("sandbox option", name, SandboxSpec.model_fields)
-            raise UsageError(f"{unknown} Options of a backend belong under `options`.")
-    try:
-        return SandboxSpec.model_validate({**base.model_dump(), **options})
-    except ValidationError as error:
-        raise UsageError(f"sandbox options: {wrong_fields(error)}") from error
+def default_backend(*, images: bool) -> str:
+    """Return the backend for tasks whose user names none: "docker" if they need images, else "local"."""
+    return "docker" if images else "local"

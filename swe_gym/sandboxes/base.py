@@ -1,4 +1,4 @@
-"""The base class of all sandboxes, with the contract of its calls, and their common options."""
+"""The base class of all sandboxes, with the contract of its calls."""
 
 import abc
 import contextlib
@@ -8,43 +8,17 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Literal, Self, TypeVar
+from typing import ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError
-
-from ..errors import (
-    SandboxClosed,
-    SandboxError,
-    SandboxLost,
-    SandboxStartError,
-    Unsupported,
-    UsageError,
-    unknown_name,
-    wrong_fields,
-)
-from ..types import (
-    START_TIMEOUT,
-    Capabilities,
-    ExecResult,
-    FileEntry,
-    Frozen,
-    ImageBuild,
-    JsonMapping,
-    JsonObject,
-    PythonEnv,
-    Workspace,
-)
+from ..errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError, Unsupported, UsageError
+from ..types import Capabilities, ExecResult, FileEntry, JsonMapping
+from .finding import Finding
 from .forward import Forward, Handler
-
-ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
-"""Values of `SandboxSpec.min_isolation`, weakest first."""
+from .spec import SandboxSpec
 
 DEFAULT_MAX_OUTPUT = 1 << 20
 DEFAULT_MAX_READ = 100 << 20
 LARGEST_MAX_OUTPUT = 256 << 20
-
-LONGEST_TTL, LONGEST_START = 1e10, 1e6
-"""Largest values in seconds, infinity included: clocks, labels and system calls cannot count further."""
 
 CLEAN_ENV: Mapping[str, str] = {
     "LANG": "C.UTF-8",
@@ -64,89 +38,6 @@ CLEAN_ENV: Mapping[str, str] = {
     "PYTHONHASHSEED": "0",  # a program prints a set in the same order in every run
 }
 """The base environment of every command. Nothing of the host's environment is inherited."""
-
-
-def _normalise(workdir: str) -> str:
-    """Remove `..`, which could leave the folder that stands for the root if nothing can be mounted."""
-    return "/" + posixpath.normpath(workdir).lstrip("/")
-
-
-class SandboxSpec(Frozen):
-    """A frozen description of a sandbox. Every backend takes the same fields.
-
-    Attributes:
-        image: Container image, template or tool name.
-        workspace: Initial content of `workdir`, for tasks without an image.
-        python: Python environment, for tasks without an image.
-        workdir: Absolute path of the workspace, in which commands start.
-        env: Variables added to the clean environment of every command; `{workdir}` in a value is replaced.
-        user: User that runs the commands; None is the backend's default.
-        cpus: CPU limit in cores; None is the backend's default.
-        memory_mb: Memory limit in MiB; None is the backend's default, `DEFAULT_MEMORY_MB` unless its options change it.
-        disk_mb: Disk limit in MiB.
-        pids: Limit of processes and threads.
-        network: Network access: "none" or "egress".
-        ttl: Seconds after which the sandbox ends itself, even if this process is gone.
-        start_timeout: Seconds that the start may take.
-        min_isolation: Weakest isolation to accept; a backend that offers less raises `Unsupported`.
-        activate: Whether a Python environment of the image may go first on the PATH, as the backend's option `activate`
-            says. False keeps the image's PATH.
-        build: Build of the image, on backends that build images; nothing is built if the engine has the image.
-        labels: Labels of the sandbox, on backends that have them.
-        mounts: Read-only folders: absolute path in the sandbox -> folder of this machine, whose content never changes.
-            Backends that cannot mount them copy them at the start.
-        options: Options of the backend; an unknown one is an error.
-    """
-
-    image: str | None = None
-    workspace: Workspace | None = None
-    python: PythonEnv | None = None
-    workdir: Annotated[str, AfterValidator(_normalise)] = Field(default="/testbed", pattern=r"^/[^\x00]*$")
-    env: dict[str, str] = {}
-    user: str | None = None
-    cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    memory_mb: int | None = Field(default=None, gt=0)
-    disk_mb: int = Field(default=4096, gt=0)
-    pids: int = Field(default=512, gt=0)
-    network: Literal["none", "egress"] = "none"
-    ttl: Annotated[float, AfterValidator(lambda seconds: min(seconds, LONGEST_TTL))] = Field(default=6 * 3600.0, gt=0)
-    start_timeout: Annotated[float, AfterValidator(lambda seconds: min(seconds, LONGEST_START))] = Field(
-        default=START_TIMEOUT, gt=0
-    )
-    min_isolation: Literal["none", "process", "landlock", "namespace", "container", "vm"] = "none"
-    activate: bool = True
-    build: ImageBuild | None = None
-    labels: dict[str, str] = {}
-    mounts: dict[str, str] = {}
-    options: JsonObject = {}
-
-
-DEFAULT_MEMORY_MB = 4096
-"""Memory limit in MiB of sandboxes of tasks that set none, on every backend of this package."""
-
-Options = TypeVar("Options", bound=Frozen)
-
-
-def parse_options(model: type[Options], options: JsonMapping, backend: str) -> Options:
-    """Validate a backend's own options.
-
-    Raises:
-        UsageError: A name is unknown (the message lists the known ones) or a value is invalid.
-    """
-    for name in options:
-        if name not in model.model_fields:
-            raise unknown_name(f"option of backend {backend!r}:", name, model.model_fields)
-    try:
-        return model.model_validate(dict(options))
-    except ValidationError as error:
-        raise UsageError(f"options of backend {backend!r}: {wrong_fields(error)}") from error
-
-
-def demand_isolation(spec: SandboxSpec, given: str, backend: str, advice: str) -> None:
-    """Raise `Unsupported` if a backend offers less isolation than the spec demands; `advice` ends the message."""
-    if ISOLATION_LEVELS.index(given) < ISOLATION_LEVELS.index(spec.min_isolation):
-        offer = f"backend {backend!r} offers isolation {given!r} here"
-        raise Unsupported(f"{offer}, less than min_isolation={spec.min_isolation!r}. {advice}")
 
 
 class Pty(abc.ABC):
@@ -202,7 +93,8 @@ class Sandbox(abc.ABC):
     * **Threads.** Any thread may call, several at once. `close` is idempotent, bounded, and callable from any thread
       in any state. Running calls raise `SandboxClosed` within a second.
 
-    A backend implements the underscored methods; the public ones are final.
+    A backend implements the underscored methods; the public ones are final. The class methods speak for the whole
+    backend, before any of its sandboxes starts. Their defaults do nothing.
 
     Attributes:
         id: Random, unique identifier for logs. Never shown to a policy.
@@ -216,6 +108,13 @@ class Sandbox(abc.ABC):
     """Number of grading sandboxes that may start and wait while a policy works, over all processes of this user on this
     machine. 0 if starts are fast or a sandbox that waits is expensive."""
 
+    on_this_machine: ClassVar[bool] = False
+    """Whether sandboxes use the memory of the machine that opens them. If so, each node of a cluster must be able to
+    start them, and `swe-gym doctor` includes the backend."""
+
+    quota: ClassVar[int | None] = None
+    """Sandboxes that an account may usually run at once; None if there is no such limit."""
+
     _shell = "bash"
     """Shell for command lines."""
 
@@ -226,6 +125,61 @@ class Sandbox(abc.ABC):
         self._lock = threading.RLock()  # a signal handler may close what its own thread is using
         self._owner: int | None = None  # the process that started it
         self._loss: SandboxLost | None = None
+
+    # --- the backend --------------------------------------------------------------------------------------
+
+    @classmethod
+    def for_spec(cls, spec: SandboxSpec) -> "Sandbox":
+        """Return a sandbox of this description, which is not started. A backend of several classes chooses one.
+
+        Raises:
+            UsageError: An option of the backend is unknown or invalid, or credentials are missing.
+            Unsupported: The backend cannot provide a field.
+        """
+        return cls(spec)
+
+    @classmethod
+    def check(cls, specs: Sequence[SandboxSpec]) -> list[Finding]:  # noqa: ARG003  for backends
+        """Check what must exist outside for these sandboxes: the service, its images, its disk. Nothing is started.
+
+        Commands call it before a run, with the description of every task, and refuse the run with the first `needed`
+        finding that does not work. Each call that waits has a deadline of seconds.
+
+        Args:
+            specs: Descriptions that `for_spec` accepts, at least one, with equal `options`.
+
+        Raises:
+            UsageError, SandboxStartError, Unsupported: A sandbox could not start; the message has the fix.
+        """
+        return []
+
+    @classmethod
+    def diagnose(cls, options: JsonMapping) -> list[Finding]:  # noqa: ARG003  for backends
+        """Check what works here and what does not, with a fix for each: `swe-gym doctor`. May start a sandbox.
+
+        Args:
+            options: Options of the backend, as in `SandboxSpec.options`.
+
+        Raises:
+            UsageError: An option is unknown or invalid.
+        """
+        return []
+
+    @classmethod
+    def sweep(cls, options: JsonMapping) -> list[str] | None:  # noqa: ARG003  for backends
+        """Remove sandboxes that dead clients of this package left behind: `swe-gym clean`. Others are not touched.
+
+        Args:
+            options: Options of the backend, as in `SandboxSpec.options`.
+
+        Returns:
+            The names of what was removed; None if sandboxes of this backend end with their client anyway.
+
+        Raises:
+            UsageError: An option is unknown or invalid.
+            SandboxError: The backend cannot be reached or refuses.
+        """
+        return None
 
     # --- life -----------------------------------------------------------------------------------------
 

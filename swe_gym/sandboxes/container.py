@@ -15,10 +15,10 @@ from typing import IO
 from ..cache import build_once, digest
 from ..errors import SandboxError, SandboxLost, SandboxStartError, Unsupported
 from ..types import ExecResult, Json, JsonObject, PythonEnv
-from .base import SandboxSpec
 from .gates import gate
-from .lent_python import PLACE
+from .portable_python import PLACE
 from .runner_sandbox import RunnerSandbox
+from .spec import SandboxSpec
 from .workspaces import prepare_workspace
 
 log = logging.getLogger(__name__)

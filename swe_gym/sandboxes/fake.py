@@ -44,11 +44,12 @@ from ..errors import (
     Unsupported,
 )
 from ..types import Capabilities, ExecResult, FileEntry, Frozen
-from .base import Pty, Sandbox, SandboxSpec, parse_options
+from .base import Pty, Sandbox
 from .channel import Channel
 from .fake_forward import start_runner
 from .forward import Forward, Handler
 from .runner_forward import Forwards
+from .spec import SandboxSpec, parse_options
 
 Operation = Literal["start", "exec", "read", "write", "close", "pty", "manifest", "tar", "end_processes", "forward"]
 

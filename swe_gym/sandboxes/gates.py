@@ -11,7 +11,6 @@ from random import SystemRandom
 
 from ..cache import cache_folder
 from ..errors import SandboxClosed, SandboxStartError
-from .jitter import jittered
 
 NEVER = threading.Event()
 """An event that is never set."""
@@ -117,3 +116,11 @@ def sleep(seconds: float, cancelled: threading.Event) -> None:
     """Sleep, or raise `SandboxClosed` as soon as `cancelled` is set."""
     if cancelled.wait(max(0.0, seconds)):
         raise SandboxClosed("the sandbox was closed while it waited")
+
+
+def jittered(seconds: float, least: float = 0.5, most: float = 1.0) -> float:
+    """Return `seconds` times a random factor from `least` to `most`, so that clients do not retry all at once.
+
+    It is drawn by the system: a program that seeds `random` draws the same numbers with any backend.
+    """
+    return seconds * SystemRandom().uniform(least, most)

@@ -7,8 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
 from ..errors import SandboxClosed, SandboxError, SandboxLost, UsageError
-from . import BACKENDS, open_sandbox
-from .base import Sandbox, SandboxSpec
+from . import load_backend, open_sandbox
+from .base import Sandbox
+from .spec import SandboxSpec
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,12 +63,12 @@ class WarmPool:
 
     def want(self, spec: SandboxSpec, count: int = 1) -> int:
         """Start up to `count` sandboxes of this spec in the background, as far as there is room; return how many."""
-        kind = BACKENDS.load(self.backend)
+        kind = load_backend(self.backend)
         with self._lock:
             self._check_open()
             count = min(count, self._ready - sum(map(len, self._shelf.values())))
             for _ in range(count):
-                sandbox = kind(spec)
+                sandbox = kind.for_spec(spec)
                 self._shelf[_key(spec)].append(WarmSandbox(sandbox, self._threads.submit(sandbox.start)))
             return max(0, count)
 

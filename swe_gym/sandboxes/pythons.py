@@ -27,6 +27,9 @@ print(json.dumps({
 """
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 
+ARCHITECTURES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64"}
+"""The kernel's name of a machine -> the name in images."""
+
 
 @dataclass(frozen=True)
 class PreparedPython:

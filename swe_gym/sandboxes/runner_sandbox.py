@@ -10,10 +10,11 @@ from typing import ClassVar
 from ..errors import FileError, MissingFile, NoPermission, NotAFile, SandboxClosed, SandboxLost, SandboxStartError
 from ..guests import bundle
 from ..types import ExecResult, FileEntry, Json, JsonObject
-from .base import Pty, Sandbox, SandboxSpec
+from .base import Pty, Sandbox
 from .channel import ByteStream, Channel, parsing
 from .forward import Forward, Handler
 from .runner_forward import Forwards
+from .spec import SandboxSpec
 
 FILE_ERRORS: Mapping[str, type[FileError]] = {
     "ENOENT": MissingFile,

@@ -1,42 +1,28 @@
 """Task sources: a registry of them, and a function that opens one."""
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
+from ..door import load as _load
 from ..errors import UsageError, unknown_name
 from ..registry import Registry, parameters_of
-from .base import TaskSource
+from .catalog import CATALOG
 
-__all__ = ["SOURCES", "TaskSource", "check_source", "load_source"]
+if TYPE_CHECKING:  # read by `door`: a name is imported when it is first used
+    from .base import TaskSource as TaskSource
 
-SOURCES = Registry[Callable[..., TaskSource]](
-    "task source",
-    {
-        "toy": "swe_gym.tasks.toy:ToySource",
-        "micro": "swe_gym.tasks.micro:MicroSource",
-        "file": "swe_gym.tasks.file:FileSource",
-        "local": "swe_gym.tasks.local:LocalSource",
-        "debug_gym": "swe_gym.tasks.debug_gym:DebugGymSource",
-        "graph_planner": "swe_gym.tasks.graph_planner:GraphPlannerSource",
-        "harbor": "swe_gym.tasks.harbor:HarborSource",
-        "multi_swe_bench": "swe_gym.tasks.multi_swe_bench:MultiSWEBenchSource",
-        "r2e": "swe_gym.tasks.r2e:R2ESource",
-        "swe_bench_live": "swe_gym.tasks.swe_bench_live:SWEBenchLiveSource",
-        "swe_bench_pro": "swe_gym.tasks.swe_bench_pro:SWEBenchProSource",
-        "swe_rebench": "swe_gym.tasks.swe_rebench:SWERebenchSource",
-        "swebench": "swe_gym.tasks.swebench:SWEBenchSource",
-        "swebench-verified": "swe_gym.tasks.swebench:SWEBenchSource",
-        "swebench-lite": "swe_gym.tasks.swebench:SWEBenchLite",
-        "swebench-full": "swe_gym.tasks.swebench:SWEBenchFull",
-        "swebench-multilingual": "swe_gym.tasks.swebench:SWEBenchMultilingual",
-        "swebench-multimodal": "swe_gym.tasks.swebench:SWEBenchMultimodal",
-        "swegym": "swe_gym.tasks.swegym:SWEGymSource",
-        "swesmith": "swe_gym.tasks.swesmith:SWESmithSource",
-    },
-    group="swe_gym.sources",
+else:
+
+    def __getattr__(name: str) -> object:
+        return _load(__name__, name)
+
+
+SOURCES = Registry[Callable[..., "TaskSource"]](
+    "task source", {name: entry.target for name, entry in CATALOG.items()}, group="swe_gym.sources"
 )
 
 
-def load_source(name: str, **arguments: object) -> TaskSource:
+def load_source(name: str, **arguments: object) -> "TaskSource":
     """Open a task source.
 
     Args:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..atomic import write_text
 from ..errors import UsageError
+from ..registry import Registry
 from ..tables import write_table
 from ..types import JsonMapping, JsonObject, Task
 from .training import rllm_row, verl_row
@@ -14,11 +15,15 @@ from .training import rllm_row, verl_row
 REGISTRY_VERSION = 2
 """Version of rLLM's dataset registry."""
 
-MakeRow = Callable[[Task, int, str, JsonMapping], JsonObject]
-"""Returns the row of a task, given its position, the name of its source and the source's arguments."""
-
-Exporter = Callable[[Sequence[Task], Path, str, JsonMapping], None]
+TaskExporter = Callable[[Sequence[Task], Path, str, JsonMapping], None]
 """Writes the rows of tasks to a file, given the name of their source and the source's arguments."""
+
+TASK_EXPORTERS = Registry[TaskExporter](
+    "trainer",
+    {"rllm": "swe_gym.tasks.exporters:write_rllm", "verl": "swe_gym.tasks.exporters:write_verl"},
+    group="swe_gym.task_exporters",
+)
+"""Trainer -> its exporter."""
 
 
 def by_image(tasks: Iterable[Task]) -> list[Task]:
@@ -26,13 +31,16 @@ def by_image(tasks: Iterable[Task]) -> list[Task]:
     return sorted(tasks, key=lambda task: task.image or "")
 
 
-def write_rows(make_row: MakeRow) -> Exporter:
-    """Return an exporter that writes one table."""
+def write_verl(tasks: Sequence[Task], file: Path, source: str, source_options: JsonMapping) -> None:
+    """Write the table that verl reads.
 
-    def write(tasks: Sequence[Task], file: Path, source: str, source_options: JsonMapping) -> None:
-        write_table((make_row(task, number, source, source_options) for number, task in enumerate(tasks)), file)
-
-    return write
+    Args:
+        tasks: The tasks.
+        file: The table: .parquet, .jsonl or .json.
+        source: Name of the task source.
+        source_options: Arguments of the task source.
+    """
+    write_table((verl_row(task, number, source, source_options) for number, task in enumerate(tasks)), file)
 
 
 def write_rllm(tasks: Sequence[Task], file: Path, source: str, source_options: JsonMapping) -> None:
@@ -80,7 +88,3 @@ def _read_registry(file: Path) -> JsonObject:
     if not isinstance(registry, dict) or registry.get("version") != REGISTRY_VERSION:
         raise UsageError(f"{file} is not a dataset registry of version {REGISTRY_VERSION}: let rLLM convert it first")
     return registry
-
-
-EXPORTERS: dict[str, Exporter] = {"rllm": write_rllm, "verl": write_rows(verl_row)}
-"""Trainer -> its exporter."""

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints, overload
 import pydantic
 
 from ..errors import UsageError
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import Json, JsonMapping, JsonObject, ToolResult, ToolSpec
 
 Examples = Sequence[Mapping[str, object]]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ..errors import FileError, MissingFile, NoPermission, NotAFile, ToolError
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from .base import ToolContext
 from .document import Document
 

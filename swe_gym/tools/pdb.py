@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from ..errors import FileError, ToolError
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..types import ToolResult
 from .base import Tool, ToolContext
 from .files import checked, shown_path

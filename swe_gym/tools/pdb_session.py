@@ -13,7 +13,7 @@ import pydantic
 
 from ..errors import FileError, SandboxError, ToolError
 from ..guests import bundle
-from ..sandboxes.base import Pty, Sandbox
+from ..sandboxes import Pty, Sandbox
 from ..types import Frozen
 from .pdb_entrypoint import Entrypoint
 

@@ -18,7 +18,7 @@ from ..envs.episode import WORLD_ERRORS
 from ..envs.swe_env import SweEnv
 from ..envs.tool_env import ToolEnv
 from ..errors import SandboxClosed, SweGymError, UsageError
-from ..sandboxes.pool import WarmPool
+from ..sandboxes import WarmPool
 from ..spaces import AnyEnv, Info, ResetResult
 from .tickets import Ticket, Tickets
 from .workers import RemoteEnv

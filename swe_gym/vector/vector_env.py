@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ..errors import UsageError, unknown_name
-from ..sandboxes.pool import WarmPool
+from ..sandboxes import WarmPool
 from ..spaces import AnyEnv, Array, Info, ResetResult
 from ..types import JsonMapping
 from .infos import InfoBatcher

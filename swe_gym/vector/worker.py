@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 from ..envs.tool_env import ToolEnv
 from ..errors import SweGymError, portable
-from ..sandboxes.pool import WarmPool
+from ..sandboxes import WarmPool
 from ..spaces import AnyEnv
 from .slot import CallFailed, call_env, make_all, make_pool
 from .workers import END_TIMEOUT, Facts, Request, pack

@@ -73,8 +73,7 @@ class Channel(Protocol):
 
 CHANNELS = Registry[type[Channel]](
     "executor",
-    {"process": "swe_gym.vector.processes:ProcessChannel", "ray": "swe_gym.vector.ray:RayChannel"},
-    extras={"ray": "ray"},
+    {"process": "swe_gym.vector.processes:ProcessChannel", "ray": "swe_gym.vector.ray:RayChannel [ray]"},
     group="swe_gym.vector_executors",
 )
 """Executor -> channel."""

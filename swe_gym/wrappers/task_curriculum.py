@@ -12,7 +12,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from ..envs.swe_env import SweEnv
 from ..errors import UsageError, unknown_name
-from ..sandboxes.pool import WarmPool
+from ..sandboxes import WarmPool
 from ..spaces import AnyEnv, AnyWrapper, Info, ResetResult, StepResult
 from ..tasks.order import ShuffledOrder
 

@@ -33,7 +33,7 @@ with warnings.catch_warnings():
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import UsageError
 from swe_gym.tasks import load_source
-from swe_gym.tasks.exporters import EXPORTERS
+from swe_gym.tasks.exporters import write_verl
 from swe_gym.tasks.file import write_tasks
 from swe_gym.types import Oracle, Task
 
@@ -51,7 +51,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     source = load_source("micro", difficulty=[1], count=8)
     file = tmp_path / "train.parquet"
-    EXPORTERS["verl"]([source.get(name) for name in source.ids()], file, "micro", {"difficulty": [1], "count": 8})
+    write_verl([source.get(name) for name in source.ids()], file, "micro", {"difficulty": [1], "count": 8})
     config = {"max_prompt_length": 2000, "cache_dir": str(tmp_path), "filter_overlong_prompts_workers": None}
     found = RLHFDataset(str(file), make_tokenizer(), OmegaConf.create(config))
     return [found[number] for number in range(len(found))]

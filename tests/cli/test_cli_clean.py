@@ -22,9 +22,13 @@ def clean(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_unknown_backend_is_an_error_that_lists_the_known() -> None:
-    result = CliRunner().invoke(app, ["clean", "--backend", "local"])
+    result = CliRunner().invoke(app, ["clean", "--backend", "dokcer"])
     assert isinstance(result.exception, UsageError)
-    assert "docker" in str(result.exception)
+    assert "Did you mean 'docker'?" in str(result.exception)
+
+
+def test_a_backend_whose_sandboxes_end_with_their_client_says_so() -> None:
+    assert clean("--backend", "local").stdout == "local: nothing to clean: its sandboxes end with their client\n"
 
 
 def test_a_missing_engine_is_an_error_only_if_named() -> None:

@@ -93,7 +93,7 @@ def test_built_images_need_nothing_else(toy: Task, image: str, tmp_path: Path) -
     output = tmp_path / "built" / "tasks.jsonl"
     result = run("build", "--base", image, "--source", tmp_path / "tasks.jsonl", "--output", output)
     assert result.exit_code == 1
-    assert "bare  task bare has no workspace" in result.output
+    assert "bare  task-bare has neither a workspace nor a Dockerfile" in result.output
     (built,) = map(FileSource(str(output)).get, ["Odd.Name"])
     assert built.image is not None
     assert (built.workspace, built.python, built.oracle) == (None, None, task.oracle)

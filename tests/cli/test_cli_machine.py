@@ -56,11 +56,12 @@ def test_doctor_names_limits_that_an_engine_does_not_enforce(cli, monkeypatch: p
 @pytest.mark.usefixtures("_no_index")
 def test_doctor_checks_the_cluster(cli) -> None:
     pytest.importorskip("kubernetes")
-    result = cli("doctor", "--cluster", "--backend-option", "kubeconfig=/nowhere/config")
+    result = cli("doctor", "--backend", "kubernetes", "--backend-option", "kubeconfig=/nowhere/config")
     assert result.status == 1
     assert re.search(r"^no  configuration .*no Kubernetes cluster is configured", result.out, re.MULTILINE)
-    assert "did you mean 'namespace'" in cli("doctor", "--cluster", "--backend-option", "namespce=x").err.lower()
-    assert "requires --cluster" in cli("doctor", "--backend-option", "namespace=x").err
+    wrong = cli("doctor", "--backend", "kubernetes", "--backend-option", "namespce=x")
+    assert "did you mean 'namespace'" in wrong.err.lower()
+    assert "needs exactly one --backend" in cli("doctor", "--backend-option", "namespace=x").err
 
 
 @pytest.mark.usefixtures("_no_index")

@@ -1,5 +1,6 @@
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from swe_gym.curation.validate import TaskRecord, digest
 from swe_gym.tables import scan_table
 from swe_gym.tasks import load_source
 from swe_gym.tasks.file import FileSource
-from swe_gym.types import Task
+from swe_gym.types import JsonMapping, Task
 
 
 def test_tasks_are_listed_one_per_line(cli) -> None:
@@ -269,3 +270,14 @@ def test_a_dataset_is_split_by_repository(cli, rows: list[object], tmp_path: Pat
 
 def test_a_source_option_is_a_pair(cli) -> None:
     assert "--source-option 'path' is not NAME=VALUE" in cli("tasks", "list", "--source-option", "path").err
+
+
+def write_ids(tasks: Sequence[Task], file: Path, source: str, source_options: JsonMapping) -> None:
+    """An exporter of another package."""
+    file.write_text(json.dumps([source, dict(source_options), *(task.task_id for task in tasks)]))
+
+
+def test_tasks_are_written_for_a_trainer_of_another_package(cli) -> None:
+    done = cli("tasks", "export", "out.json", "--to", "test_cli_tasks:write_ids", "--match", "l*")
+    assert (done.status, done.err) == (0, "")
+    assert json.loads(Path("out.json").read_text())[:3] == ["toy", {}, "larder-overwrite-evicts"]

@@ -29,7 +29,7 @@ COMMAND_MISTAKES: list[tuple[str, str]] = [
     ("tasks show tasks.jsonl", "`swe-gym tasks list tasks.jsonl` lists them"),
     ("tasks show toy rota-month-end now", "write swe-gym tasks show [SOURCE] TASK_ID"),
     ("validate --backend dokcer", "unknown backend 'dokcer'. Did you mean 'docker'?"),
-    ("clean --backend local", "Known: docker, kubernetes."),
+    ("clean --backend dokcer", "Did you mean 'docker'?"),
     ("rollout toy policy=god", "unknown policy 'god'. Did you mean 'gold'?"),
     ("rollout toy env.bakend=docker", "unknown argument of SweEnv 'bakend'. Did you mean 'backend'?"),
     ("rollout toy runs.retries=0", "unknown field of the configuration 'runs'. Did you mean 'run'?"),
@@ -45,7 +45,7 @@ COMMAND_MISTAKES: list[tuple[str, str]] = [
     ("validate --sandbox-option memory_mb", "is not NAME=VALUE"),
     ("validate --sandbox-option options=1 --sandbox-option options.x=1", "'options' has the value 1 already"),
     ("bench rollout --workers 1,a", "write numbers separated by commas, for example 1,4,16"),
-    ("doctor --backend-option namespace=x", "--backend-option requires --cluster"),
+    ("doctor --backend-option namespace=x", "needs exactly one --backend"),
     ("tasks split parts --part train", "expected NAME=SHARE, such as train=0.9"),
     ("tasks new", "pass either --from-pypi PACKAGE OLD NEW, or --from-git FOLDER with --tests COMMAND"),
     # files
@@ -147,7 +147,9 @@ def test_a_failed_first_command_does_not_block_the_corrected_one(cli: Any, monke
     pytest.importorskip("docker")
     monkeypatch.setenv("DOCKER_HOST", NOWHERE)
     command = ("rollout", "toy", "policy=gold", "--match", TASK, "run.retries=0")
-    assert cli(*command, "--backend", "docker").status == 1
+    faults = '[{at="start", nth="every", error="SandboxStartError"}]'
+    assert cli(*command, "--backend", "docker").status == 2
+    assert cli(*command, "--backend", "fake", f"env.sandbox_options.options.faults={faults}").status == 1
     assert cli(*command).status == 0
     assert not Path("runs/toy-gold/failed.jsonl").read_text()
     other = cli(*command, "--max-turns", 7)

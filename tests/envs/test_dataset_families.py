@@ -11,8 +11,8 @@ from env_parts import SUBMIT, call
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 
-from swe_gym.envs.registration import DATASETS
 from swe_gym.errors import Unsupported, UsageError
+from swe_gym.tasks.catalog import CATALOG
 
 Make = Callable[..., gym.Env[str, str]]
 
@@ -73,7 +73,7 @@ def local(tmp_path: Path) -> dict[str, Any]:
     return {"backend": "local", "sandbox_options": {"workspace": {"kind": "folder", "path": str(folder)}}}
 
 
-@pytest.mark.parametrize("env_id", [f"SWE/{name}-v0" for name in DATASETS])
+@pytest.mark.parametrize("env_id", [f"SWE/{one.family}-v0" for one in CATALOG.values() if one.about])
 def test_every_dataset_has_an_id_that_survives_json(env_id: str) -> None:
     spec = gym.spec(env_id)
     assert EnvSpec.from_json(spec.to_json()) == spec

@@ -17,18 +17,18 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics, RenderCollection
 
-from swe_gym.envs.registration import FAMILIES
 from swe_gym.errors import SandboxClosed, UsageError
 from swe_gym.sandboxes.local import LocalSandbox
 from swe_gym.tasks import load_source
+from swe_gym.tasks.catalog import CATALOG
 from swe_gym.tasks.file import write_tasks
 
 Make = Callable[..., gym.Env[str, str]]
 
 
-@pytest.fixture(params=sorted(FAMILIES))
+@pytest.fixture(params=[f"SWE/{one.family}-v0" for one in CATALOG.values() if one.family and not one.about])
 def family(request: pytest.FixtureRequest, project: dict[str, str], tmp_path: Path) -> tuple[str, dict[str, Any]]:
-    """Every family id and the arguments of `gym.make`."""
+    """Every family id but those of datasets, and the arguments of `gym.make`."""
     if request.param == "SWE/Local-v0":
         return request.param, dict(project)
     toys = load_source("toy")

@@ -12,8 +12,9 @@ import gymnasium as gym
 import pytest
 from gymnasium.envs.registration import ENV_ID_RE, EnvSpec
 
-from swe_gym.envs.registration import FAMILIES, register_families, register_tasks
+from swe_gym.envs.registration import register_families, register_tasks
 from swe_gym.errors import UsageError
+from swe_gym.tasks.catalog import ENV_IDS
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def test_registering_the_families_again_changes_nothing() -> None:
     before = dict(gym.registry)
     register_families()
     assert gym.registry == before
-    assert set(FAMILIES) <= set(before)
+    assert set(ENV_IDS) <= set(before)
 
 
 def test_a_fresh_process_needs_only_the_module_in_the_id() -> None:

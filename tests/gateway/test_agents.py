@@ -193,12 +193,12 @@ def test_an_agent_demonstrates_what_a_policy_would_do() -> None:
 
 
 @pytest.fixture
-def lend_kit() -> Callable[[str], None]:
-    """Lends this machine's kit of an agent to the tests' cache. Without one the test is skipped, unless
+def use_kit() -> Callable[[str], None]:
+    """Copies this machine's kit of an agent into the tests' cache. Without one the test is skipped, unless
     `SWE_GYM_REQUIRE` names the agent.
     """
 
-    def lend(agent: str) -> None:
+    def use(agent: str) -> None:
         key = digest(make_agent(agent).kit.spec)
         own = cache_folder() / "kits" / key
         own.parent.mkdir(parents=True, exist_ok=True)
@@ -207,19 +207,19 @@ def lend_kit() -> Callable[[str], None]:
         if not own.exists():
             own.symlink_to(KITS / key)
 
-    return lend
+    return use
 
 
 @pytest.mark.parametrize("agent", ["mini", "claude-code", "openhands"])
-def test_unmodified_agents_solve_a_task_without_network(agent: str, lend_kit: Callable[[str], None]) -> None:
-    lend_kit(agent)
+def test_unmodified_agents_solve_a_task_without_network(agent: str, use_kit: Callable[[str], None]) -> None:
+    use_kit(agent)
     found = episode(saying(*gold(), *filter(None, [make_agent(agent).ending])), agent, {})
     assert (found.outcome, found.reward, found.info["exit_code"]) == ("submitted", 1.0, 0), found.turns[-1].observation
     assert [turn.info.get("segment", "") for turn in found.turns] == [""] * len(found.turns)  # one conversation
 
 
-def test_aider_edits_what_its_model_writes_and_leaves_no_files(lend_kit: Callable[[str], None]) -> None:
-    lend_kit("aider")
+def test_aider_edits_what_its_model_writes_and_leaves_no_files(use_kit: Callable[[str], None]) -> None:
+    use_kit("aider")
     diff = load_source("toy").get(TASK).oracle.gold_patch
     edit = Reply(f"```diff\n{diff[diff.index('--- a/') :]}```")
     found = episode(lambda _: edit, "aider", {"arguments": ["--edit-format", "udiff"]})

@@ -26,10 +26,10 @@ def kubernetes_problem() -> str:
     if missing:
         return f"no cluster to test on: set {' and '.join(missing)}"
     try:
-        from swe_gym.sandboxes.kubernetes.doctor import examine
+        from swe_gym.sandboxes.kubernetes import KubernetesSandbox
     except ImportError as error:
         return str(error)
-    return "; ".join(finding.detail for finding in examine() if not finding.works)
+    return "; ".join(finding.detail for finding in KubernetesSandbox.diagnose({}) if not finding.works)
 
 
 @pytest.fixture(scope="session")

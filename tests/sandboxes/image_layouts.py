@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from swe_gym.sandboxes import SandboxSpec
 from swe_gym.sandboxes.docker.build import build_image
-from swe_gym.types import FolderWorkspace, Task
+from swe_gym.types import FolderWorkspace
 
 WRONG = "def add(a, b):\n    return a - b\n"
 RIGHT = "def add(a, b):\n    return a + b\n"
@@ -112,10 +113,8 @@ def python_folder(folder: Path, place: str) -> Path:
 
 def image_of(planted: Planted, base_image: str, extra: list[tuple[str, Path]]) -> str:
     """An image with the repository in `/testbed`, all that git knows of it, and more folders."""
-    task = Task(task_id="layout", problem_statement="x", workspace=FolderWorkspace(path=str(planted.folder)))
-    image = build_image(task, base_image, extra=[("/testbed/.git", planted.folder / ".git"), *extra]).image
-    assert image is not None
-    return image
+    spec = SandboxSpec(workspace=FolderWorkspace(path=str(planted.folder)))
+    return build_image(spec, base_image, extra=[("/testbed/.git", planted.folder / ".git"), *extra])
 
 
 # --- the layouts --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from swe_gym.sandboxes import Sandbox, SandboxSpec, open_sandbox
-from swe_gym.sandboxes.lent_python import PLACE
+from swe_gym.sandboxes.portable_python import PLACE
 from swe_gym.testing import sandbox_contract
 from swe_gym.testing.sandbox_contract import Case
 from swe_gym.testing.sandbox_contract.case import eventually
@@ -17,11 +17,11 @@ DEVIATIONS = {
     "mounts_are_not_shared": "the folder is one volume for all policies' sandboxes; those that grade have none",
 }
 
-LENT = {"PATH": f"{PLACE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-"""Cases need Python, so only here commands may find the runner's lent Python."""
+WITH_RUNNERS_PYTHON = {"PATH": f"{PLACE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+"""Cases need Python, so only here commands may find the runner's copied Python."""
 
 MORE_PYTHON = ["shared_memory", "own_loopback", "servers_live_until_close"]
-"""Cases that need modules that the lent Python lacks."""
+"""Cases that need modules that the copied Python lacks."""
 
 COSTLY = ["slow", "threads", "hostile", "thousands_of_files"]
 """Cases that do not depend on the image."""
@@ -57,7 +57,7 @@ def image_without_python(docker_image: str) -> Iterator[str]:
 @sandbox_contract.parametrize(only=["commands", "files", "trees"], exclude=[*MORE_PYTHON, *COSTLY])
 def test_an_image_without_python(case: Case, image_without_python: str) -> None:
     def make(**fields: object) -> Sandbox:
-        env = {**LENT, **dict(fields.pop("env", {}))}  # type: ignore[call-overload]  # a dictionary in all cases
+        env = {**WITH_RUNNERS_PYTHON, **dict(fields.pop("env", {}))}  # type: ignore[call-overload]  # a dictionary in all cases
         spec = SandboxSpec.model_validate({"image": image_without_python, "env": env, **fields})
         return open_sandbox(spec, "docker")
 

@@ -213,7 +213,7 @@ def test_an_image_without_python_is_an_error_if_none_is_lent(
 ) -> None:
     image = derived("rm -f /usr/bin/python*")
     with pytest.raises(SandboxStartError, match="no Python found in the image") as error:
-        make(image=image, options={"lend_python": False})
+        make(image=image, options={"copy_python": False})
     assert error.value.reason == "setup"
     assert not error.value.retryable
 
@@ -296,7 +296,7 @@ def test_killed_clients_leave_nothing(docker_image: str) -> None:
 def test_the_sweep_removes_only_abandoned_containers(
     make: Callable[..., Sandbox], engine: docker.APIClient, docker_image: str
 ) -> None:
-    from swe_gym.sandboxes.docker import sweep
+    from swe_gym.sandboxes.docker import DockerSandbox
     from swe_gym.sandboxes.docker.owners import labels, owner
 
     later, before = str(int(time.time()) + 1000), str(int(time.time()) - 1)
@@ -319,7 +319,7 @@ def test_the_sweep_removes_only_abandoned_containers(
     }
     box = make()
     try:
-        swept = sweep()
+        swept = DockerSandbox.sweep({})
         left = {container["Id"] for container in engine.containers(all=True)}
         assert {name for name, (_, gone) in made.items() if gone} <= set(swept)
         assert {name: identifier not in left for name, (identifier, _) in made.items()} == {

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from harbor_folders import NAME, SHAPES, START, TOML, harbor_task, script
 
-from swe_gym.cli.preflight import Fact, check_sandboxes
+from swe_gym.cli.preflight import check_sandboxes
 from swe_gym.curation.harbor import export_harbor
 from swe_gym.curation.validate import validate
+from swe_gym.envs.group import task_spec
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxStartError, Unsupported, UsageError
-from swe_gym.rollout.plan import Plan
+from swe_gym.sandboxes import Finding
 from swe_gym.sandboxes.docker.build import build_image
 from swe_gym.sandboxes.local import problem
 from swe_gym.tasks import load_source
@@ -112,7 +113,7 @@ def test_a_dockerfile_is_built_once(tmp_path: Path, docker_image: str, engine: A
         (record,) = validate(source, backend="docker", times=1)
         assert (record.status, record.gold, record.empty) == ("valid", (True,), (False,)), record.reason
         made = engine.inspect_image(name)
-        assert build_image(source.get(NAME), "unused").needs.build is None
+        assert build_image(task_spec(source.get(NAME), {}), "unused") == name
         assert engine.inspect_image(name)["Id"] == made["Id"]
     finally:
         engine.remove_image(name, force=True)
@@ -138,11 +139,9 @@ def test_backends_that_build_no_image_refuse_it(tmp_path: Path, backend: str) ->
 def test_the_check_before_a_run_knows_what_is_built(tmp_path: Path, docker_image: str) -> None:
     build_task(tmp_path, docker_image)
     tasks = [load_source("harbor", path=str(tmp_path)).get(NAME)]
-    shared: JsonObject = {"source_options": {"path": str(tmp_path)}, "policy": "gold", "tasks": (NAME,)}
-    there, refused = (Plan(source="harbor", env={"backend": one}, **shared) for one in ("docker", "local"))
-    assert Fact("images", "0 present, 1 to build") in list(check_sandboxes(there, tasks))
+    assert check_sandboxes("docker", {}, tasks) == [Finding("images", True, "0 present, 1 to build")]
     with pytest.raises(UsageError, match=r"builds no images, and the task needs|cannot run them on this machine"):
-        list(check_sandboxes(refused, tasks))
+        check_sandboxes("local", {}, tasks)
 
 
 def test_exported_tasks_are_judged_as_here(tmp_path: Path, docker_image: str, engine: Any) -> None:

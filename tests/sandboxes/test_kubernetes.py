@@ -19,7 +19,7 @@ import pytest
 from swe_gym.curation.validate import validate
 from swe_gym.envs.swe_env import SweEnv
 from swe_gym.errors import SandboxLost, SandboxStartError
-from swe_gym.sandboxes import SandboxSpec
+from swe_gym.sandboxes import Finding, SandboxSpec
 from swe_gym.sandboxes.local import problem
 from swe_gym.tasks import load_source
 
@@ -27,9 +27,9 @@ pytest.importorskip("kubernetes")
 
 import yaml
 
-from swe_gym.sandboxes.kubernetes import KubernetesSandbox, sweep
+from swe_gym.sandboxes.kubernetes import KubernetesOptions, KubernetesSandbox, sweep
 from swe_gym.sandboxes.kubernetes.api import SERVICE_ACCOUNT, Api, ApiError, pods_path
-from swe_gym.sandboxes.kubernetes.doctor import NEEDED, Finding, examine
+from swe_gym.sandboxes.kubernetes.checks import NEEDED
 from swe_gym.sandboxes.kubernetes.pods import list_pods
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kubernetes"
@@ -160,7 +160,7 @@ def test_an_exhausted_quota_is_named(api: Api, namespace: str) -> None:
     assert (error.reason, error.retryable) == ("capacity", True)
     assert "tiny" in error.detail
     assert seconds < 10
-    told = {finding.what: finding for finding in examine({"namespace": namespace})}
+    told = {finding.what: finding for finding in KubernetesSandbox.diagnose({"namespace": namespace})}
     assert not told["quota tiny"].works
 
 
@@ -245,10 +245,10 @@ def killed_client(api: Api, namespace: str) -> Iterator[Callable[[bool], None]]:
     api.request("POST", pods_path(namespace), body=foreign)
     client = subprocess.Popen([sys.executable, "-c", CLIENT, namespace], stdout=subprocess.PIPE)
 
-    def kill(undertaker: bool) -> None:
+    def kill(guard: bool) -> None:
         assert client.stdout is not None
         assert client.stdout.readline() == b"ready\n"
-        if undertaker:
+        if guard:
             for child in Path(f"/proc/{client.pid}/task/{client.pid}/children").read_text().split():
                 os.kill(int(child), signal.SIGKILL)
         client.kill()
@@ -266,7 +266,7 @@ def test_the_pods_of_a_killed_client_are_deleted(
     pause_until(lambda: [pod["metadata"]["name"] for pod in pods(api, namespace)] == ["foreign"], 60.0)
 
 
-def test_pods_without_an_undertaker_end_and_are_swept(
+def test_pods_without_a_guard_end_and_are_swept(
     api: Api, namespace: str, killed_client: Callable[[bool], None]
 ) -> None:
     killed_client(True)
@@ -276,7 +276,7 @@ def test_pods_without_an_undertaker_end_and_are_swept(
         return len(ours) == 2 and all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in ours)
 
     pause_until(all_ended, 15.0)
-    pause_until(lambda: len(sweep({"namespace": namespace}, older_than=1.0)) == 2, 15.0)
+    pause_until(lambda: len(sweep(KubernetesOptions(namespace=namespace), older_than=1.0)) == 2, 15.0)
     pause_until(lambda: [pod["metadata"]["name"] for pod in pods(api, namespace)] == ["foreign"], 10.0)
 
 
@@ -324,8 +324,10 @@ def test_the_rights_in_the_documentation_are_enough(api: Api, namespace: str, tm
     path = kubeconfig_of(api, namespace, tmp_path)
     with opened(kubeconfig=path, namespace=namespace) as sandbox:
         assert sandbox.exec("echo hello").text == "hello\n"
-    assert all(finding.works for finding in examine({"kubeconfig": path, "namespace": namespace}))
-    other = {finding.what: finding for finding in examine({"kubeconfig": path, "namespace": "default"})}
+    assert all(finding.works for finding in KubernetesSandbox.diagnose({"kubeconfig": path, "namespace": namespace}))
+    other = {
+        finding.what: finding for finding in KubernetesSandbox.diagnose({"kubeconfig": path, "namespace": "default"})
+    }
     assert other["rights on pods"].detail == "in namespace default: missing create, get, list, watch, delete"
     error, _ = start_error(kubeconfig=path, namespace="default")
     assert "Apply the Role" in str(error)
@@ -343,7 +345,9 @@ def test_every_missing_verb_is_named(api: Api, namespace: str, tmp_path: Path) -
 
 def wait_until_missing(options: dict[str, Any], told: Finding) -> None:
     """Waits until exactly this is missing: a changed role takes effect after a moment."""
-    pause_until(lambda: [found[:3] for found in examine(options) if not found.works] == [told[:3]], 10.0)
+    pause_until(
+        lambda: [found[:3] for found in KubernetesSandbox.diagnose(options) if not found.works] == [told[:3]], 10.0
+    )
 
 
 def allow_all_but(api: Api, namespace: str, resource: str, verb: str) -> None:
@@ -365,7 +369,7 @@ def kubeconfig_of(api: Api, namespace: str, folder: Path) -> str:
 
 
 def test_doctor_reports_a_missing_namespace() -> None:
-    missing = [finding for finding in examine({"namespace": "nowhere"}) if not finding.works]
+    missing = [finding for finding in KubernetesSandbox.diagnose({"namespace": "nowhere"}) if not finding.works]
     assert [(finding.what, finding.detail) for finding in missing] == [
         ("namespace", "namespace nowhere does not exist")
     ]
@@ -383,9 +387,9 @@ def token_of(api: Api, namespace: str, account: str) -> str:
 
 def test_the_policies_in_the_documentation_are_found(api: Api, namespace: str) -> None:
     options = {"namespace": namespace, "network": "policy"}
-    assert "network policy" in [finding.what for finding in examine(options) if not finding.works]
+    assert "network policy" in [finding.what for finding in KubernetesSandbox.diagnose(options) if not finding.works]
     apply(api, namespace, "network")
-    assert all(finding.works for finding in examine(options))
+    assert all(finding.works for finding in KubernetesSandbox.diagnose(options))
 
 
 # --- a client in a pod ----------------------------------------------------------------------------------------
@@ -439,7 +443,7 @@ def test_a_client_in_a_pod_needs_no_configuration(run_in_a_pod: Callable[..., st
 
 def test_doctor_in_a_pod_names_a_missing_verb(run_in_a_pod: Callable[..., str], api: Api, namespace: str) -> None:
     allow_all_but(api, namespace, "pods", "watch")
-    told = run_in_a_pod(str(Path(sys.executable).with_name("swe-gym")), "doctor", "--cluster")
+    told = run_in_a_pod(str(Path(sys.executable).with_name("swe-gym")), "doctor", "--backend", "kubernetes")
     assert f"no  rights on pods        in namespace {namespace}: missing watch" in told
     assert "ok  rights on pods/attach " in told
 

@@ -488,7 +488,7 @@ def test_sweep_deletes_only_abandoned_pods(server: KubernetesServer, make: Make)
     server.create(foreign)
     for name in (f"swe-gym-{ended.id}", "foreign"):
         server.end(name, "Completed", 0)
-    options = {"kubeconfig": running.options.kubeconfig}
+    options = running.options
     assert sweep(options) == [], "the owner may still inspect a pod that has just ended"
     assert sweep(options, older_than=-5.0) == [f"swe-gym-{ended.id}"]
     assert set(server.pods) == {f"swe-gym-{running.id}", "foreign"}
@@ -497,7 +497,7 @@ def test_sweep_deletes_only_abandoned_pods(server: KubernetesServer, make: Make)
 def test_a_refused_sweep(server: KubernetesServer, tmp_path: Path) -> None:
     server.inject("*/pods", status=403, message="cannot list")
     with pytest.raises(SandboxError, match="verbs list and delete"):
-        sweep({"kubeconfig": server.kubeconfig(tmp_path)})
+        KubernetesSandbox.sweep({"kubeconfig": server.kubeconfig(tmp_path)})
 
 
 # --- configuration ------------------------------------------------------------------------------------------

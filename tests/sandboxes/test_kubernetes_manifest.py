@@ -104,16 +104,16 @@ def test_options_appear_in_the_manifest() -> None:
 def test_python_image_lends_a_python() -> None:
     assert make(network="policy")["spec"]["initContainers"] == []
     spec = make(python_image="python:3.12")["spec"]
-    lender, unplugger = spec["initContainers"]
+    copier, unplugger = spec["initContainers"]
     assert unplugger["volumeMounts"] == spec["containers"][0]["volumeMounts"]
-    assert lender["image"] == "python:3.12"
-    assert lender["securityContext"] == {
+    assert copier["image"] == "python:3.12"
+    assert copier["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"], "add": []},
     }
-    assert lender["resources"] == spec["containers"][0]["resources"]
+    assert copier["resources"] == spec["containers"][0]["resources"]
     (volume,) = spec["volumes"]
-    (there,), (here,) = lender["volumeMounts"], spec["containers"][0]["volumeMounts"]
+    (there,), (here,) = copier["volumeMounts"], spec["containers"][0]["volumeMounts"]
     assert (there["name"], here["name"]) == (volume["name"], volume["name"])
     assert (there["mountPath"], here["readOnly"]) == (here["mountPath"], True)
 

@@ -34,10 +34,10 @@ def ended(reason: str, code: int, message: str = "", phase: str = "Failed") -> O
     return pod(phase=phase, container={"terminated": {"reason": reason, "exitCode": code, "message": message}})
 
 
-def lending(state: Object, **status: Any) -> Object:
+def copying(state: Object, **status: Any) -> Object:
     made = pod(phase="Pending", container={"waiting": {"reason": "PodInitializing"}})
     made["status"] |= {
-        "initContainerStatuses": [{"name": "lent-python", "image": "lender:1", "state": state}],
+        "initContainerStatuses": [{"name": "portable-python", "image": "with-python:1", "state": state}],
         **status,
     }
     return made
@@ -64,8 +64,8 @@ def test_ready_is_a_running_container() -> None:
         (waiting("CrashLoopBackOff"), "setup", False, "as soon as it starts"),
         (ended("Error", 97, "no Python found in the image"), "image", False, "no Python 3"),
         (ended("ContainerCannotRun", 127, 'exec: "/bin/sh": no such file or directory'), "image", False, "/bin/sh"),
-        (lending({"terminated": {"exitCode": 97}}, phase="Failed"), "image", False, "python_image lender:1"),
-        (lending({"waiting": {"reason": "ErrImageNeverPull"}}), "image", False, "'Never'"),
+        (copying({"terminated": {"exitCode": 97}}, phase="Failed"), "image", False, "python_image with-python:1"),
+        (copying({"waiting": {"reason": "ErrImageNeverPull"}}), "image", False, "'Never'"),
         (ended("OOMKilled", 137), "setup", False, "memory_mb"),
         (ended("Error", 1, "Operation not permitted"), "setup", False, "exit code 1"),
         (ended("Completed", 0, phase="Succeeded"), "setup", True, "before it was used"),

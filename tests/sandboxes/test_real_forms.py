@@ -14,7 +14,7 @@ import real_tasks
 from image_layouts import write_files
 
 from swe_gym.curation.validate import validate
-from swe_gym.envs.group import SandboxGroup
+from swe_gym.envs.group import SandboxGroup, task_spec
 from swe_gym.errors import MissingInterpreter
 from swe_gym.grading.log_parsers import load_parser
 from swe_gym.grading.patch import apply_diff
@@ -63,7 +63,7 @@ def build_image(docker_image: str) -> Iterator[Callable[..., str]]:
     made: list[str] = []
 
     def make(task: Task, **options: object) -> str:
-        made.append(build.build_image(task, docker_image, **options).image)
+        made.append(build.build_image(task_spec(task, {}), docker_image, **options))
         return made[-1]
 
     yield make

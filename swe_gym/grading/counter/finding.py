@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from ...errors import FileError
-from ...sandboxes.base import Sandbox
+from ...sandboxes import Sandbox
 from ...types import Oracle
 from ..diff import touched_files
 from ..ids import ParsedId, parse_id

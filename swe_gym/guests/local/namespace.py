@@ -78,7 +78,7 @@ class Root:
         os.chmod(target, mode)
         return target
 
-    def lend(self, path: str, target: "str | None" = None) -> None:
+    def show(self, path: str, target: "str | None" = None) -> None:
         """Show a host file or folder, read-only, at `target` (default: the same path).
 
         It has inodes of its own: locks and watches on it are not seen by others, nor is that it was read. Only on a
@@ -162,7 +162,7 @@ def build(config: Config, files: "int | None", nodes: "int | None") -> None:
     else:
         host_folders(root, config)
     for place, folder in mounts.items():
-        root.lend(folder, place)
+        root.show(folder, place)
     devices(root, nodes)
     mount("proc", root.folder("/proc"), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     root.enter()
@@ -186,8 +186,8 @@ def host_folders(root: Root, config: Config) -> None:
     """Add the host's programs and the Python environment, and the workspace if a mount covers its place."""
     system_folders(root)
     for path in config["read_only"]:
-        root.lend(path)
-    root.lend(config["python"], "/opt/venv")
+        root.show(path)
+    root.show(config["python"], "/opt/venv")
     for path in config["hidden"]:
         root.hide(path)
     if config["workspace"] and root.is_covered(config["workdir"]):
@@ -206,7 +206,7 @@ def system_folders(root: Root) -> None:
         if os.path.islink("/" + name):
             os.symlink(os.readlink("/" + name), f"{root.root}/{name}")
         elif os.path.isdir("/" + name):
-            root.lend("/" + name)
+            root.show("/" + name)
     for path in ("/root", "/home", "/run", "/var/lib", "/var/log", "/var/cache", "/opt", "/srv", "/mnt"):
         root.folder(path)
     for path in ("/tmp", "/var/tmp"):
@@ -220,7 +220,7 @@ def etc(root: Root, network: bool) -> None:
     names(root, network)
     for name in [*ETC_FILES, *ETC_FOLDERS]:
         if os.path.exists("/etc/" + name):
-            root.lend("/etc/" + name)
+            root.show("/etc/" + name)
 
 
 def names(root: Root, network: bool) -> None:

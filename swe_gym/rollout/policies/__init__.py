@@ -26,9 +26,8 @@ POLICIES = Registry[Callable[..., Policy]](
         "random": "swe_gym.rollout.policies.random:RandomPolicy",
         "baseline": "swe_gym.rollout.policies.baseline:BaselinePolicy",
         "human": "swe_gym.rollout.policies.human:HumanPolicy",
-        "llm": "swe_gym.rollout.policies.llm:LLMPolicy",
+        "llm": "swe_gym.rollout.policies.llm:LLMPolicy [llm]",
     },
-    extras={"llm": "llm"},
     group="swe_gym.policies",
 )
 

@@ -10,7 +10,8 @@ import logging
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import docker
 import docker.errors
@@ -18,22 +19,24 @@ import docker.types
 
 from ...errors import SandboxClosed, SandboxLost, SandboxStartError
 from ...guests.masks import MASKED, READ_ONLY
-from ...types import Capabilities, JsonObject
-from ..base import SandboxSpec, demand_isolation, parse_options
+from ...types import Capabilities, JsonMapping, JsonObject
 from ..channel import ByteStream
 from ..container import BOOT, NO_PYTHON_SAID, ContainerSandbox, boot_input, start_command
+from ..finding import Finding
 from ..gates import gate
-from ..lent_python import PLACE, archive, problem
+from ..portable_python import PLACE, archive, problem
 from ..runner_sandbox import runner_source
+from ..spec import SandboxSpec, demand_isolation, parse_options
+from .checks import check_images, diagnose
 from .dockerfiles import build_dockerfile
 from .engine import ENGINE_ERRORS, attach, connect, engine_errors, is_unreachable, why_it_ended
 from .images import find_image, pull_image
 from .options import DockerOptions
-from .owners import PREFIX, have_undertaker, labels, sweep
+from .owners import PREFIX, labels, start_guard, sweep
 from .stream import DockerStream
 from .volumes import volume_of
 
-__all__ = ["DockerOptions", "DockerSandbox", "sweep"]
+__all__ = ["DockerOptions", "DockerSandbox"]
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class DockerSandbox(ContainerSandbox):
     """A sandbox in a container."""
 
     name = "docker"
+    on_this_machine: ClassVar[bool] = True
 
     _builds = True
 
@@ -79,8 +83,27 @@ class DockerSandbox(ContainerSandbox):
         self._stream: DockerStream | None = None
         self._unresponsive = False
         self._image_id = ""
-        self._lends = False
+        self._copies_python = False
         self._volumes: dict[str, dict[str, str]] = {}
+
+    # --- the backend ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def check(cls, specs: Sequence[SandboxSpec]) -> list[Finding]:
+        """See `Sandbox.check`: the engine answers, and has the images or room for them."""
+        return [check_images(specs, parse_options(DockerOptions, specs[0].options, cls.name))]
+
+    @classmethod
+    def diagnose(cls, options: JsonMapping) -> list[Finding]:
+        """See `Sandbox.diagnose`."""
+        return list(diagnose(parse_options(DockerOptions, options, cls.name)))
+
+    @classmethod
+    def sweep(cls, options: JsonMapping) -> list[str]:
+        """Remove containers whose lease has expired, or whose owner was a process of this machine that has ended."""
+        return sweep(parse_options(DockerOptions, options, cls.name).base_url)
+
+    # --- what it offers -------------------------------------------------------------------------------------
 
     @property
     def _isolation(self) -> str:
@@ -92,7 +115,7 @@ class DockerSandbox(ContainerSandbox):
         notes = self._runner_notes()
         if self._isolation == "container":
             notes.append("The container shares the engine's kernel: a kernel exploit escapes.")
-        if self._lends:
+        if self._copies_python:
             notes.append(f"The image has no Python: the runner uses a copy of this machine's in {PLACE}.")
         if "size" not in self.options.storage_opt:
             notes.append("Disk is limited per file, not in total.")
@@ -111,11 +134,11 @@ class DockerSandbox(ContainerSandbox):
     # --- start ----------------------------------------------------------------------------------------------
 
     def _start(self, deadline: float) -> None:
-        """Start the container; if its image turns out to have no Python, start another one with a lent Python."""
+        """Start the container; if its image turns out to have no Python, start another one with a copied Python."""
         try:
             super()._start(deadline)
         except SandboxStartError as error:
-            if self._lends or not self.options.lend_python or NO_PYTHON_SAID not in error.detail:
+            if self._copies_python or not self.options.copy_python or NO_PYTHON_SAID not in error.detail:
                 raise
             log.info("sandbox %s: the image has no Python; starting again with this machine's", self.id)
             _WITHOUT_PYTHON.add(self._image_id)
@@ -135,11 +158,11 @@ class DockerSandbox(ContainerSandbox):
         image = self.spec.image or self.options.default_image or self._default_image()
         found = self._bring_image(engine, image, deadline)
         self._image_id = found.get("Id", "")
-        self._lends = self._image_id in _WITHOUT_PYTHON
-        if self._lends and (why := problem(found.get("Architecture", ""))):
+        self._copies_python = self._image_id in _WITHOUT_PYTHON
+        if self._copies_python and (why := problem(found.get("Architecture", ""))):
             text = f"image {image!r} has no Python, and {why}. Install Python 3.6 or newer in the image"
             raise SandboxStartError(text, reason="image")
-        have_undertaker(base_url)
+        start_guard(base_url)
         self._volumes = {
             volume_of(engine, folder, image, deadline): {"bind": place, "mode": "ro"}
             for place, folder in self.spec.mounts.items()
@@ -147,7 +170,7 @@ class DockerSandbox(ContainerSandbox):
         with gate("docker-start", self.options.starting, deadline, self._cancelled):
             self._check_wanted()
             # Set before the engine replies, as the reply may be lost. The container without Python may still exist.
-            self._container = PREFIX + self.id + ("-lent" if self._lends else "")
+            self._container = PREFIX + self.id + ("-python" if self._copies_python else "")
             with engine_errors("create a container", base_url):
                 engine.timeout = self._call_seconds(deadline)
                 self._create(engine, image, found)
@@ -223,7 +246,7 @@ class DockerSandbox(ContainerSandbox):
 
     def _own_files(self, found: JsonObject) -> Iterator[tuple[str, bytes]]:
         """Yield archives to unpack in the container before its start, each with its name in errors."""
-        if self._lends:
+        if self._copies_python:
             yield "Python", archive()
         if self.spec.network == "none" and not self._is_root(found):
             yield "/etc/hosts", one_file("etc/hosts", HOSTS.encode())

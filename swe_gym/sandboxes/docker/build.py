@@ -1,9 +1,9 @@
-"""Building images for tasks that have none: a base image, the task's Python, its requirements, its repository.
+"""Building images for sandboxes that have none: a base image, a Python, its requirements, a repository.
 
 This machine prepares the same files as for a local sandbox, relocates them, and adds them to the base image. The engine
 needs no network and installs nothing.
 
-    base image -> Python (shared by tasks of that version) -> requirements (shared by tasks) -> repository
+    base image -> Python (shared by images of that version) -> requirements (shared too) -> repository
 """
 
 import contextlib
@@ -17,9 +17,10 @@ from typing import IO
 
 from ...cache import build_once, digest
 from ...errors import SandboxStartError, TaskError
-from ...types import JsonObject, PythonEnv, Task
+from ...types import JsonObject, PythonEnv
 from ..container import VENV
 from ..pythons import prepare_python
+from ..spec import SandboxSpec
 from ..workspaces import prepare_workspace
 from .dockerfiles import build_dockerfile
 from .engine import connect, engine_errors
@@ -41,47 +42,48 @@ FIND_PYTHON = (
 
 
 def build_image(
-    task: Task,
+    spec: SandboxSpec,
     base: str,
     *,
+    name: str = "workspace",
     base_url: str | None = None,
     venv: str = VENV,
     extra: Sequence[tuple[str, Path]] = (),
     timeout: float = 1800.0,
-) -> Task:
-    """Build the image of a task, unless it exists.
+) -> str:
+    """Build the image of a sandbox, unless it exists.
 
-    A task with a Dockerfile gets the image of that. Other arguments than the engine and the time do not count then.
+    With a Dockerfile, its image is built. Other arguments than the engine and the time do not count then.
 
     Args:
-        task: A task with a workspace or a Dockerfile.
+        spec: A sandbox with a workspace or a Dockerfile.
         base: An image with a shell, git, and a C library at least as new as this machine's.
+        name: Name of the image. Its tag is a digest of its content.
         base_url: Address of the engine; None uses DOCKER_HOST, else the local socket.
         venv: Path of the Python environment in the image.
         extra: More folders: absolute path in the image, folder on this machine.
         timeout: Seconds before the build fails.
 
     Returns:
-        The task with the image instead of workspace and Python environment.
+        The image's name, for a sandbox with the image instead of workspace and Python environment.
 
     Raises:
-        TaskError: The task has no workspace, or its workspace or Python environment cannot be built.
+        TaskError: The sandbox has neither, or its workspace or Python environment cannot be built.
         MissingInterpreter: This machine lacks that version of Python.
         SandboxStartError: The engine, the network or the file system failed, or the base image is missing.
     """
-    if task.needs.build and task.image:
+    if spec.build and spec.image:
         deadline = time.monotonic() + timeout
         with contextlib.closing(connect(base_url, timeout)) as engine:
-            build_dockerfile(engine, task.image, task.needs.build, deadline=deadline, base_url=base_url)
-        return task.model_copy(update={"needs": task.needs.model_copy(update={"build": None})})
-    if task.workspace is None:
-        raise TaskError(f"task {task.task_id} has no workspace to build an image from")
+            build_dockerfile(engine, spec.image, spec.build, deadline=deadline, base_url=base_url)
+        return spec.image
+    if spec.workspace is None:
+        raise TaskError(f"{name} has neither a workspace nor a Dockerfile to build an image from")
     with contextlib.closing(_Builder(base, base_url, time.monotonic() + timeout)) as builder:
-        below = builder.add_python(task.python, venv) if task.python else base
-        tree = prepare_workspace(task.workspace, timeout=builder.seconds_left())
-        layers = [Layer(task.workdir, tree), *(Layer(path, folder) for path, folder in extra)]
-        image = builder.add(f"task-{task.task_id.lower()}", below, layers, f"WORKDIR {task.workdir}")
-    return task.model_copy(update={"image": image, "workspace": None, "python": None})
+        below = builder.add_python(spec.python, venv) if spec.python else base
+        tree = prepare_workspace(spec.workspace, timeout=builder.seconds_left())
+        layers = [Layer(spec.workdir, tree), *(Layer(path, folder) for path, folder in extra)]
+        return builder.add(name.lower(), below, layers, f"WORKDIR {spec.workdir}")
 
 
 class _Builder:

@@ -17,7 +17,7 @@ import requests
 
 from ...errors import SandboxStartError
 from ...types import JsonObject
-from ..jitter import jittered
+from ..gates import jittered
 from .engine import ENGINE_ERRORS, engine_errors, free_megabytes, url
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from ...types import Frozen
-from ..base import DEFAULT_MEMORY_MB
 from ..container import KEPT_CAPABILITIES
+from ..spec import DEFAULT_MEMORY_MB
 
 
 class DockerOptions(Frozen):
@@ -27,7 +27,7 @@ class DockerOptions(Frozen):
         pull_timeout: Seconds before a pull fails, rate-limit pauses included.
         min_free_mb: MiB that must be free on the engine's disk for a pull, if that disk belongs to this machine.
         default_image: Image of tasks that have a workspace and no image; None is `python:VERSION`.
-        lend_python: Copy this machine's Python into containers whose image has none; only the runner uses it.
+        copy_python: Copy this machine's Python into containers whose image has none; only the runner uses it.
         activate: Python environment to put first on PATH. "auto" looks for one; an empty string keeps the image's PATH.
         cpus: CPU limit in cores if the task sets none.
         memory_mb: Memory limit in MiB, swap included, if the task sets none.
@@ -48,7 +48,7 @@ class DockerOptions(Frozen):
     pull_timeout: float = Field(default=1800.0, gt=0)
     min_free_mb: int = Field(default=5120, ge=0)
     default_image: str | None = None
-    lend_python: bool = True
+    copy_python: bool = True
     activate: str = "auto"
     cpus: float = Field(default=2.0, gt=0)
     memory_mb: int = Field(default=DEFAULT_MEMORY_MB, gt=0)

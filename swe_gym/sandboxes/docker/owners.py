@@ -13,10 +13,8 @@ import docker.errors
 
 from ...errors import SandboxStartError
 from ...types import JsonMapping
-from ..base import parse_options
-from ..undertaker import Undertaker
+from ..guard import Guard, keep_removing
 from .engine import address, connect, engine_errors
-from .options import DockerOptions
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +30,11 @@ EXPIRES = "swe_gym.expires"
 OWNER = "swe_gym.owner"
 """Label: the process that created the container, see `owner`."""
 
-PATIENCE = 60.0
-"""Seconds that the removal of a dead client's containers waits for an engine that does not answer."""
+PAUSES = 10 * (0.4,)
+"""Seconds before each removal of a dead client's containers."""
 
-_UNDERTAKERS: dict[tuple[int, str | None], Undertaker] = {}
-"""Undertakers by client process and engine. A fork is another client."""
+_GUARDS: dict[tuple[int, str | None], Guard] = {}
+"""Guards by client process and engine. A fork is another client."""
 
 _LOCK = threading.Lock()
 
@@ -75,7 +73,7 @@ def abandoned(container_labels: Mapping[str, str], now: float) -> bool:
     return owner(int(theirs[1])) != container_labels[OWNER]
 
 
-def have_undertaker(base_url: str | None) -> None:
+def start_guard(base_url: str | None) -> None:
     """Start the process that removes this client's containers after its death, unless it runs already.
 
     A running container exits by itself when its client dies. One that was created but not started cannot.
@@ -83,24 +81,19 @@ def have_undertaker(base_url: str | None) -> None:
     base_url = address(base_url)
     key = os.getpid(), base_url
     with _LOCK:
-        if key not in _UNDERTAKERS and owner():
+        if key not in _GUARDS and owner():
             arguments = [f"{OWNER}={owner()}", *([base_url] if base_url else [])]
-            _UNDERTAKERS[key] = Undertaker(f"{__name__}:bury", *arguments)
+            _GUARDS[key] = Guard(f"{__name__}:remove_owned", *arguments)
 
 
-def bury(label: str, base_url: str | None = None) -> None:
+def remove_owned(label: str, base_url: str | None = None) -> None:
     """Remove the containers of a dead client: one that was being created when it died appears a moment later.
 
     Args:
         label: Label of its containers.
         base_url: The engine.
     """
-    rounds, end = 10, time.monotonic() + PATIENCE
-    while rounds and time.monotonic() < end:
-        with contextlib.suppress(SandboxStartError):
-            _remove(base_url, 10.0, label, lambda _: True)
-            rounds -= 1
-        time.sleep(0.4)
+    keep_removing(lambda: _remove(base_url, 10.0, label, lambda _: True), PAUSES, SandboxStartError)
 
 
 def _remove(base_url: str | None, timeout: float, label: str, wanted: Callable[[JsonMapping], bool]) -> list[str]:
@@ -115,24 +108,22 @@ def _remove(base_url: str | None, timeout: float, label: str, wanted: Callable[[
     return sorted(removed)
 
 
-def sweep(options: JsonMapping | None = None, *, timeout: float = 60.0) -> list[str]:
+def sweep(base_url: str | None, *, timeout: float = 60.0) -> list[str]:
     """Remove abandoned containers of any client of this package; no other container is touched.
 
     A container is abandoned if its lease (`SandboxSpec.ttl`) has expired, or if its owner was a process of this machine
     that has ended.
 
     Args:
-        options: Options of the backend; `base_url` selects the engine.
+        base_url: Address of the engine.
         timeout: Seconds before a call of the engine fails.
 
     Returns:
         The names of the removed containers, sorted.
 
     Raises:
-        UsageError: An option is unknown or invalid.
         SandboxStartError: The engine cannot be reached or does not answer.
     """
-    base_url = parse_options(DockerOptions, options or {}, "docker").base_url
     swept = _remove(base_url, timeout, LABEL, lambda labels: abandoned(labels, time.time()))
     if swept:
         log.info("removed %d abandoned containers: %s", len(swept), " ".join(swept))

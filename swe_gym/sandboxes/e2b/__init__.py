@@ -8,17 +8,21 @@ short or interrupted calls.
 import os
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
+from typing import ClassVar
 
 from pydantic import SecretStr
 
-from ...errors import SandboxClosed, SandboxLost, SandboxStartError
-from ...types import Capabilities
-from ..base import CLEAN_ENV, SandboxSpec, demand_isolation, parse_options
+from ...errors import SandboxClosed, SandboxLost, SandboxStartError, SweGymError
+from ...types import Capabilities, JsonMapping
+from ..base import CLEAN_ENV
 from ..channel import LONGEST_WAIT, ByteStream
 from ..container import ContainerSandbox
+from ..finding import Finding
+from ..spec import SandboxSpec, demand_isolation, parse_options
 from .options import AGS_DOMAIN, AGS_REGION, E2BOptions, is_ags
-from .service import Instance
+from .service import Instance, check_service
 from .stream import ResumedStream
 
 __all__ = ["AGSSandbox", "E2BOptions", "E2BSandbox"]
@@ -34,7 +38,7 @@ class E2BSandbox(ContainerSandbox):
     slack = 10.0
 
     def __init__(self, spec: SandboxSpec) -> None:
-        options = parse_options(E2BOptions, spec.options, self.name)
+        options = self._parse(spec.options)
         super().__init__(public_spec(spec, options), options.activate)
         self.options = options
         advice = "Declare what the service provides with the backend option `isolation`."
@@ -42,6 +46,29 @@ class E2BSandbox(ContainerSandbox):
         self._instance = Instance(options, self.spec, self.id)
         self._opening: Future[None] = Future()
         self._stream: ResumedStream | None = None
+
+    # --- the backend ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def _parse(cls, options: JsonMapping) -> E2BOptions:
+        return parse_options(E2BOptions, options, cls.name)
+
+    @classmethod
+    def check(cls, specs: Sequence[SandboxSpec]) -> list[Finding]:
+        """See `Sandbox.check`: the service answers and accepts the key."""
+        return [Finding("service", True, f"{check_service(cls._parse(specs[0].options))} answers")]
+
+    @classmethod
+    def diagnose(cls, options: JsonMapping) -> list[Finding]:
+        """See `Sandbox.diagnose`."""
+        parsed = cls._parse(options)
+        try:
+            return [Finding("service", True, f"{check_service(parsed)} answers")]
+        except SweGymError as error:
+            what, _, fix = str(error).partition(". ")
+            return [Finding("service", False, what, fix or "check the key, the domain and the network")]
+
+    # --- what it offers -------------------------------------------------------------------------------------
 
     @property
     def capabilities(self) -> Capabilities:
@@ -122,11 +149,14 @@ class AGSSandbox(E2BSandbox):
     """A sandbox of AGS. Its domain is the option's, else that of E2B_DOMAIN, else that of the region AGS_REGION."""
 
     name = "ags"
+    quota: ClassVar[int | None] = 10
+    """Of a personal account."""
 
-    def __init__(self, spec: SandboxSpec) -> None:
+    @classmethod
+    def _parse(cls, options: JsonMapping) -> E2BOptions:
         region = os.environ.get("AGS_REGION") or AGS_REGION
         default = {} if os.environ.get("E2B_DOMAIN") else {"domain": f"{region}.{AGS_DOMAIN}"}
-        super().__init__(spec.model_copy(update={"options": {**default, **spec.options}}))
+        return super()._parse({**default, **options})
 
 
 def public_spec(spec: SandboxSpec, options: E2BOptions) -> SandboxSpec:

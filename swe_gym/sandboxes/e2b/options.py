@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, SecretStr
 
 from ...errors import UsageError
 from ...types import Frozen, JsonObject
-from ..base import SandboxSpec
+from ..spec import SandboxSpec
 
 DEFAULT_TEMPLATE = "base"
 DEFAULT_DOMAIN = "e2b.app"
@@ -108,19 +108,19 @@ def resolve_access(options: E2BOptions) -> Access:
     Raises:
         UsageError: The key is missing, or the environment would divert the SDK from the domain.
     """
+    own = options.domain is not None  # addresses in the environment belong to the domain in the environment
+    domain = options.domain or os.environ.get("E2B_DOMAIN") or DEFAULT_DOMAIN
     key = options.api_key.get_secret_value() if options.api_key else os.environ.get(options.api_key_env, "")
     if not key:
         raise UsageError(
-            f"backend 'e2b' has no API key. Set the environment variable {options.api_key_env}, or name another one "
-            "with the backend option `api_key_env`"
+            f"there is no API key for the sandboxes of {domain}. Set the environment variable {options.api_key_env}, "
+            "or name another one with the backend option `api_key_env`"
         )
-    own = options.domain is not None  # addresses in the environment belong to the domain in the environment
-    domain = options.domain or os.environ.get("E2B_DOMAIN") or DEFAULT_DOMAIN
     api_url = options.api_url or (None if own else os.environ.get("E2B_API_URL")) or f"https://api.{domain}"
     sandbox_url = options.sandbox_url or os.environ.get("E2B_SANDBOX_URL")
     if own and sandbox_url and not options.sandbox_url:  # the SDK would send this domain's token there
         raise UsageError(
-            f"backend 'e2b': E2B_SANDBOX_URL in the environment does not belong to domain {domain!r}. "
+            f"E2B_SANDBOX_URL in the environment does not belong to domain {domain!r}. "
             "Unset it, or also set the backend option `sandbox_url`"
         )
     return Access(api_key=SecretStr(key), domain=domain, api_url=api_url.rstrip("/"), sandbox_url=sandbox_url)

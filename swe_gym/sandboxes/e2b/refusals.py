@@ -4,7 +4,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
-from ..jitter import jittered
+from ..gates import jittered
 
 if TYPE_CHECKING:
     import httpx

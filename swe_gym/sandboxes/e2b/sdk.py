@@ -19,7 +19,8 @@ def load_sdk() -> Any:
     try:
         import e2b
     except ImportError as error:
-        raise MissingDependency(f"backend 'e2b' needs its SDK: pip install 'swe-gym[e2b]' ({error})") from error
+        text = f"sandboxes with E2B's protocol need its SDK: pip install 'swe-gym[e2b]' ({error})"
+        raise MissingDependency(text) from error
     return e2b
 
 

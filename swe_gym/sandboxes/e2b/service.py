@@ -15,10 +15,9 @@ from typing import Any
 from ...errors import SandboxClosed, SandboxError, SandboxStartError, UsageError
 from ...guests import bundle
 from ...guests.relay import GREETING
-from ...types import JsonMapping
-from ..base import SandboxSpec, parse_options
 from ..container import NO_PYTHON, start_command
 from ..runner_sandbox import runner_source
+from ..spec import SandboxSpec
 from .creation import create_sandbox
 from .options import E2BOptions, resolve_access, whole_seconds
 from .refusals import back_off, is_a, is_final, judge, status_of
@@ -30,6 +29,7 @@ log = logging.getLogger(__name__)
 LABEL = "swe_gym"
 """Metadata entry of every sandbox of this package; its value is the sandbox's id."""
 
+ASK_SECONDS = 8.0
 KILL_SECONDS = 8.0
 CHECK_SECONDS = 5.0
 LONGEST_LIFE = 7 * 86400.0
@@ -38,21 +38,17 @@ WORTH_WAITING = ("rate_limit", "capacity")
 """Reasons after which the service surely created no sandbox, and may create one later."""
 
 
-def check_service(options: JsonMapping, seconds: float) -> str:
+def check_service(options: E2BOptions) -> str:
     """Ask a service for a list of sandboxes, and return its domain.
 
-    Args:
-        options: The backend's own options.
-        seconds: Deadline.
-
     Raises:
-        UsageError: An option or the key is invalid, or the service does not answer.
+        UsageError: The key is missing or invalid, or the service does not answer.
         MissingDependency: The SDK is not installed.
     """
-    access, sdk = resolve_access(parse_options(E2BOptions, options, "e2b")), load_sdk()
-    arguments = {**access.arguments(), "request_timeout": seconds}
+    access, sdk = resolve_access(options), load_sdk()
+    arguments = {**access.arguments(), "request_timeout": ASK_SECONDS}
     try:
-        in_time(lambda: sdk.Sandbox.list(**arguments).next_items(), seconds)
+        in_time(lambda: sdk.Sandbox.list(**arguments).next_items(), ASK_SECONDS)
     except Exception as error:  # noqa: BLE001  the SDK's errors have no common base
         if status_of(error) not in (404, 405):  # a service may have no list
             raise UsageError(f"the sandboxes of {access.api_url} cannot be used: {judge(error)[2]} ({error})") from None

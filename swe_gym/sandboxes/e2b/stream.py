@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ...guests.relay import LINE_MARK, encode_line
-from ..jitter import jittered
+from ..gates import jittered
 
 log = logging.getLogger(__name__)
 

@@ -6,23 +6,26 @@ ends, even by SIGKILL; the runner then exits, and with it the container. The own
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import ClassVar
 
 from ...errors import SandboxClosed, SandboxError, SandboxLost, SandboxStartError
 from ...types import Capabilities, JsonMapping
-from ..base import SandboxSpec, demand_isolation, parse_options
 from ..channel import LONGEST_WAIT, ByteStream
 from ..container import ContainerSandbox, boot_input
+from ..finding import Finding
 from ..runner_sandbox import runner_source
+from ..spec import SandboxSpec, demand_isolation, parse_options
 from . import manifest, status
 from .api import Api, ApiError
+from .checks import diagnose
 from .cluster import Cluster, shared_cluster
 from .options import KubernetesOptions
 from .pods import KEPT_SECONDS, sweep_pods
 from .streams import AttachedStream
 from .watch import PodView
 
-__all__ = ["KubernetesOptions", "KubernetesSandbox", "sweep"]
+__all__ = ["KubernetesOptions", "KubernetesSandbox"]
 
 VM_CLASSES = ("kata", "gvisor", "runsc")
 """Substrings of the names of runtime classes that run each pod on a kernel of its own."""
@@ -73,6 +76,24 @@ class KubernetesSandbox(ContainerSandbox):
     def _isolation(self) -> str:
         runtime_class = (self.options.runtime_class or "").lower()
         return "vm" if any(name in runtime_class for name in VM_CLASSES) else "container"
+
+    # --- the backend ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def check(cls, specs: Sequence[SandboxSpec]) -> list[Finding]:
+        """See `Sandbox.check`: the cluster answers, and allows what sandboxes need."""
+        findings = cls.diagnose(specs[0].options)
+        return [found for found in findings if not found.works] or findings[:1]
+
+    @classmethod
+    def diagnose(cls, options: JsonMapping) -> list[Finding]:
+        """See `Sandbox.diagnose`."""
+        return diagnose(parse_options(KubernetesOptions, options, cls.name))
+
+    @classmethod
+    def sweep(cls, options: JsonMapping) -> list[str]:
+        """Delete pods of the namespace that have ended, never started, or outlived their lease."""
+        return sweep(parse_options(KubernetesOptions, options, cls.name))
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -158,7 +179,7 @@ class KubernetesSandbox(ContainerSandbox):
         return {name: value for name, value in found.items() if not name.startswith("KUBERNETES_")}
 
 
-def sweep(options: JsonMapping | None = None, *, older_than: float = KEPT_SECONDS) -> list[str]:
+def sweep(options: KubernetesOptions, *, older_than: float = KEPT_SECONDS) -> list[str]:
     """Delete abandoned pods of any client of this package: ended, never started, or past their lease.
 
     Args:
@@ -169,13 +190,12 @@ def sweep(options: JsonMapping | None = None, *, older_than: float = KEPT_SECOND
         The names of the deleted pods.
 
     Raises:
-        UsageError: The cluster or an option does not exist.
+        UsageError: No cluster is configured.
         SandboxError: The cluster refuses or does not answer.
     """
-    parsed = parse_options(KubernetesOptions, options or {}, KubernetesSandbox.name)
-    api = Api(kubeconfig=parsed.kubeconfig, context=parsed.context)
+    api = Api(kubeconfig=options.kubeconfig, context=options.context)
     try:
-        return sweep_pods(api, parsed.namespace or api.namespace, older_than=older_than)
+        return sweep_pods(api, options.namespace or api.namespace, older_than=older_than)
     except ApiError as error:
         text = "the cluster refused the sweep: it needs the verbs list and delete on pods"
         raise SandboxError(text, retryable=error.transient, detail=str(error)) from error

@@ -12,16 +12,14 @@ from typing import Literal
 
 from ...cache import digest
 from ...errors import SandboxClosed, SandboxStartError
-from ..gates import NEVER, Rate, gate, sleep
-from ..jitter import jittered
-from ..undertaker import Undertaker
+from ..gates import NEVER, Rate, gate, jittered, sleep
+from ..guard import Guard
 from .api import Api, ApiError, Object, pods_path
 from .manifest import CLAIM, RUN
 from .options import ClusterOptions
-from .pods import KEPT_SECONDS, REQUEST_SECONDS, delete_pod, list_pods, sweep_pods
+from .pods import KEPT_SECONDS, REQUEST_SECONDS, delete_pod, list_pods, start_guard, sweep_pods
 from .status import CONTAINER, READY, Waiting, judge, judge_refusal
 from .streams import AttachedStream, open_stream
-from .undertaker import start_undertaker
 from .watch import PodView, PodWatch
 
 log = logging.getLogger(__name__)
@@ -53,7 +51,7 @@ class Cluster:
         self._lock = threading.Lock()
         self._users = 0
         self._watch: PodWatch | None = None
-        self._undertaker: Undertaker | None = None
+        self._guard: Guard | None = None
         self._streams: set[AttachedStream] = set()
         self._doomed: dict[tuple[str, str], float] = {}
         self._next_sweep = 0.0
@@ -68,7 +66,7 @@ class Cluster:
             self._users += 1
             if self._watch is None:
                 self._watch = PodWatch(self.api, self.namespace, {RUN: self.run})
-                self._undertaker = self._undertaker or start_undertaker(self.options, self.namespace, self.run)
+                self._guard = self._guard or start_guard(self.options, self.namespace, self.run)
                 threading.Thread(target=self._run, args=[self._watch], name="swe-gym pods", daemon=True).start()
 
     def leave(self) -> None:
@@ -86,9 +84,9 @@ class Cluster:
         if self._users or self._doomed:
             return False
         self._watch = None
-        if self._undertaker is not None:
-            self._undertaker.close()
-            self._undertaker = None
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
         return True
 
     def _run(self, watch: PodWatch) -> None:
@@ -347,7 +345,7 @@ class Cluster:
         if not left or os.getpid() != self._pid:  # a fork must not delete its parent's sandboxes
             return
         deadline = time.monotonic() + EXIT_SECONDS
-        with contextlib.suppress(ApiError):  # the undertaker deletes what is left
+        with contextlib.suppress(ApiError):  # the guard deletes what is left
             for pod in list_pods(self.api, self.namespace, {RUN: self.run}):
                 if time.monotonic() < deadline:
                     metadata = pod["metadata"]

@@ -9,12 +9,12 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...guests import bundle
-from ..base import DEFAULT_MEMORY_MB, SandboxSpec
 from ..container import BOOT, VENV, start_command
-from ..lent_python import PLACE, lender
+from ..portable_python import PLACE, packing_program
+from ..spec import DEFAULT_MEMORY_MB, SandboxSpec
 from .api import Object
 from .options import KubernetesOptions
-from .status import CONTAINER, LENT_PYTHON, START_TIMEOUT, TTL, UNPLUG
+from .status import CONTAINER, PORTABLE_PYTHON, START_TIMEOUT, TTL, UNPLUG
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "swe-gym"
@@ -162,7 +162,7 @@ def _container(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Obj
 def _init_containers(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Iterator[Object]:
     """Yield what runs before the sandbox's container, in order."""
     if options.python_image:
-        yield _lender(spec, options)
+        yield _pack_python(spec, options)
     if unplugs(spec, options):
         yield _unplugger(spec, options, image)
 
@@ -181,13 +181,13 @@ def _unplugger(spec: SandboxSpec, options: KubernetesOptions, image: str) -> Obj
     }
 
 
-def _lender(spec: SandboxSpec, options: KubernetesOptions) -> Object:
+def _pack_python(spec: SandboxSpec, options: KubernetesOptions) -> Object:
     """Return the init container that copies a Python into a volume."""
     return {
-        "name": LENT_PYTHON,
+        "name": PORTABLE_PYTHON,
         "image": options.python_image,
         "imagePullPolicy": options.image_pull_policy,
-        "command": _command(lender()),
+        "command": _command(packing_program()),
         "volumeMounts": [{"name": name, "mountPath": path} for name, path in _lent(options).items()],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": _resources(spec, options.requests),
@@ -200,7 +200,7 @@ def _lent_mounts(options: KubernetesOptions) -> list[Object]:
 
 
 def _lent(options: KubernetesOptions) -> dict[str, str]:
-    return {LENT_PYTHON: PLACE} if options.python_image else {}
+    return {PORTABLE_PYTHON: PLACE} if options.python_image else {}
 
 
 def _command(program: str) -> list[str]:

@@ -44,7 +44,7 @@ class KubernetesOptions(ClusterOptions):
         default_image: Image of tasks that have a workspace and no image; None is `python:VERSION`.
         image_pull_policy: `imagePullPolicy` of the pod.
         image_pull_secrets: Names of `imagePullSecrets`.
-        python_image: Image whose Python is lent to sandboxes whose image has none; only the runner uses it.
+        python_image: Image whose Python is copied into sandboxes whose image has none; only the runner uses it.
         running: Maximum number of commands that run at the same time, over all processes of this user on this machine;
             None is unlimited. A command that waits keeps its whole timeout, and fails with a retryable error if the
             wait exceeds it.

@@ -1,10 +1,15 @@
 """Listing, deleting and sweeping the pods of this package, of any client."""
 
+import contextlib
+import json
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+from ..guard import Guard, keep_removing
 from .api import Api, ApiError, Object, pods_path
-from .manifest import MANAGED_BY, MANAGER
+from .manifest import MANAGED_BY, MANAGER, RUN
+from .options import ClusterOptions
 from .status import expired
 
 log = logging.getLogger(__name__)
@@ -12,6 +17,9 @@ log = logging.getLogger(__name__)
 REQUEST_SECONDS = 30.0
 KEPT_SECONDS = 60.0
 """Seconds that an ended pod is kept for its owner to inspect before any sweep deletes it."""
+
+PAUSES = (0.0, 1.0, 4.0, 10.0, 15.0, 30.0)
+"""Seconds before each deletion of a dead client's pods: a creation that it sent may be carried out for a minute."""
 
 DELETE_NOW = {"gracePeriodSeconds": "0", "propagationPolicy": "Background"}
 
@@ -63,3 +71,34 @@ def delete_pod(api: Api, namespace: str, name: str, *, uid: str, timeout: float)
             return True
         raise
     return False
+
+
+def start_guard(options: ClusterOptions, namespace: str, run: str) -> Guard:
+    """Start a process that deletes the pods of one run if this process dies. Close it once they are deleted.
+
+    The node ends the containers of a dead client, but Kubernetes keeps a bare pod that has ended until it is deleted.
+
+    Args:
+        options: The cluster.
+        namespace: Namespace of the pods.
+        run: Label value of the run.
+    """
+    fields = options.model_dump(mode="json", include=set(ClusterOptions.model_fields))
+    return Guard(f"{__name__}:delete_run", json.dumps(fields | {"namespace": namespace}), run)
+
+
+def delete_run(fields: str, run: str) -> None:
+    """Delete the pods of a run whose process has died, several at once."""
+    options = ClusterOptions.model_validate_json(fields)
+    connections = options.delete_limit + 1
+    with (
+        contextlib.closing(Api(kubeconfig=options.kubeconfig, context=options.context, connections=connections)) as api,
+        ThreadPoolExecutor(options.delete_limit) as threads,
+    ):
+        namespace = options.namespace or api.namespace
+
+        def delete(pod: Object) -> None:
+            metadata = pod["metadata"]
+            delete_pod(api, namespace, metadata["name"], uid=metadata["uid"], timeout=REQUEST_SECONDS)
+
+        keep_removing(lambda: list(threads.map(delete, list_pods(api, namespace, {RUN: run}))), PAUSES, ApiError)

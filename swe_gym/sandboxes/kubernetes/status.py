@@ -34,8 +34,8 @@ READY: Literal["ready"] = "ready"
 CONTAINER = "sandbox"
 """Name of the sandbox's container; webhooks may add others to the pod."""
 
-LENT_PYTHON = "lent-python"
-"""Name of the init container that lends a Python, and of its volume."""
+PORTABLE_PYTHON = "portable-python"
+"""Name of the init container that copies a Python, and of its volume."""
 
 UNPLUG = "unplug"
 """Name of the init container that takes the network down."""
@@ -124,7 +124,7 @@ def _containers(status: Object) -> Iterator[Object]:
 def _judge_init_containers(name: str, status: Object) -> Judgement | None:
     """Return the problem of the first of our init containers that has not succeeded; None without one."""
     for container in status.get("initContainerStatuses") or ():
-        if container.get("name") not in (LENT_PYTHON, UNPLUG):
+        if container.get("name") not in (PORTABLE_PYTHON, UNPLUG):
             continue
         state, image = container.get("state") or {}, container.get("image", "")
         if "waiting" in state:
@@ -136,7 +136,7 @@ def _judge_init_containers(name: str, status: Object) -> Judgement | None:
 
 def _judge_init_exit(name: str, container: str, image: str, ended: Object) -> SandboxStartError:
     detail = ended.get("message") or ""
-    if container == LENT_PYTHON:
+    if container == PORTABLE_PYTHON:
         return _fatal(f"pod {name}: python_image {image} has no usable Python 3", "image", detail)
     if "Operation not permitted" in detail:
         text = (
@@ -186,7 +186,7 @@ def _judge_end(name: str, status: Object) -> SandboxStartError:
 def _judge_exit(name: str, ended: Object) -> SandboxStartError:
     reason, message = ended.get("reason") or "", ended.get("message") or ""
     if ended.get("exitCode") == NO_PYTHON:
-        text = f"pod {name}: the image has no Python 3. The option 'python_image' lends it one"
+        text = f"pod {name}: the image has no Python 3. The option 'python_image' copies one into it"
         return _fatal(text, "image", message)
     if reason == "OOMKilled":
         return _fatal(f"pod {name}: memory_mb is too small to start", "setup", message)

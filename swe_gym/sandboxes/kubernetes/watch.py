@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from ..jitter import jittered
+from ..gates import jittered
 from .api import Api, ApiError, Object, Watching, pods_path
 
 log = logging.getLogger(__name__)

@@ -13,16 +13,18 @@ import tempfile
 import time
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ...errors import SandboxError, Unsupported, UsageError
-from ...types import Capabilities, Frozen, PythonEnv
-from ..base import ISOLATION_LEVELS, Sandbox, SandboxSpec, parse_options
+from ...types import Capabilities, Frozen, JsonMapping, PythonEnv
+from ..base import Sandbox
 from ..channel import ByteStream
+from ..finding import Finding
 from ..pythons import PreparedPython, prepare_python
 from ..runner_sandbox import RunnerSandbox
+from ..spec import ISOLATION_LEVELS, SandboxSpec, parse_options
 from ..workspaces import DATE, prepare_workspace
 from .forkserver import Supervisor, launch
 from .tiers import TIERS, check_cpus, find_pasta, group_config, process_limits, watched_memory
@@ -53,6 +55,7 @@ class LocalSandbox(RunnerSandbox):
     """A sandbox on this machine."""
 
     name = "local"
+    on_this_machine: ClassVar[bool] = True
 
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
@@ -68,6 +71,34 @@ class LocalSandbox(RunnerSandbox):
         self._python: PreparedPython | None = None
         self._supervisor: Supervisor | None = None
 
+    # --- the backend --------------------------------------------------------------------------------------
+
+    @classmethod
+    def for_spec(cls, spec: SandboxSpec) -> Sandbox:
+        """Return a sandbox of the image, or of the workspace if the task has one."""
+        if spec.image and spec.workspace is None:
+            from .image import ImageSandbox
+
+            return ImageSandbox(spec)
+        return cls(spec)
+
+    @classmethod
+    def check(cls, specs: Sequence[SandboxSpec]) -> list[Finding]:
+        """See `Sandbox.check`: the cache has room, and images can run and be fetched."""
+        from . import checks  # which needs this module
+
+        return checks.check(specs)
+
+    @classmethod
+    def diagnose(cls, options: JsonMapping) -> list[Finding]:
+        """See `Sandbox.diagnose`."""
+        from . import checks  # which needs this module
+
+        parse_options(LocalOptions, options, cls.name)
+        return list(checks.diagnose())
+
+    # --- life ---------------------------------------------------------------------------------------------
+
     @property
     def capabilities(self) -> Capabilities:
         """See `Sandbox.capabilities`."""
@@ -77,8 +108,6 @@ class LocalSandbox(RunnerSandbox):
     def workdir(self) -> str:
         """`spec.workdir`, below the sandbox's own folder in tiers that cannot mount."""
         return self._root + self.spec.workdir
-
-    # --- life ---------------------------------------------------------------------------------------------
 
     def _connect(self, deadline: float) -> ByteStream:
         self._tier = self._choose_tier()
@@ -169,15 +198,6 @@ class LocalSandbox(RunnerSandbox):
         path = f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
         env = {"PATH": path, "HOME": f"{self._root}/root", "VIRTUAL_ENV": prefix}
         return env | {"TMPDIR": f"{self._root}/tmp"} if self._root else env
-
-
-def make_sandbox(spec: SandboxSpec) -> Sandbox:
-    """Return a sandbox of the image, or of the workspace if the task has one. It is not started."""
-    if spec.image and spec.workspace is None:
-        from .image import ImageSandbox  # it needs `problem` of this module
-
-        return ImageSandbox(spec)
-    return LocalSandbox(spec)
 
 
 @functools.cache

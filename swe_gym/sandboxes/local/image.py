@@ -17,11 +17,11 @@ from typing import Literal
 from ...cache import build_once, cache_folder, digest
 from ...errors import SandboxStartError, Unsupported
 from ...types import Capabilities, Frozen
-from ..base import SandboxSpec, demand_isolation, parse_options
 from ..channel import ByteStream
 from ..container import ContainerSandbox
 from ..images import ImageStore, StoredImage, copies_folder, id_ranges
-from ..lent_python import archive
+from ..portable_python import archive
+from ..spec import SandboxSpec, demand_isolation, parse_options
 from .forkserver import Supervisor, launch
 from .tiers import IMAGE, OVERLAY_GAPS, check_cpus, find_pasta, group_config, process_limits, watched_memory
 
@@ -97,7 +97,7 @@ class ImageSandbox(ContainerSandbox):
         self._image = store.pull(self.spec.image, deadline=deadline)
         layers = self._in_use.enter_context(store.using(self._image))
         if not has_python(layers):
-            layers = [lent_layer(deadline), *layers]
+            layers = [python_layer(deadline), *layers]
         try:
             stream, self._supervisor = launch(self._config(self._image, layers), deadline)
         except SandboxStartError as error:
@@ -141,14 +141,14 @@ def has_python(layers: Sequence[Path]) -> bool:
     return False
 
 
-def lent_layer(deadline: float) -> Path:
+def python_layer(deadline: float) -> Path:
     """Return a layer with a copy of this machine's Python, for programs that seal and grade."""
 
     def build(folder: Path) -> None:
         with tarfile.open(fileobj=io.BytesIO(archive())) as packed:
             packed.extractall(folder, filter="tar")
 
-    return build_once("lent-python", digest(sys.version, sys.base_prefix), build, deadline=deadline)
+    return build_once("portable-python", digest(sys.version, sys.base_prefix), build, deadline=deadline)
 
 
 def launch_config(

@@ -19,7 +19,7 @@ from ...grading.patch import apply_diff, take_patch
 from ...grading.protect import hidden_files
 from ...grading.seal import hidden_places, seal
 from ...grading.signs import signs_in_call, signs_in_work
-from ...sandboxes.base import Sandbox
+from ...sandboxes import Sandbox
 from ...types import Frozen, Task, ToolCall, Verdict
 from .base import LEAK, PRELUDE, Cheat, read_cheats
 

@@ -24,7 +24,21 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ...errors import MissingDependency, unknown_name
-from . import channels, commands, deadlines, files, forwards, hostile, isolation, life, limits, output, terminals, trees
+from . import (
+    backend,
+    channels,
+    commands,
+    deadlines,
+    files,
+    forwards,
+    hostile,
+    isolation,
+    life,
+    limits,
+    output,
+    terminals,
+    trees,
+)
 from .case import Case, Opener, case
 
 if TYPE_CHECKING:
@@ -32,7 +46,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CASES", "Case", "Opener", "case", "cases", "parametrize"]
 
-_MODULES = (commands, files, trees, output, deadlines, terminals, forwards, life, isolation, channels, limits, hostile)
+_MODULES = (
+    *(commands, files, trees, output, deadlines, terminals, forwards),
+    *(life, backend, isolation, channels, limits, hostile),
+)
 
 CASES: tuple[Case, ...] = tuple(
     value for module in _MODULES for value in vars(module).values() if isinstance(value, Case)

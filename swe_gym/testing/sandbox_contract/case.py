@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from ...errors import FileError, SandboxLost
-from ...sandboxes.base import ISOLATION_LEVELS, Sandbox
+from ...sandboxes import ISOLATION_LEVELS, Sandbox
 from ...types import ExecResult
 
 SLACK = 2.0

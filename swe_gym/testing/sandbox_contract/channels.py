@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...errors import Unsupported
 from ...guests import bundle
-from ...sandboxes.base import Sandbox
+from ...sandboxes import Sandbox
 from .case import Opener, case, demand_isolation, python
 
 MOUNT = "/opt/channel"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ...errors import SandboxError, UsageError
-from ...sandboxes.base import Sandbox
+from ...sandboxes import Sandbox
 from .case import (
     Opener,
     case,

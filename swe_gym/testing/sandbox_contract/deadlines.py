@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from ...sandboxes.base import Sandbox
+from ...sandboxes import Sandbox
 from ...types import ExecResult
 from .case import (
     SLACK,

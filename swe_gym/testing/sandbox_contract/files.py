@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ...errors import FileError, MissingFile, NoPermission, NotAFile, UsageError
-from ...sandboxes.base import Sandbox
+from ...sandboxes import Sandbox
 from ...types import FolderWorkspace
 from .case import SLACK, Background, Opener, case, check_refused, ok, python, run_all
 

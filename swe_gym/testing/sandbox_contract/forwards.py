@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ...errors import ConnectionEnded, ConnectionTimeout, SandboxClosed, SandboxError, UsageError
-from ...sandboxes.base import Sandbox
-from ...sandboxes.forward import Connection, Forward
+from ...sandboxes import Connection, Forward, Sandbox
 from .case import CANCEL_SECONDS, SLACK, Background, Opener, case, check_refused, eventually, ok, python, run_all
 
 MUCH = 5 << 20

@@ -3,7 +3,7 @@
 import contextlib
 
 from ...errors import FileError
-from ...sandboxes.base import Sandbox
+from ...sandboxes import Sandbox
 from .case import SLACK, Opener, case, demand_isolation, loss_of, new_marker, ok, processes_inside, python
 
 HINDER = """

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...errors import FileError, Unsupported
-from ...sandboxes.base import Sandbox
+from ...sandboxes import Sandbox
 from ...types import FolderWorkspace
 from .case import Opener, case, eventually, new_marker, ok, processes_inside, python
 

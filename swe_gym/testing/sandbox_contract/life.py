@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ...errors import SandboxClosed, SandboxStartError, TaskError, Unsupported, UsageError
-from ...sandboxes.base import ISOLATION_LEVELS, Sandbox
+from ...sandboxes import ISOLATION_LEVELS, Sandbox
 from ...types import FolderWorkspace
 from .case import (
     CANCEL_SECONDS,

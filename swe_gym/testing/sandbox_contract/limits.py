@@ -4,7 +4,7 @@ import os
 import shutil
 
 from ...errors import FileError
-from ...sandboxes.base import Sandbox
+from ...sandboxes import Sandbox
 from .case import SLACK, Opener, case, check_refused, demand_isolation, eventually, loss_of, ok, python
 
 MIB = 1 << 20

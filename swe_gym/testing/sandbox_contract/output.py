@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from ...sandboxes.base import Sandbox
+from ...sandboxes import Sandbox
 from ...types import ExecResult
 from .case import Opener, case, ok, run_all
 

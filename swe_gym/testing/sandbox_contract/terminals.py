@@ -5,7 +5,7 @@ import time
 from functools import partial
 
 from ...errors import SandboxClosed, SandboxError
-from ...sandboxes.base import Pty, Sandbox
+from ...sandboxes import Pty, Sandbox
 from .case import (
     CANCEL_SECONDS,
     SLACK,

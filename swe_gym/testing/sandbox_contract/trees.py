@@ -9,7 +9,7 @@ import tarfile
 from functools import partial
 
 from ...errors import FileError, MissingFile
-from ...sandboxes.base import Sandbox
+from ...sandboxes import Sandbox
 from .case import Opener, case, check_refused, ok, python
 from .files import ODD_NAMES
 

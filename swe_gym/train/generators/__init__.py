@@ -41,11 +41,10 @@ class TrainGenerator(Generator, Protocol):
 GENERATORS = Registry[Callable[..., TrainGenerator]](
     "generator",
     {
-        "vllm": "swe_gym.train.generators.vllm:VllmGenerator",
-        "hf": "swe_gym.train.generators.hf:HfGenerator",
+        "vllm": "swe_gym.train.generators.vllm:VllmGenerator [train]",
+        "hf": "swe_gym.train.generators.hf:HfGenerator [train]",
         "scripted": "swe_gym.train.generators.scripted:ScriptedGenerator",
     },
-    extras={"vllm": "train", "hf": "train"},
     group="swe_gym.generators",
 )
 

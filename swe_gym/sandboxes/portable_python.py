@@ -14,18 +14,17 @@ import tempfile
 
 from ..errors import SandboxStartError
 from ..guests import bundle
+from .pythons import ARCHITECTURES
 
 PLACE = "/opt/swe-gym-python"
 """Its folder in the container. No PATH has it, so commands find only the image's programs."""
 
 PACK_SECONDS = 60.0
-ARCHITECTURES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64"}
-"""The kernel's name of a machine -> the name in images."""
 
 
-def lender(folder: str = PLACE) -> str:
+def packing_program(folder: str = PLACE) -> str:
     """Return the program that fills a folder, to be used at `PLACE`, with the Python that runs it."""
-    return f"{bundle('lend')}\n\nlend({folder!r}, {PLACE!r})\n"
+    return f"{bundle('pack_python')}\n\npack_python({folder!r}, {PLACE!r})\n"
 
 
 def problem(architecture: str) -> str:
@@ -43,7 +42,7 @@ def archive() -> bytes:
         SandboxStartError: Packing failed.
     """
     with tempfile.TemporaryDirectory(prefix="swe-gym-python-") as folder:
-        command = [sys.executable, "-I", "-S", "-c", lender(folder)]
+        command = [sys.executable, "-I", "-S", "-c", packing_program(folder)]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=PACK_SECONDS)
         except (OSError, subprocess.SubprocessError) as error:

@@ -1,11 +1,9 @@
-"""Checks of a cluster for `swe-gym doctor`."""
+"""Checks of a cluster, before a run and for `swe-gym doctor`."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ...errors import UsageError
-from ...types import JsonMapping
-from ..base import parse_options
+from ..finding import Finding
 from .api import Api, ApiError, Object
 from .manifest import NETWORK
 from .options import KubernetesOptions
@@ -19,35 +17,14 @@ NEEDED = (
 SECONDS = 10.0
 
 
-class Finding(NamedTuple):
-    """The result of one check.
-
-    Attributes:
-        what: Name of the check.
-        works: Whether it passed.
-        detail: Description of the result.
-        fix: Fix if it failed.
-    """
-
-    what: str
-    works: bool
-    detail: str
-    fix: str = ""
-
-
-def examine(options: JsonMapping | None = None) -> list[Finding]:
-    """Check the cluster, the rights, the quotas and the network policy that the options select.
-
-    Raises:
-        UsageError: An option is unknown or invalid.
-    """
-    parsed = parse_options(KubernetesOptions, options or {}, "kubernetes")
+def diagnose(options: KubernetesOptions) -> list[Finding]:
+    """Check the cluster, the rights, the quotas and the network policy that the options select."""
     try:
-        api = Api(kubeconfig=parsed.kubeconfig, context=parsed.context)
+        api = Api(kubeconfig=options.kubeconfig, context=options.context)
     except UsageError as error:
         return [Finding("configuration", False, str(error), "set KUBECONFIG, or options kubeconfig and context")]
     try:
-        return list(_findings(api, parsed, parsed.namespace or api.namespace))
+        return list(_findings(api, options, options.namespace or api.namespace))
     except ApiError as error:
         return [
             Finding(

@@ -10,17 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from swe_gym.errors import SandboxError
+from swe_gym.sandboxes.guard import RETRY_SECONDS, keep_removing
+
 CLIENT = """
 import os, signal, sys
-from swe_gym.sandboxes.undertaker import Undertaker
-undertaker = Undertaker("os:mkdir", sys.argv[1])
-print(undertaker.pid, flush=True)
+from swe_gym.sandboxes.guard import Guard
+guard = Guard("os:mkdir", sys.argv[1])
+print(guard.pid, flush=True)
 if "close" in sys.argv:
-    undertaker.close()
+    guard.close()
 for way in ("ends", "stays"):
     child = os.fork()
     if child == 0 and way == "ends":
-        undertaker.close()  # it is the parent's
+        guard.close()  # it is the parent's
         os._exit(0)
     if child == 0:
         signal.pause()
@@ -38,12 +41,12 @@ def left(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(left: Path, request: pytest.FixtureRequest) -> Iterator[tuple["subprocess.Popen[str]", int, int]]:
-    """A client with an undertaker and two forks, of which one has ended, and the ids of both that live."""
+    """A client with an guard and two forks, of which one has ended, and the ids of both that live."""
     command = [sys.executable, "-c", CLIENT, str(left), *getattr(request, "param", [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        undertaker, fork = (int(process.stdout.readline()) for _ in range(2))
-        yield process, undertaker, fork
+        guard, fork = (int(process.stdout.readline()) for _ in range(2))
+        yield process, guard, fork
         os.kill(fork, signal.SIGKILL)
         process.kill()
 
@@ -63,20 +66,20 @@ def eventually(condition: object, what: str) -> None:
 
 
 def test_only_the_death_of_the_client_counts(client: tuple["subprocess.Popen[str]", int, int], left: Path) -> None:
-    process, undertaker, fork = client
-    assert alive(undertaker)
+    process, guard, fork = client
+    assert alive(guard)
     assert not left.exists()
-    assert os.getsid(undertaker) == undertaker
+    assert os.getsid(guard) == guard
     process.kill()
-    eventually(left.exists, "the undertaker acts")
-    eventually(lambda: not alive(undertaker), "the undertaker ends")
+    eventually(left.exists, "the guard acts")
+    eventually(lambda: not alive(guard), "the guard ends")
     assert alive(fork)
 
 
 @pytest.mark.parametrize("client", [["close"]], indirect=True)
-def test_a_closed_undertaker_does_nothing(client: tuple["subprocess.Popen[str]", int, int], left: Path) -> None:
-    process, undertaker, _ = client
-    assert not Path(f"/proc/{undertaker}").exists()
+def test_a_closed_guard_does_nothing(client: tuple["subprocess.Popen[str]", int, int], left: Path) -> None:
+    process, guard, _ = client
+    assert not Path(f"/proc/{guard}").exists()
     process.kill()
     process.wait(60)
     assert not left.exists()
@@ -84,17 +87,32 @@ def test_a_closed_undertaker_does_nothing(client: tuple["subprocess.Popen[str]",
 
 def test_it_holds_no_descriptor_of_its_client(left: Path) -> None:
     code = (
-        "import os, socket, sys; from swe_gym.sandboxes.undertaker import Undertaker\n"
+        "import os, socket, sys; from swe_gym.sandboxes.guard import Guard\n"
         "server = socket.create_server(('127.0.0.1', 0)); os.set_inheritable(server.fileno(), True)\n"
-        "print(server.getsockname()[1], Undertaker('os:mkdir', sys.argv[1]).pid, flush=True); sys.stdin.read()"
+        "print(server.getsockname()[1], Guard('os:mkdir', sys.argv[1]).pid, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(left)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        _port, undertaker = map(int, process.stdout.readline().split())
-        folder = Path(f"/proc/{undertaker}/fd")
-        eventually(
-            lambda: not alive(undertaker) or {one.name for one in folder.iterdir()} == {"0", "1", "2"}, "it is free"
-        )
-        assert alive(undertaker)
+        _port, guard = map(int, process.stdout.readline().split())
+        folder = Path(f"/proc/{guard}/fd")
+        eventually(lambda: not alive(guard) or {one.name for one in folder.iterdir()} == {"0", "1", "2"}, "it is free")
+        assert alive(guard)
     eventually(left.exists, "an ordinary end counts, too")
+
+
+def test_a_removal_that_fails_is_repeated_and_every_round_looks_again() -> None:
+    rounds = [SandboxError("no answer"), SandboxError("no answer"), None, None]
+    waits: list[float] = []
+
+    def remove() -> None:
+        if error := rounds.pop(0):
+            raise error
+
+    keep_removing(remove, (0.0, 7.0), SandboxError, sleep=waits.append)
+    assert (rounds, waits) == ([], [0.0, RETRY_SECONDS, RETRY_SECONDS, 7.0])
+
+
+def test_an_error_of_another_kind_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        keep_removing(lambda: 1 / 0, (0.0,), SandboxError, sleep=lambda _: None)

@@ -27,7 +27,7 @@ exec {loader}{place}/bin/python "$@"
 """
 
 
-def lend(folder: str, place: str, site: str = "") -> None:
+def pack_python(folder: str, place: str, site: str = "") -> None:
     """Fill `folder`, which will be mounted at `place`.
 
     With a folder of packages, `site`, it gets the whole standard library, and the shared libraries that they need.

@@ -1,9 +1,23 @@
-"""A small process that outlives this one and removes what this one could not."""
+"""What removes the sandboxes of a dead client: a small process that outlives it.
+
+A running sandbox ends by itself once its client is gone. One that the client was still creating cannot, and neither can
+an ended one that its engine or cluster keeps.
+"""
 
 import contextlib
+import logging
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable, Iterable
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 60.0
+"""Seconds in which the guard of a dead client waits for an engine or cluster that does not answer."""
+
+RETRY_SECONDS = 0.5
 
 _PROGRAM = """
 import os, sys, time
@@ -17,7 +31,7 @@ resolve_name(sys.argv[2])(*sys.argv[3:])
 small: it imports nothing of ours."""
 
 
-class Undertaker:
+class Guard:
     """Calls a function once this process has died, also by SIGKILL, whether its forks live or not.
 
     Args:
@@ -44,3 +58,33 @@ class Undertaker:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
+
+
+def keep_removing(
+    remove: Callable[[], object],
+    pauses: Iterable[float],
+    failures: type[Exception],
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Remove what a dead client left, and look again until nothing can appear any more.
+
+    A round that fails is repeated, but no more than `PATIENCE` seconds after the first one began.
+
+    Args:
+        remove: Removes all that is there.
+        pauses: Seconds before each round: what the dead client asked for may still be carried out.
+        failures: Errors of `remove`.
+        sleep: Waits.
+    """
+    end = time.monotonic() + PATIENCE
+    for pause in pauses:
+        sleep(pause)
+        while True:
+            try:
+                remove()
+                break
+            except failures as error:
+                log.warning("removing the sandboxes of a dead client failed: %s", error)
+            if time.monotonic() >= end:
+                break
+            sleep(RETRY_SECONDS)

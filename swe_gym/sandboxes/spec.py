@@ -1,0 +1,114 @@
+"""The description of a sandbox: the fields that all backends share, and a backend's own options."""
+
+import posixpath
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from ..errors import Unsupported, UsageError, unknown_name, wrong_fields
+from ..types import START_TIMEOUT, Frozen, ImageBuild, JsonMapping, JsonObject, PythonEnv, Workspace
+
+ISOLATION_LEVELS = ("none", "process", "landlock", "namespace", "container", "vm")
+"""Values of `SandboxSpec.min_isolation`, weakest first."""
+
+LONGEST_TTL, LONGEST_START = 1e10, 1e6
+"""Largest values in seconds, infinity included: clocks, labels and system calls cannot count further."""
+
+
+def _normalise(workdir: str) -> str:
+    """Remove `..`, which could leave the folder that stands for the root if nothing can be mounted."""
+    return "/" + posixpath.normpath(workdir).lstrip("/")
+
+
+class SandboxSpec(Frozen):
+    """A frozen description of a sandbox. Every backend takes the same fields.
+
+    Attributes:
+        image: Container image, template or tool name.
+        workspace: Initial content of `workdir`, if there is no image.
+        python: Python environment, if there is no image.
+        workdir: Absolute path of the workspace, in which commands start.
+        env: Variables added to the clean environment of every command; `{workdir}` in a value is replaced.
+        user: User that runs the commands; None is the backend's default.
+        cpus: CPU limit in cores; None is the backend's default.
+        memory_mb: Memory limit in MiB; None is the backend's default, `DEFAULT_MEMORY_MB` unless its options change it.
+        disk_mb: Disk limit in MiB.
+        pids: Limit of processes and threads.
+        network: Network access: "none" or "egress".
+        ttl: Seconds after which the sandbox ends itself, even if this process is gone.
+        start_timeout: Seconds that the start may take.
+        min_isolation: Weakest isolation to accept; a backend that offers less raises `Unsupported`.
+        activate: Whether a Python environment of the image may go first on the PATH, as the backend's option `activate`
+            says. False keeps the image's PATH.
+        build: Build of the image, on backends that build images; nothing is built if the engine has the image.
+        labels: Labels of the sandbox, on backends that have them.
+        mounts: Read-only folders: absolute path in the sandbox -> folder of this machine, whose content never changes.
+            Backends that cannot mount them copy them at the start.
+        options: Options of the backend; an unknown one is an error.
+    """
+
+    image: str | None = None
+    workspace: Workspace | None = None
+    python: PythonEnv | None = None
+    workdir: Annotated[str, AfterValidator(_normalise)] = Field(default="/testbed", pattern=r"^/[^\x00]*$")
+    env: dict[str, str] = {}
+    user: str | None = None
+    cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    memory_mb: int | None = Field(default=None, gt=0)
+    disk_mb: int = Field(default=4096, gt=0)
+    pids: int = Field(default=512, gt=0)
+    network: Literal["none", "egress"] = "none"
+    ttl: Annotated[float, AfterValidator(lambda seconds: min(seconds, LONGEST_TTL))] = Field(default=6 * 3600.0, gt=0)
+    start_timeout: Annotated[float, AfterValidator(lambda seconds: min(seconds, LONGEST_START))] = Field(
+        default=START_TIMEOUT, gt=0
+    )
+    min_isolation: Literal["none", "process", "landlock", "namespace", "container", "vm"] = "none"
+    activate: bool = True
+    build: ImageBuild | None = None
+    labels: dict[str, str] = {}
+    mounts: dict[str, str] = {}
+    options: JsonObject = {}
+
+
+DEFAULT_MEMORY_MB = 4096
+"""Memory limit in MiB if the description sets none, on every backend of this package."""
+
+Options = TypeVar("Options", bound=Frozen)
+
+
+def parse_options(model: type[Options], options: JsonMapping, backend: str) -> Options:
+    """Validate a backend's own options.
+
+    Raises:
+        UsageError: A name is unknown (the message lists the known ones) or a value is invalid.
+    """
+    for name in options:
+        if name not in model.model_fields:
+            raise unknown_name(f"option of backend {backend!r}:", name, model.model_fields)
+    try:
+        return model.model_validate(dict(options))
+    except ValidationError as error:
+        raise UsageError(f"options of backend {backend!r}: {wrong_fields(error)}") from error
+
+
+def demand_isolation(spec: SandboxSpec, given: str, backend: str, advice: str) -> None:
+    """Raise `Unsupported` if a backend offers less isolation than the spec demands; `advice` ends the message."""
+    if ISOLATION_LEVELS.index(given) < ISOLATION_LEVELS.index(spec.min_isolation):
+        offer = f"backend {backend!r} offers isolation {given!r} here"
+        raise Unsupported(f"{offer}, less than min_isolation={spec.min_isolation!r}. {advice}")
+
+
+def make_spec(base: SandboxSpec, options: JsonObject) -> SandboxSpec:
+    """Return `base` with a user's `sandbox_options`: fields of the spec, with the backend's own under "options".
+
+    Raises:
+        UsageError: A name is not a field of `SandboxSpec` (the message lists them), or a value is invalid.
+    """
+    for name in options:
+        if name not in SandboxSpec.model_fields:
+            unknown = unknown_name("sandbox option", name, SandboxSpec.model_fields)
+            raise UsageError(f"{unknown} Options of a backend belong under `options`.")
+    try:
+        return SandboxSpec.model_validate({**base.model_dump(), **options})
+    except ValidationError as error:
+        raise UsageError(f"sandbox options: {wrong_fields(error)}") from error
