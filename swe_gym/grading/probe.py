@@ -17,7 +17,7 @@ from ..atomic import write_text
 from ..cache import cache_folder
 from ..errors import FileError, GradingError, SandboxError
 from ..guests import PARSING
-from ..sandboxes.base import Sandbox
+from ..sandboxes import Sandbox
 from ..tasks.record import digest
 from ..types import Frozen, Task, TestStatus
 from .base import Grader
