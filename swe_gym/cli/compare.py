@@ -61,8 +61,9 @@ def _lines(found: Comparison) -> Iterator[JsonObject]:
     for number, run in enumerate(found.runs):
         pair = pairs.get(run.name)
         yield {
-            **run.model_dump(exclude={"pass_at_k", "servers"}),
+            **run.model_dump(exclude={"pass_at_k", "servers", "answered_as"}),
             "servers": ", ".join(run.servers),
+            "answered_as": ", ".join(run.answered_as),
             **{f"pass@{k}": run.pass_at_k.get(k) for k in range(1, most + 1)},
             "base": found.runs[0].name,
             "common_tasks": pair.tasks if pair else 0 if number else None,

@@ -45,7 +45,7 @@ function testsView(title, statuses) {
 function counterTests(found) {
   if (!found?.runs) return "";
   const alarms = Object.keys(found.alarms);
-  const counts = `${Object.keys(found.kinds).length} tests, ${found.runs} runs`;
+  const counts = `${plural(Object.keys(found.kinds).length, "test")}, ${plural(found.runs, "run")}`;
   return alarms.length ? `${counts}; passed although a correct solution fails them: ${alarms.join(", ")}` : counts;
 }
 
@@ -130,6 +130,8 @@ function factsView(episode, row) {
         ? `${count(used.prompt_tokens)} read (${count(used.cached_tokens)} cached), ${count(used.completion_tokens)} written in ${plural(used.calls, "call")}`
         : "",
     ],
+    ["answered as", used.answered_as.join(", ")],
+    ["answers of unknown tokens", used.uncounted || ""],
     ["requests sent again", used.retries || ""],
     ["answers from the cache", used.cached_answers || ""],
     ["cost", costOf(used)],
