@@ -174,7 +174,12 @@ const rowFor = (id) => run.byId.get(id) ?? { id, state: "left", reason: "", task
 function withSums(episode) {
   if (episode.outcome !== "running" || !episode.outline.length) return episode;
   const sum = (of) => episode.outline.reduce((total, line) => total + of(line), 0);
-  const usage = Object.fromEntries(Object.keys(episode.usage).map((name) => [name, sum((line) => line.usage[name])]));
+  const costs = episode.outline.map((line) => line.usage).filter((one) => one.cost !== null || one.calls);
+  const usage = {
+    ...Object.fromEntries(Object.keys(episode.usage).map((name) => [name, sum((line) => line.usage[name] ?? 0)])),
+    cost: costs.length && costs.every((one) => one.cost !== null) ? sum((line) => line.usage.cost) : null,
+    answered_as: [...new Set(episode.outline.flatMap((line) => line.usage.answered_as ?? []))],
+  };
   const seconds = {
     start: episode.seconds.start,
     policy: sum((line) => line.policy_seconds),
