@@ -416,6 +416,12 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
+def tokens_of(run: RunSummary) -> str:
+    """Return the tokens of a run as text, with a note if the server did not tell all."""
+    tokens = f"{run.prompt_tokens + run.completion_tokens:,}"
+    return f"{tokens} + unknown" if run.uncounted else tokens
+
+
 def paid(run: RunSummary) -> str:
     """Return the cost of a run as text; empty if no model was asked."""
     if run.cost is None:

@@ -11,7 +11,18 @@ from rich.text import Text
 from ..trajectories.comparison import Comparison, RunSummary
 from ..trajectories.comparison import compare as compare_folders
 from ..types import JsonObject
-from .common import AsCsv, AsJson, one_format, open_console, paid, percent, plain_table, print_csv, print_json
+from .common import (
+    AsCsv,
+    AsJson,
+    one_format,
+    open_console,
+    paid,
+    percent,
+    plain_table,
+    print_csv,
+    print_json,
+    tokens_of,
+)
 
 MOST_TASKS = 50
 """Tasks that are printed. `--json` has all."""
@@ -61,8 +72,9 @@ def _lines(found: Comparison) -> Iterator[JsonObject]:
     for number, run in enumerate(found.runs):
         pair = pairs.get(run.name)
         yield {
-            **run.model_dump(exclude={"pass_at_k", "servers"}),
+            **run.model_dump(exclude={"pass_at_k", "servers", "answered_as"}),
             "servers": ", ".join(run.servers),
+            "answered_as": ", ".join(run.answered_as),
             **{f"pass@{k}": run.pass_at_k.get(k) for k in range(1, most + 1)},
             "base": found.runs[0].name,
             "common_tasks": pair.tasks if pair else 0 if number else None,
@@ -89,7 +101,7 @@ def _print_runs(console: Console, found: Comparison) -> None:
             percent(run.resolved),
             _interval(run),
             *([percent(run.pass_at_k.get(most))] if passed else []),
-            f"{run.prompt_tokens + run.completion_tokens:,}",
+            tokens_of(run),
             paid(run),
         )
     console.print(table)
@@ -103,7 +115,7 @@ def _print_trouble(console: Console, runs: tuple[RunSummary, ...]) -> None:
         table.add_row(
             run.name,
             f"{run.all_turns:,}",
-            "unknown" if run.invalid_calls is None else f"{run.invalid_calls:,}{share}",
+            "unknown" if run.invalid_calls is None and run.all_turns else f"{run.invalid_calls or 0:,}{share}",
             f"{run.shortened:,}",
             f"{run.retries:,}",
             f"{run.failed_tries:,}",

@@ -239,7 +239,7 @@ def _print_end(console: Console, found: list[JsonObject]) -> None:
         for one in found:
             low, high = one["interval"] or (0.0, 1.0)
             rate = "" if one["resolved_rate"] is None else f"{one['resolved_rate']:.1%}"
-            table.add_row(Text(one["model"]), rate, f"{low:.1%} to {high:.1%}", dollars(one["cost"]))
+            table.add_row(Text(one["model"]), rate, f"{low:.1%} to {high:.1%}", dollars(one["cost"], one["uncounted"]))
         console.print()
         console.print(table)
     other = folders[1] if len(folders) > 1 else "ANOTHER_RUN"
@@ -256,16 +256,18 @@ def _lines(found: JsonObject) -> dict[str, str]:
         left += f"; {found['omitted']} more of earlier commands are in the folder and not counted"
     read, cached, written = found["prompt_tokens"], found["cached_tokens"], found["completion_tokens"]
     tokens = f"{read:,} prompt ({cached / read:.0%} cached), {written:,} completion" if read else ""
+    asked = found["requests"] + found["retries"]
     return {
         "run": f"{found['agent'] and found['agent'] + ' with '}{found['model']} on {found['source']}",
         "server": ", ".join(str(ModelServer.model_validate(one)) for one in found["servers"]),
+        "answered as": ", ".join(f"{name} in {count} tries" for name, count in found["answered_as"].items()),
         "resolved": _resolved(found),
         "pass@k": ", ".join(_passed(found)),
         "episodes": f"{graded} of {episodes} graded ({found['tasks']} tasks x {found['attempts']}){left}",
-        "cost": _cost(found) if tokens or found["cached_answers"] else "",
-        "tokens": tokens,
+        "cost": _cost(found) if found["requests"] or found["cached_answers"] else "",
+        "tokens": tokens + _uncounted(found),
         "cache": _cached(found) if found["cached_answers"] else "",
-        "requests": f"{found['requests']:,} answered, {found['retries']:,} failed and sent again" if tokens else "",
+        "requests": f"{found['requests']:,} answered, {found['retries']:,} failed and sent again" if asked else "",
         "time": _time(found) if graded else "",
         "invalid calls": _invalid(found) if graded else "",
         "shortened": f"the conversations of {found['shortened']} episodes, to fit the model's context"
@@ -297,10 +299,18 @@ def _resolved(found: JsonObject) -> str:
 
 def _cost(found: JsonObject) -> str:
     if found["cost"] is None:
-        return f"{dollars(None)}: give --price-in and --price-out"
+        hint = "" if found["uncounted"] else ": give --price-in and --price-out"
+        return dollars(None, found["uncounted"]) + hint
     each = f" (${found['cost'] / found['graded']:,.4f} an episode)" if found["graded"] else ""
     cached = ". Cached prompt tokens are billed in full: give --price-cached" if found["cached_at_full_price"] else ""
     return dollars(found["cost"]) + each + cached
+
+
+def _uncounted(found: JsonObject) -> str:
+    if not found["uncounted"]:
+        return ""
+    besides = "; besides, " if found["prompt_tokens"] else ""
+    return f"{besides}those of {found['uncounted']:,} answers, which the server did not tell"
 
 
 def _cached(found: JsonObject) -> str:

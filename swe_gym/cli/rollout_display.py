@@ -60,7 +60,9 @@ def progress_line(progress: Progress) -> str:
     if progress.usage.cached_answers:
         parts.append(from_cache(progress.usage))
     if progress.usage.calls:
-        parts.append(f"{progress.tokens_per_second:,.0f} tokens/s, {dollars(progress.usage.cost)}")
+        parts.append(
+            f"{progress.tokens_per_second:,.0f} tokens/s, {dollars(progress.usage.cost, progress.usage.uncounted)}"
+        )
     if progress.stopping:
         parts.append(f"stopping: {progress.stopping}")
     return ", ".join(parts)
@@ -81,7 +83,9 @@ def _panel(progress: Progress) -> Group:
         f"{progress.running} running in {progress.sandboxes} sandboxes" + (f" ({waiting})" if waiting else ""),
     )
     if progress.usage.calls:
-        facts.append(f" · {progress.tokens_per_second:,.0f} tokens/s · {dollars(progress.usage.cost)}")
+        facts.append(
+            f" · {progress.tokens_per_second:,.0f} tokens/s · {dollars(progress.usage.cost, progress.usage.uncounted)}"
+        )
     lines: list[RenderableType] = [bar, facts]
     if progress.failures:
         kinds = ", ".join(f"{count} {name}" for name, count in list(progress.failures.items())[:4])
@@ -129,7 +133,7 @@ def print_report(console: Console, progress: Progress, folder: Path) -> None:
         used = progress.usage
         console.print(
             f"{used.prompt_tokens:,} prompt tokens, {used.completion_tokens:,} completion tokens, "
-            f"{dollars(used.cost)}." + (f" {retried(used)}." if used.retries else "")
+            f"{dollars(used.cost, used.uncounted)}." + (f" {retried(used)}." if used.retries else "")
         )
     if progress.usage.cached_answers:
         console.print(f"{from_cache(progress.usage)}, which are not billed.")
@@ -151,9 +155,11 @@ def from_cache(used: Usage) -> str:
     return f"{used.cached_answers:,} of {used.calls + used.cached_answers:,} answers from the cache"
 
 
-def dollars(cost: float | None) -> str:
-    """Return a cost as text; None is unknown."""
-    return "unknown price" if cost is None else f"${cost:,.2f}"
+def dollars(cost: float | None, uncounted: int = 0) -> str:
+    """Return a cost as text; None is unknown, since the price or the tokens of some answers are."""
+    if cost is None:
+        return f"unknown tokens of {uncounted:,} answers" if uncounted else "unknown price"
+    return f"${cost:,.2f}"
 
 
 def duration(seconds: float | None) -> str:

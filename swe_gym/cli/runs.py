@@ -9,7 +9,18 @@ from ..errors import UsageError
 from ..trajectories.comparison import RunState, RunSummary, read_results, run_state
 from ..trajectories.run_folder import find_runs, read_progress
 from ..types import JsonObject
-from .common import AsCsv, AsJson, one_format, open_console, paid, percent, plain_table, print_csv, print_json
+from .common import (
+    AsCsv,
+    AsJson,
+    one_format,
+    open_console,
+    paid,
+    percent,
+    plain_table,
+    print_csv,
+    print_json,
+    tokens_of,
+)
 from .rollout_display import duration
 
 
@@ -43,7 +54,7 @@ def runs(
             percent(run.resolved),
             "" if run.resolved is None else f"{percent(run.low)} to {percent(run.high)}",
             duration(run.duration),
-            f"{run.prompt_tokens + run.completion_tokens:,}",
+            tokens_of(run),
             paid(run),
             state + left,
             run.created[:16].replace("T", " "),
@@ -67,5 +78,6 @@ def _read(folder: Path) -> list[tuple[RunSummary, RunState]]:
 
 def _row(run: RunSummary, state: RunState) -> JsonObject:
     """Return a run as a row of plain values."""
-    numbers = run.model_dump(exclude={"pass_at_k", "servers"})
-    return {**numbers, "servers": ", ".join(run.servers), "state": state}
+    numbers = run.model_dump(exclude={"pass_at_k", "servers", "answered_as"})
+    names = {"servers": ", ".join(run.servers), "answered_as": ", ".join(run.answered_as)}
+    return {**numbers, **names, "state": state}

@@ -15,7 +15,7 @@ class Budget(Frozen):
 
     Attributes:
         tokens: Prompt and completion tokens, as the server counts them.
-        cost: US dollars. A cost that is unknown never reaches the limit, so a run without a price is refused.
+        cost: US dollars. A run without a price is refused.
         seconds: Wall-clock time since the start of the sandbox or the run.
     """
 
@@ -24,13 +24,18 @@ class Budget(Frozen):
     seconds: float | None = Field(default=None, gt=0)
 
     def used_up(self, usage: Usage, seconds: float) -> str:
-        """Return the first limit that is reached: "tokens", "cost" or "time"; empty if none is."""
+        """Return the first limit that is reached: "tokens", "cost" or "time"; empty if none is.
+
+        Limits of tokens and cost are reached once the server did not tell the tokens of an answer.
+        """
         for name, used, limit in (
             ("tokens", usage.tokens, self.tokens),
             ("cost", usage.cost, self.cost),
             ("time", seconds, self.seconds),
         ):
-            if limit is not None and used is not None and used >= limit:
+            if limit is None:
+                continue
+            if (usage.uncounted and name != "time") or (used is not None and used >= limit):
                 return name
         return ""
 

@@ -251,6 +251,11 @@ class _Engine:
         before = [folder.finished[key] for key in keys if key in folder.finished]
         failed = [one for one in folder.failed if run.counts(one.task_id, one.attempt)]
         spent = sum((run.priced(one.usage) for one in (*before, *failed)), Usage())
+        if spent.uncounted and (options.budget.cost or options.budget.tokens):
+            raise UsageError(
+                f"the run's budget limits tokens or cost, but {folder.path} holds {spent.uncounted} answers whose "
+                "tokens the server did not tell: omit the budget, or choose another name"
+            )
         if spent.tokens and spent.cost is None and options.budget.cost is not None:
             raise UsageError(
                 f"the run's budget limits the cost, but that of earlier tries in {folder.path} is unknown: give "
@@ -330,7 +335,8 @@ class _Engine:
     def _stop_if_spent(self) -> None:
         used = self._tally.usage + self._running_usage
         if limit := self._options.budget.used_up(used, self._tally.seconds):
-            self._pool.drain(f"the run's budget is used up: {limit}")
+            unknown = f" (the server did not tell those of {used.uncounted} answers)" if used.uncounted else ""
+            self._pool.drain(f"the run's budget is used up: {limit}{unknown}")
 
     @property
     def _running_usage(self) -> Usage:

@@ -215,9 +215,9 @@ class Exchange(BaseHTTPRequestHandler):
     # --- answers ----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def stream(self, content_type: str) -> Iterator[Callable[[bytes], None]]:
+    def stream(self, content_type: str, **headers: str) -> Iterator[Callable[[bytes], None]]:
         """Reply in chunks, written with the yielded function."""
-        self._head(200, {"Content-Type": content_type, "Transfer-Encoding": "chunked"})
+        self._head(200, {"Content-Type": content_type, "Transfer-Encoding": "chunked", **headers})
         yield lambda data: self._write(b"%x\r\n%s\r\n" % (len(data), data))
         self._write(b"0\r\n\r\n")
 

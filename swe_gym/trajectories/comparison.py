@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -93,12 +94,14 @@ class RunSummary(Frozen):
         prompt_tokens: Prompt tokens of all tries, failed ones included.
         completion_tokens: Completion tokens of all tries.
         requests: Requests of all tries that were answered.
+        uncounted: How many of them the server told no tokens of, so that the cost is unknown.
         retries: Requests of all tries that failed and were sent again.
         cached_answers: Answers of all tries from the cache of answers, which no number of tokens, requests or dollars
             counts.
         cached_tokens: Prompt tokens of all tries from the server's cache.
         cached_at_full_price: Whether these are billed like other prompt tokens, since no price of them was told.
         cost: US dollars of all tries; None if a price is unknown.
+        answered_as: Number of tries with answers under another name of the model than the one that was asked, by name.
     """
 
     name: str
@@ -128,11 +131,13 @@ class RunSummary(Frozen):
     prompt_tokens: int
     completion_tokens: int
     requests: int
+    uncounted: int
     retries: int
     cached_answers: int
     cached_tokens: int
     cached_at_full_price: bool
     cost: float | None
+    answered_as: dict[str, int]
 
 
 class RunResults(NamedTuple):
@@ -272,11 +277,13 @@ def summarize(name: str, info: RunInfo, graded: Iterable[Attempt], failed: Itera
         prompt_tokens=sum(usage.prompt_tokens for usage in used),
         completion_tokens=sum(usage.completion_tokens for usage in used),
         requests=sum(usage.calls for usage in used),
+        uncounted=sum(usage.uncounted for usage in used),
         retries=sum(usage.retries for usage in used),
         cached_answers=sum(usage.cached_answers for usage in used),
         cached_tokens=sum(usage.cached_tokens for usage in used),
         cached_at_full_price=info.cached_at_full_price(used),
         cost=info.cost(used),
+        answered_as=dict(Counter(name for usage in used for name in usage.answered_as).most_common()),
     )
     return RunResults(summary, info, outcomes)
 
@@ -339,6 +346,12 @@ def compare_results(results: Sequence[RunResults]) -> Comparison:
                 f"{one.summary.name}: cached prompt tokens are billed at the full price: no price of them was given"
                 for one in results
                 if one.summary.cached_at_full_price
+            ),
+            *(
+                f"{one.summary.name}: the server did not tell the tokens of {one.summary.uncounted:,} of "
+                f"{one.summary.requests:,} answers, which its tokens leave out"
+                for one in results
+                if one.summary.uncounted
             ),
             *(
                 f"{one.summary.name}: {one.summary.cached_answers:,} answers came from the cache, which its tokens, "
@@ -479,6 +492,9 @@ def _several_servers(results: Sequence[RunResults]) -> Iterable[str]:
     for summary in (result.summary for result in results):
         if len(summary.servers) > 1:
             yield f"{summary.name}: mixes answers of several servers or models: {', '.join(summary.servers)}"
+        if summary.answered_as:
+            names = ", ".join(f"{name!r} ({count} tries)" for name, count in summary.answered_as.items())
+            yield f"{summary.name}: asked for {summary.model!r}, and was answered by {names}"
 
 
 def _missing_grades(results: Sequence[RunResults]) -> Iterable[str]:

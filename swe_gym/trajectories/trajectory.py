@@ -66,20 +66,25 @@ class Usage(Frozen):
         cached_tokens: Prompt tokens from the server's cache.
         completion_tokens: Completion tokens.
         calls: Answered requests.
+        uncounted: Answered requests whose tokens the server did not tell. No other field counts these tokens.
         retries: Requests that failed and were sent again.
         shortened: Times that the conversation was shortened to fit into the model's context.
         cached_answers: Answers from the cache of answers. No other field counts their tokens, and they cost nothing.
         cost: Cost in US dollars. None: unknown, or nothing was used. A sum with an unknown part is unknown.
+        answered_as: Names that the server gave the model in its answers, if they were not the name that it was asked
+            for.
     """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     calls: int = 0
+    uncounted: int = 0
     retries: int = 0
     shortened: int = 0
     cached_answers: int = 0
     cost: float | None = None
+    answered_as: tuple[str, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -93,11 +98,12 @@ class Usage(Frozen):
         costs = [one.cost for one in (self, other) if one.cost is not None or one.calls or one.tokens]
         known = [cost for cost in costs if cost is not None]
         counted = {name: getattr(self, name) + getattr(other, name) for name in COUNTED}
-        return Usage(**counted, cost=sum(known) if known and len(known) == len(costs) else None)
+        names = tuple(sorted({*self.answered_as, *other.answered_as}))
+        return Usage(**counted, cost=sum(known) if known and len(known) == len(costs) else None, answered_as=names)
 
     def priced(self, prices: Prices | None) -> Usage:
-        """Return the usage with its cost: unknown without prices, or if a server told no tokens."""
-        known = prices is not None and (self.tokens or not self.calls)
+        """Return the usage with its cost: unknown without prices, or if a server did not tell all tokens."""
+        known = prices is not None and not self.uncounted and (self.tokens or (self.cached_answers and not self.calls))
         return self.model_copy(update={"cost": prices.cost(self) if known and prices else None})
 
     @property
@@ -106,7 +112,7 @@ class Usage(Frozen):
         return self.prompt_tokens + self.completion_tokens
 
 
-COUNTED = tuple(name for name in Usage.model_fields if name != "cost")
+COUNTED = tuple(name for name in Usage.model_fields if name not in ("cost", "answered_as"))
 
 
 class Prices(Frozen):

@@ -100,6 +100,7 @@ def summary(rows: Sequence[Row], run: RunInfo | None = None) -> JsonObject:
         "read": sum(row.usage.prompt_tokens for row in rows),
         "written": sum(row.usage.completion_tokens for row in rows),
         "requests": sum(row.usage.calls for row in rows),
+        "uncounted": sum(row.usage.uncounted for row in rows),
         "retries": sum(row.usage.retries for row in rows),
         "cached_answers": sum(row.usage.cached_answers for row in rows),
         "cost": run.cost([row.usage for row in rows]) if run else sum((row.usage for row in rows), Usage()).cost,

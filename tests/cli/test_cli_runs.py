@@ -9,6 +9,7 @@ import pytest
 from runs_on_disk import failed, run_info, trajectory, write_run
 
 from swe_gym.trajectories.run_folder import RunFolder
+from swe_gym.trajectories.trajectory import Usage
 
 
 def config(model: str, **more: object) -> dict[str, object]:
@@ -51,6 +52,17 @@ def test_a_run_without_a_model_costs_nothing(cli) -> None:
     record = trajectory(turns=0)
     write_run(Path("runs/free"), record, created="2026-11-09", config={"policy": "empty"}, tasks=("a-1",), attempts=1)
     assert cli("runs").out.splitlines()[1].split()[-4:] == ["0:00:04", "0", "finished", "2026-11-09"]
+
+
+def test_what_a_server_does_not_tell_or_tells_otherwise_is_told(cli, runs: Path) -> None:
+    used = Usage(prompt_tokens=1000, calls=2, uncounted=1, answered_as=("cheaper",))
+    record = trajectory("a-1").model_copy(update={"usage": used})
+    write_run(runs / "new", record, created="2026-11-09", config=config("large"), tasks=("a-1",), attempts=1)
+    assert " 1,000 + unknown unknown finished " in " ".join(cli("runs").out.splitlines()[1].split())
+    row = next(csv.DictReader(io.StringIO(cli("runs", "--csv").out)))
+    assert (row["uncounted"], row["answered_as"], row["cost"]) == ("1", "cheaper", "")
+    compared = cli("compare", runs / "new", runs / "whole").out
+    assert " 1,000 + unknown unknown" in " ".join(compared.split())
 
 
 def test_a_run_that_runs_is_told(cli, runs: Path) -> None:

@@ -164,6 +164,59 @@ def test_cached_tokens_without_a_price_are_billed_in_full_and_the_results_say_so
     assert costs[0] - costs[1] == pytest.approx(90.0)
 
 
+def forgetful(request: dict[str, Any]) -> Reply:
+    """A server that tells no tokens of its second answer."""
+    said = sum(message["role"] == "assistant" for message in request["messages"])
+    if said == 1:
+        call = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "true"}'}}
+        raise Answer(200, {"choices": [{"message": {"content": None, "tool_calls": [call]}}]})
+    return Reply(tool_calls=[("submit", "{}") if said == 3 else ("bash", '{"command": "true"}')])
+
+
+def test_tokens_that_the_server_does_not_tell_are_counted_and_make_the_cost_unknown(
+    adder: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Progress] = []
+    with OpenAIServer(forgetful) as server:
+        rollout(plan_for(server, adder, tmp_path, attempts=1), tmp_path / "run", on_progress=seen.append)
+    found = write_results(tmp_path / "run")
+    assert (found["requests"], found["uncounted"], found["cost"]) == (4, 1, None)
+    assert progress_line(seen[-1]).endswith("unknown tokens of 1 answers")
+    print_results(open_console(), {**found, "folder": ""})
+    told = capsys.readouterr().out
+    assert "cost          unknown tokens of 1 answers\n" in told
+    assert "completion; besides, those of 1 answers, which the server did not tell" in told
+    (one,) = compare([tmp_path / "run", shutil.copytree(tmp_path / "run", tmp_path / "copy")]).warnings[:1]
+    assert one == "run: the server did not tell the tokens of 1 of 4 answers, which its tokens leave out"
+
+
+@pytest.mark.parametrize("limit", [{"tokens": 10**6}, {"cost": 100.0}], ids=["tokens", "cost"])
+def test_a_budget_that_cannot_be_counted_is_reached(adder: Task, tmp_path: Path, limit: dict[str, Any]) -> None:
+    with OpenAIServer(forgetful) as server:
+        plan = plan_for(server, adder, tmp_path, attempts=9)
+        how = RolloutOptions(workers=1, budget=Budget(**limit))
+        result = rollout(plan, tmp_path / "run", how)
+        (name,) = limit
+        told = f"the run's budget is used up: {name} (the server did not tell those of 1 answers)"
+        assert (result.progress.done, result.progress.stopping) == (1, told)
+        with pytest.raises(UsageError, match="holds 1 answers whose tokens the server did not tell"):
+            rollout(plan, tmp_path / "run", how)
+        episode = plan.model_copy(update={"attempts": 1, "budget": Budget(**limit)})
+        rollout(episode, tmp_path / "episode")
+    (entry,) = read_index(tmp_path / "episode")
+    assert (entry.outcome, entry.reason, entry.turns) == ("agent_limit", name, 2)
+
+
+def test_requests_are_told_also_if_none_is_answered(
+    adder: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with OpenAIServer(player) as server:
+        server.inject(CHAT, status=503, times=None, headers={"Retry-After": "0.01"})
+        rollout(plan_for(server, adder, tmp_path, attempts=1), tmp_path / "run", RolloutOptions(retries=0))
+    print_results(open_console(), {**write_results(tmp_path / "run"), "folder": ""})
+    assert "requests      0 answered, 1 failed and sent again" in capsys.readouterr().out
+
+
 def test_invalid_calls_and_shortened_conversations_are_totalled(
     adder: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

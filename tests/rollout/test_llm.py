@@ -1,8 +1,10 @@
 """The policy `llm` against a scripted server."""
 
+import contextlib
 import json
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -245,17 +247,37 @@ def test_cached_tokens_have_their_own_price() -> None:
 @pytest.mark.parametrize(
     ("counts", "usage"),
     [
-        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}, Usage(prompt_tokens=9, cached_tokens=4)),
-        ({"prompt_tokens": 9, "cache_read_input_tokens": 4}, Usage(prompt_tokens=9, cached_tokens=4)),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 4}},
+            Usage(prompt_tokens=9, cached_tokens=4),
+        ),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 0, "cache_read_input_tokens": 4},
+            Usage(prompt_tokens=9, cached_tokens=4),
+        ),
         (
             {"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 1},
             Usage(prompt_tokens=8, cached_tokens=4, completion_tokens=2),
         ),
-        ({"prompt_tokens": 9, "cache_read_input_tokens": 99}, Usage(prompt_tokens=9, cached_tokens=9)),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 0, "cache_read_input_tokens": 99},
+            Usage(prompt_tokens=9, cached_tokens=9),
+        ),
+        *(
+            (counts, Usage(prompt_tokens=(counts or {}).get("prompt_tokens", 0), uncounted=1))
+            for counts in (
+                None,
+                {},
+                {"prompt_tokens": 0, "completion_tokens": 0},
+                {"prompt_tokens": 9},
+                {"prompt_tokens": 9, "completion_tokens": "many"},
+                {"prompt_tokens": 9, "completion_tokens": -9},
+            )
+        ),
     ],
 )
-def test_servers_tell_cached_tokens_in_two_ways(
-    env_of_adder: Make, serve: Any, llm: Any, counts: dict[str, Any], usage: Usage
+def test_servers_tell_tokens_in_two_ways_or_not_at_all(
+    env_of_adder: Make, serve: Any, llm: Any, counts: dict[str, Any] | None, usage: Usage
 ) -> None:
     server = serve()
     submit = {"id": "1", "type": "function", "function": {"name": "submit", "arguments": "{}"}}
@@ -344,6 +366,15 @@ def test_retries_before_a_failure_are_counted_too(env_of_adder: Make, serve: Any
     assert (failed.value.retries, policy.report().usage) == (3, Usage(retries=3))
 
 
+def test_a_retry_that_the_deadline_prevents_is_not_counted(env_of_adder: Make, serve: Any, llm: Any) -> None:
+    server = serve()
+    server.inject(CHAT, status=503, times=None, headers={"Retry-After": "60"})
+    policy = llm(server, deadline=0.5)(env := env_of_adder())
+    with pytest.raises(PolicyError) as failed:
+        play(env, policy)
+    assert (failed.value.retries, len(server.requests)) == (0, 1)
+
+
 @pytest.mark.parametrize(
     "headers", [{"x-should-retry": "false"}, {"Retry-After": "3600"}, {"Retry-After": "Fri, 31 Dec 2100 23:59:59 GMT"}]
 )
@@ -415,6 +446,26 @@ def test_the_deadline_holds_over_all_tries(env_of_adder: Make, serve: Any, llm: 
         play(env, llm(server, timeout=0.4, deadline=1.0, retries=50)(env))
     assert failed.value.reason == "timeout"
     assert time.monotonic() - started < 5
+
+
+class Endless(OpenAIServer):
+    """Answers blanks for as long as anyone reads them."""
+
+    def answer(self, exchange: Exchange) -> None:
+        compressed, blanks = self.model == "compressed", b" " * (8 << 20)
+        pack = zlib.compressobj(wbits=31)
+        headers = {"Content-Encoding": "gzip"} if compressed else {}
+        with contextlib.suppress(OSError), exchange.stream("application/json", **headers) as write:
+            while not self.closing.is_set():
+                write(pack.compress(blanks) + pack.flush(zlib.Z_SYNC_FLUSH) if compressed else blanks)
+
+
+@pytest.mark.parametrize("model", ["plain", "compressed"])
+def test_an_answer_without_an_end_is_refused_and_not_asked_for_again(env_of_adder: Make, llm: Any, model: str) -> None:
+    with Endless(in_turn(), model=model) as server, pytest.raises(PolicyError) as failed:
+        llm(server, deadline=60.0)(env_of_adder()).act("Issue.")
+    assert (failed.value.reason, failed.value.retries) == ("bad_reply", 0)
+    assert "has more than 67108864 bytes" in str(failed.value)
 
 
 class Dripping(OpenAIServer):

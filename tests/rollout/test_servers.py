@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from swe_gym.cli.common import open_console
+from swe_gym.cli.eval import print_results
 from swe_gym.errors import UsageError
 from swe_gym.rollout.engine import RolloutOptions, rollout
 from swe_gym.rollout.plan import Plan
 from swe_gym.rollout.policies.llm import LLMPolicies
 from swe_gym.tasks.file import write_tasks
+from swe_gym.testing.loopback import Answer
 from swe_gym.testing.openai_server import CHAT, MODELS, OpenAIServer, Reply
 from swe_gym.trajectories.comparison import compare
 from swe_gym.trajectories.run_folder import RunFolder, read_episodes, read_failed, read_run
@@ -77,6 +80,30 @@ def test_another_checkpoint_under_the_same_name_does_not_resume_a_run(adder: Tas
         server.inject(MODELS, status=503)  # a server that does not tell is not another one
         rollout(plan_for(server, adder, tmp_path, 2), tmp_path / "run")
     assert [one.model["root"] for one in read_run(tmp_path / "run").servers] == ["/ckpt/step-100"]
+
+
+def test_answers_under_another_name_of_the_model_are_told(
+    adder: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["scripted", "cheaper", "scripted"]
+
+    def say(request: dict[str, Any]) -> Reply:
+        said = sum(message["role"] == "assistant" for message in request["messages"])
+        tool = ("submit", "{}") if said == 2 else ("bash", '{"command": "true"}')
+        call = {"id": "1", "type": "function", "function": dict(zip(("name", "arguments"), tool, strict=True))}
+        raise Answer(200, {"model": names[said], "choices": [{"message": {"tool_calls": [call]}}]})
+
+    with OpenAIServer(say) as server:
+        rollout(plan_for(server, adder, tmp_path), tmp_path / "run")
+    (one,) = Trajectory.read(tmp_path / "run" / "trajectories.jsonl")
+    assert [turn.usage.answered_as for turn in one.turns] == [(), ("cheaper",), ()]
+    assert one.usage.answered_as == ("cheaper",)
+    found = write_results(tmp_path / "run")
+    assert found["answered_as"] == {"cheaper": 1}
+    print_results(open_console(), {**found, "folder": ""})
+    assert "answered as   cheaper in 1 tries\n" in capsys.readouterr().out
+    warnings = compare([tmp_path / "run", shutil.copytree(tmp_path / "run", tmp_path / "copy")]).warnings
+    assert "run: asked for 'scripted', and was answered by 'cheaper' (1 tries)" in warnings
 
 
 def test_servers_mix_only_if_asked_for(adder: Task, tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from e2b_boxes import CREATE, LISTEN, SEND, START, Make, count_up, eventually, making, refusal
+from servers.e2b_machine import Machine, Process
 from servers.e2b_server import E2BServer
 
 from swe_gym.errors import SandboxClosed, SandboxLost, SweGymError
@@ -75,6 +76,25 @@ def test_a_failed_start(
     assert error.reason in reason.split(" or ")
     assert error.retryable is retryable
     eventually(lambda: server.running == [])
+
+
+class Noisy(Machine):
+    """Runs a program without an end in place of the relay."""
+
+    def start(self, config: Mapping[str, Any], user: str | None, stdin: bool) -> Process:
+        return super().start({**config, "cmd": "yes", "args": ["noise"]}, user, stdin)
+
+
+def test_a_service_that_sends_other_output_than_the_relay_s(
+    server: E2BServer, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("servers.e2b_server.Machine", Noisy)
+    error = refusal(make(start_timeout=30.0), seconds=20)
+    assert (error.reason, error.retryable) == ("setup", False)
+    assert "sent other output than the relay's" in str(error)
+    assert error.detail.startswith("noise\n")
+    eventually(lambda: server.running == [])
+    eventually(lambda: not any(thread.name.startswith("e2b-") for thread in threading.enumerate()))
 
 
 @pytest.mark.parametrize("v2", [True, False])

@@ -56,6 +56,9 @@ def test_a_sum_with_an_unknown_cost_is_unknown() -> None:
     assert (Usage() + paid + Usage(retries=2)).cost == 0.5
     assert unknown.priced(Prices()).cost == 0.0
     assert Usage(calls=1).priced(Prices(input=1.0)).cost is None  # the server told no tokens
+    assert Usage(calls=2, prompt_tokens=9, uncounted=1, cost=0.5).priced(Prices(input=1.0)).cost is None
+    assert Usage(retries=2).priced(Prices(input=1.0)).cost is None  # none was answered
+    assert Usage(cached_answers=2).priced(Prices(input=1.0)).cost == 0.0
 
 
 def test_an_unknown_cost_of_the_first_version_is_unknown() -> None:

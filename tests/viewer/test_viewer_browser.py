@@ -339,7 +339,8 @@ def test_a_running_run_is_followed(pages: Pages, tmp_path: Path) -> None:
         until_text(page, "article.turn", "observation 1")
         page.evaluate("document.querySelector('article.turn').dataset.mine = 'kept'")
         with (tmp_path / "live" / "a-1.0.jsonl").open("ab") as half:
-            line = json.dumps(turn(2).model_dump()).encode()
+            told = turn(2).usage.model_copy(update={"cost": None, "answered_as": ("cheaper",)})
+            line = json.dumps(turn(2).model_copy(update={"usage": told}).model_dump()).encode()
             half.write(line[:100])
             half.flush()
             page.evaluate("update()")
@@ -347,6 +348,9 @@ def test_a_running_run_is_followed(pages: Pages, tmp_path: Path) -> None:
             half.write(line[100:] + b"\n")
         until_text(page, "article.turn", "observation 2")
         until_text(page, "dl.facts", "200 read (0 cached), 20 written in 2 calls")
+        facts = page.locator("dl.facts").inner_text().split("\n")
+        assert facts[facts.index("cost") + 1] == "unknown"  # as that of a turn
+        assert facts[facts.index("answered as") + 1] == "cheaper"
         assert page.locator("[data-mine=kept]").count() == 1  # existing turns are not drawn again
         file.close()
         folder.add(trajectory(resolved=True))

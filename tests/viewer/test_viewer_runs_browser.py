@@ -10,6 +10,7 @@ from runs_on_disk import failed, run_info, trajectory, write_run
 from viewer_parts import CONTRAST, NASTY, Pages, until, until_text
 
 from swe_gym.trajectories.run_folder import INDEX, TRAJECTORIES, RunFolder, index_line
+from swe_gym.trajectories.trajectory import Usage
 from swe_gym.viewer.server import ViewServer
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def test_the_main_numbers_of_a_run_are_shown_at_every_width(pages: Pages, url: s
         cell = row.locator(f"td[data-key={key}]")
         assert (key, cell.is_visible()) == (key, True)
         assert shown in cell.inner_text().replace("\u00a0", " ")
-    assert "10/12 graded" in row.inner_text()
+    planned = row.locator("td[data-key=planned]").inner_text().replace("\u00a0", " ")
+    assert planned.split() == ["6", "\u00d7", "2", "10/12", "graded"]  # apart, also on one line
     assert page.locator("[data-key=retries]:visible").count() == 0  # no run has any
     assert page.evaluate(CUT) == []
     page.evaluate("location.hash = '#/compare/small,plots,large-v2%2C%20new'")
@@ -102,6 +104,28 @@ def test_the_main_numbers_of_a_run_are_shown_at_every_width(pages: Pages, url: s
     assert page.evaluate(
         "[...document.querySelectorAll('.sideways')].every((one) => one.scrollWidth <= one.clientWidth)"
     )
+
+
+def test_tokens_and_cost_that_are_unknown_are_told(pages: Pages, tmp_path: Path) -> None:
+    for name, usage in (
+        ("none", Usage(calls=2, uncounted=2)),
+        ("some", Usage(calls=2, prompt_tokens=500, uncounted=1)),
+        ("failed", Usage(retries=5)),
+    ):
+        config = {"policy": "llm", "policy_options": {"model": "m"}}
+        write_run(tmp_path / name, trajectory().model_copy(update={"usage": usage}), config=config, created=name)
+    with ViewServer(tmp_path) as view:
+        page = pages(view.url)
+        for name, tokens, cost in (
+            ("none", "unknown", "unknown"),
+            ("some", "500 + unknown", "unknown"),
+            ("failed", "", ""),
+        ):
+            row = page.locator("tr", has=page.locator(f"a[data-row={name}]"))
+            cells = [row.locator(f"td[data-key={key}]").inner_text() for key in ("tokens", "cost")]
+            assert (name, *cells) == (name, tokens, cost)
+        page.evaluate("location.hash = '#/none/plots'")
+        until_text(page, ".tiles", "answers of unknown tokens")
 
 
 def test_settings_that_tell_nothing_are_left_out(pages: Pages, tmp_path: Path) -> None:

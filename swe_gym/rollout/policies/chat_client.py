@@ -12,6 +12,7 @@ import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import openai
 
@@ -25,6 +26,12 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _LIMIT = re.compile(r"context.?(?:length|size|window)\D{0,20}(\d{3,})", re.IGNORECASE)
+LONGEST_ANSWER = 64 << 20
+"""Bytes of an answer, so that a server that never ends one cannot fill the memory."""
+
+LONGEST_NAME = 200
+"""Characters that are kept of the name that a server gives the model in an answer."""
+
 SHORTEST_KEY = 8
 """Characters from which a key is hidden in messages. Shorter ones, such as "none", are words."""
 
@@ -83,7 +90,7 @@ class ChatClient:
             api_key=api_key,
             timeout=timeout,
             max_retries=0,
-            http_client=openai.DefaultAsyncHttpxClient(mounts=direct) if direct else None,
+            http_client=openai.DefaultAsyncHttpxClient(mounts=direct or None, event_hooks={"response": [_read_body]}),
         )
         self._server = address_of(str(self._client.base_url), api_key)
         self._deadline, self._retries = deadline, retries
@@ -102,7 +109,7 @@ class ChatClient:
         """
         data, retries = self._post("/chat/completions", request)
         try:
-            answer = _read(data)
+            answer = _read(data, request.get("model"))
         except PolicyError as error:
             error.retries = retries
             raise
@@ -177,6 +184,17 @@ class ChatClient:
         await self._client.close()
 
 
+async def _read_body(response: Any) -> None:  # of httpx, or of what the SDK uses instead
+    """Read the decoded body of an answer; fail once it is too long."""
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        parts.append(part)
+        size += len(part)
+        if size > LONGEST_ANSWER:
+            raise PolicyError(f"the server's answer has more than {LONGEST_ANSWER} bytes", reason="bad_reply")
+    response._content = b"".join(parts)  # where `aread` keeps it
+
+
 async def _within(deadline: float, send: Callable[[], Awaitable[Json]]) -> Json:
     async with asyncio.timeout(deadline):
         try:
@@ -185,15 +203,22 @@ async def _within(deadline: float, send: Callable[[], Awaitable[Json]]) -> Json:
             raise _bad_reply(str(error)) from error
 
 
-def _read(data: Json) -> Answer:
+def _read(data: Json, asked: Json) -> Answer:
     """Parse an answer as plain data: servers differ in everything but the fields below.
+
+    Args:
+        data: The answer.
+        asked: Name of the model that was asked.
 
     Raises:
         PolicyError: It is not a chat completion.
     """
     try:
-        choice = data["choices"][0]
-        return Answer(_message(choice["message"]), choice.get("finish_reason") or "", _usage(data.get("usage") or {}))
+        choice, named = data["choices"][0], data.get("model")
+        usage = _usage(data.get("usage") or {})
+        if named and isinstance(named, str) and named != asked:
+            usage = usage.model_copy(update={"answered_as": (named[:LONGEST_NAME],)})
+        return Answer(_message(choice["message"]), choice.get("finish_reason") or "", usage)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise _bad_reply(str(data)) from error
 
@@ -212,16 +237,25 @@ def _message(said: JsonObject) -> JsonObject:
 def _usage(counts: JsonObject) -> Usage:
     """Return the tokens that a server counts, in OpenAI's form or Anthropic's, whose prompt leaves out cached ones."""
     details = counts.get("prompt_tokens_details") or {}
-    read, created = (counts.get(f"cache_{name}_input_tokens") or 0 for name in ("read", "creation"))
-    prompt = counts.get("prompt_tokens")
-    if prompt is None:
-        prompt = (counts.get("input_tokens") or 0) + read + created
+    read, created = (_number(counts, f"cache_{name}_input_tokens") or 0 for name in ("read", "creation"))
+    prompt, completion = (_number(counts, f"{name}_tokens") for name in ("prompt", "completion"))
+    if prompt is None and (own := _number(counts, "input_tokens")) is not None:
+        prompt = own + read + created
+    if completion is None:
+        completion = _number(counts, "output_tokens")
     return Usage(
-        prompt_tokens=prompt,
-        cached_tokens=min(prompt, details.get("cached_tokens") or read),
-        completion_tokens=counts.get("completion_tokens") or counts.get("output_tokens") or 0,
+        prompt_tokens=prompt or 0,
+        cached_tokens=min(prompt or 0, _number(details, "cached_tokens") or read),
+        completion_tokens=completion or 0,
         calls=1,
+        uncounted=int(prompt is None or completion is None or not prompt + completion),
     )
+
+
+def _number(counts: JsonObject, name: str) -> int | None:
+    """Return a number of tokens; None if the server does not tell it, or tells what cannot be one."""
+    value = counts.get(name)
+    return value if isinstance(value, int) and value >= 0 else None
 
 
 # --- secrets ------------------------------------------------------------------------------------------------
@@ -283,6 +317,8 @@ def _bad_reply(what: str) -> PolicyError:
 def _policy_error(error: openai.OpenAIError, server: str) -> PolicyError:
     if isinstance(error, openai.APITimeoutError):
         return PolicyError(f"{server} did not answer in time", reason="timeout", retryable=True)
+    if isinstance(error.__cause__, PolicyError):
+        return error.__cause__
     if isinstance(error, openai.APIConnectionError):
         text = f"no connection to {server}{_by_proxy(server)}: {_first_cause(error)}"
         return PolicyError(text, reason="connection", retryable=True)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import openai
 
+from ...errors import PolicyError
 from ...types import Json
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ _jitter = random.Random()
 
 
 class Retries:
-    """Sends a request until it succeeds. Each retry is logged and counted as it starts.
+    """Sends a request until it succeeds. Each retry is logged before its delay, and counted as it is sent.
 
     The SDK could retry as well, but does not say how often.
 
@@ -33,7 +34,7 @@ class Retries:
         say: Returns what a failure means, for the log.
 
     Attributes:
-        count: Number of retries so far.
+        count: Number of requests that were sent again so far.
     """
 
     def __init__(self, most: int, say: Callable[[openai.OpenAIError], object]) -> None:
@@ -49,9 +50,9 @@ class Retries:
                 wait = delay_after(error, self.count) if self.count < self._most else None
                 if wait is None:
                     raise
-                self.count += 1
-                logger.info("%s; retry %d of %d in %.1f s", self._say(error), self.count, self._most, wait)
-            await asyncio.sleep(wait)
+                logger.info("%s; retry %d of %d in %.1f s", self._say(error), self.count + 1, self._most, wait)
+            await asyncio.sleep(wait)  # the deadline may end here: then it is not sent again
+            self.count += 1
 
 
 def delay_after(error: openai.OpenAIError, retries: int) -> float | None:
@@ -62,6 +63,8 @@ def delay_after(error: openai.OpenAIError, retries: int) -> float | None:
         retries: Retries before it.
     """
     backoff = min(FIRST_DELAY * 2.0 ** min(retries, 10), LONGEST_DELAY) * _jitter.uniform(0.75, 1.0)
+    if isinstance(error.__cause__, PolicyError):
+        return None
     if isinstance(error, openai.APIConnectionError):  # includes timeouts
         return backoff
     if not isinstance(error, openai.APIStatusError):

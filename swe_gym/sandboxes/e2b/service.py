@@ -30,6 +30,9 @@ LABEL = "swe_gym"
 """Metadata entry of every sandbox of this package; its value is the sandbox's id."""
 
 ASK_SECONDS = 8.0
+MOST_BEFORE_GREETING = 1 << 16
+"""Characters of output in which the relay's greeting must come."""
+
 KILL_SECONDS = 8.0
 CHECK_SECONDS = 5.0
 LONGEST_LIFE = 7 * 86400.0
@@ -197,7 +200,7 @@ class Instance:
             user=user,
             cwd="/",
             timeout=whole_seconds(life),
-            **supported(commands.run, stdin=True),
+            **supported(commands.run, stdin=True, retain_output=False),
         )
         self._pid = handle.pid
         try:
@@ -278,7 +281,10 @@ class Instance:
 
 
 def wait_for_greeting() -> Callable[[str], None]:
-    """Return a function that takes pieces of output and raises `Greeted` once they contain the greeting."""
+    """Return a function that takes pieces of output and raises `Greeted` once they contain the greeting.
+
+    It raises `SandboxStartError` if there is no greeting in much output.
+    """
     seen = ""
 
     def look(text: str) -> None:
@@ -286,6 +292,8 @@ def wait_for_greeting() -> Callable[[str], None]:
         seen += text
         if GREETING in seen.split("\n")[:-1]:
             raise Greeted
+        if len(seen) > MOST_BEFORE_GREETING:
+            raise SandboxStartError("the service sent other output than the relay's", reason="setup", detail=seen[:200])
 
     return look
 

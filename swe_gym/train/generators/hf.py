@@ -16,6 +16,9 @@ from ..model import PolicyModel
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+CACHE = ("cache", "past_key_values")
+"""Names of the attention cache, as a result of the model and as its argument; the second in older versions."""
+
 
 class HfGenerator:
     """Samples with `transformers`, one answer at a time.
@@ -52,12 +55,14 @@ class HfGenerator:
         device = next(self._model.parameters()).device
         ids: list[int] = []
         logprobs: list[float] = []
-        step, cache = torch.tensor([prompt], device=device), None
+        step = torch.tensor([prompt], device=device)
+        cache: dict[str, object] = {}
         while len(ids) < max_tokens:
             if self._closed:
                 raise PolicyError("the generator was closed", reason="closed")
-            out = self._model.lm(input_ids=step, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache = out.past_key_values
+            out = self._model.lm(input_ids=step, use_cache=True, logits_to_keep=1, **cache)
+            name = next(name for name in CACHE if name in out)
+            cache = {name: out[name]}
             logits = out.logits[0, -1].float().cpu()
             distribution = (logits / (temperature or 1.0)).log_softmax(-1)
             token = _drawn(distribution, temperature, draw)

@@ -45,7 +45,7 @@ function testsView(title, statuses) {
 function counterTests(found) {
   if (!found?.runs) return "";
   const alarms = Object.keys(found.alarms);
-  const counts = `${Object.keys(found.kinds).length} tests, ${found.runs} runs`;
+  const counts = `${plural(Object.keys(found.kinds).length, "test")}, ${plural(found.runs, "run")}`;
   return alarms.length ? `${counts}; passed although a correct solution fails them: ${alarms.join(", ")}` : counts;
 }
 
@@ -130,6 +130,8 @@ function factsView(episode, row) {
         ? `${count(used.prompt_tokens)} read (${count(used.cached_tokens)} cached), ${count(used.completion_tokens)} written in ${plural(used.calls, "call")}`
         : "",
     ],
+    ["answered as", used.answered_as.join(", ")],
+    ["answers of unknown tokens", used.uncounted || ""],
     ["requests sent again", used.retries || ""],
     ["answers from the cache", used.cached_answers || ""],
     ["cost", costOf(used)],
@@ -172,7 +174,12 @@ const rowFor = (id) => run.byId.get(id) ?? { id, state: "left", reason: "", task
 function withSums(episode) {
   if (episode.outcome !== "running" || !episode.outline.length) return episode;
   const sum = (of) => episode.outline.reduce((total, line) => total + of(line), 0);
-  const usage = Object.fromEntries(Object.keys(episode.usage).map((name) => [name, sum((line) => line.usage[name])]));
+  const costs = episode.outline.map((line) => line.usage).filter((one) => one.cost !== null || one.calls);
+  const usage = {
+    ...Object.fromEntries(Object.keys(episode.usage).map((name) => [name, sum((line) => line.usage[name] ?? 0)])),
+    cost: costs.length && costs.every((one) => one.cost !== null) ? sum((line) => line.usage.cost) : null,
+    answered_as: [...new Set(episode.outline.flatMap((line) => line.usage.answered_as ?? []))],
+  };
   const seconds = {
     start: episode.seconds.start,
     policy: sum((line) => line.policy_seconds),

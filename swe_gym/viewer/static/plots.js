@@ -143,6 +143,7 @@ async function plotsPage() {
       stats.read + stats.written
         ? tile(count(stats.read + stats.written), `tokens, ${count(stats.written)} written`)
         : null,
+      stats.uncounted ? tile(count(stats.uncounted), "answers of unknown tokens") : null,
       stats.requests || stats.cached_answers ? tile(costOf({ cost: stats.cost, calls: stats.requests }), "cost") : null,
       stats.invalid_calls
         ? tile(count(stats.invalid_calls), `of ${count(stats.turns)} turns had no valid call`)

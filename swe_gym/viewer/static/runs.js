@@ -88,7 +88,7 @@ function showRunCounts() {
 
 // --- cells -----------------------------------------------------------------------------------------------------
 
-const dollars = (cost, tokens) => (cost === null ? (tokens ? "unknown" : "") : cost < 0.1 ? money(cost) || "$0" : `$${cost.toFixed(2)}`);
+const dollars = (cost, used) => (cost === null ? (used ? "unknown" : "") : cost < 0.1 ? money(cost) || "$0" : `$${cost.toFixed(2)}`);
 const share = (value) => (value === null ? "–" : `${(100 * value).toFixed(1)} %`);
 const points = (value) => `${value < 0 ? "−" : "+"}${(100 * Math.abs(value)).toFixed(1)}`;
 const settingText = (value) => (value === null ? "not set" : typeof value === "string" ? value : JSON.stringify(value));
@@ -133,9 +133,16 @@ const changesCell = (one) =>
 
 /** Number of tasks and attempts; if some are not graded, how many are. */
 const tasksCell = (one) => [
-  `${count(one.planned_tasks)} × ${one.attempts}`,
+  `${count(one.planned_tasks)} × ${one.attempts} `,
   one.graded < one.planned ? el("span", { class: "dim left" }, `${count(one.graded)}/${count(one.planned)} graded`) : null,
 ];
+
+const tokensCell = (one) =>
+  one.uncounted
+    ? `${one.tokens ? `${shortCount(one.tokens)} + ` : ""}unknown`
+    : one.tokens
+      ? shortCount(one.tokens)
+      : "";
 
 const some = (number) => (number ? count(number) : "");
 
@@ -148,8 +155,8 @@ const runColumns = [
   { key: "pass", title: "pass@k", first: -1, kind: "number some", rare: (one) => one.pass, show: (one) => (one.pass === null ? "" : `${share(one.pass)} @${one.k}`) },
   { key: "planned", title: "Tasks", first: -1, kind: "number", show: tasksCell, about: "Tasks × attempts" },
   { key: "duration", title: "Time", first: -1, kind: "number", show: (one) => (one.duration ? time(one.duration) : ""), about: "Time in which an episode ran" },
-  { key: "tokens", title: "Tokens", first: -1, kind: "number", rare: (one) => one.tokens, show: (one) => (one.tokens ? shortCount(one.tokens) : ""), tip: (one) => `${count(one.prompt_tokens)} prompt, ${count(one.completion_tokens)} completion` },
-  { key: "cost", title: "Cost", first: 1, kind: "number", rare: (one) => one.tokens || one.cached_answers, show: (one) => dollars(one.cost, one.tokens) },
+  { key: "tokens", title: "Tokens", first: -1, kind: "number", rare: (one) => one.tokens || one.uncounted, show: tokensCell, tip: (one) => `${count(one.prompt_tokens)} prompt, ${count(one.completion_tokens)} completion` },
+  { key: "cost", title: "Cost", first: 1, kind: "number", rare: (one) => one.tokens || one.uncounted || one.cached_answers, show: (one) => dollars(one.cost, one.tokens || one.uncounted) },
   { key: "failed_tries", title: "Failed tries", first: -1, kind: "number wide", rare: (one) => one.failed_tries, show: (one) => some(one.failed_tries) },
   { key: "invalid_calls", title: "Invalid calls", first: -1, kind: "number wide", rare: (one) => one.invalid_calls, show: (one) => (one.invalid_calls ? percent(one.invalid_calls / one.all_turns) : "") },
   { key: "shortened", title: "Shortened", first: -1, kind: "number wide", rare: (one) => one.shortened, show: (one) => some(one.shortened) },
