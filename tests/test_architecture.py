@@ -1,6 +1,7 @@
 """The shape of the package: who may import whom, what an import costs, what runs inside a sandbox."""
 
 import ast
+import collections
 import functools
 import subprocess
 import sys
@@ -101,6 +102,27 @@ def test_imports_point_down_and_never_to_the_root() -> None:
         if name.split(".")[0] == "swe_gym" and module != "swe_gym"  # the root gathers the public names of all
     ]
     assert [problem for problem in problems if problem] == []
+
+
+SHARED_CLASS_NAMES = {
+    "Budget": "a wrapper, and the limits of a rollout: both are documented",
+    "Fault": "scripted failures of the fake sandbox and of the loopback server: both are documented",
+    "Reply": "scripted replies of the fake sandbox and of the model server: both are documented",
+}
+"""Class name -> why it may stand more than once."""
+
+
+def test_a_class_name_stands_once() -> None:
+    """`swe_gym.wrappers.vector` has the names of `swe_gym.wrappers`, as Gymnasium's modules do."""
+    places = collections.defaultdict(list)
+    for module, path in own_modules():
+        if module != "swe_gym.wrappers.vector":
+            for node in ast.walk(parse(path)):
+                if isinstance(node, ast.ClassDef):
+                    places[node.name].append(f"{module}:{node.lineno}")
+    shared = {name: found for name, found in places.items() if len(found) > 1}
+    assert {name: found for name, found in shared.items() if name not in SHARED_CLASS_NAMES} == {}
+    assert set(SHARED_CLASS_NAMES) <= set(shared), "remove what is no exception any more"
 
 
 def test_importing_the_package_is_light() -> None:
