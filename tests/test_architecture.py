@@ -125,6 +125,68 @@ def test_a_class_name_stands_once() -> None:
     assert set(SHARED_CLASS_NAMES) <= set(shared), "remove what is no exception any more"
 
 
+MOST_NAMES = 24
+"""Public names of one door."""
+
+WITHOUT_DOOR = {
+    "swe_gym.grading": "does two jobs: it judges work in fresh sandboxes, and seals and lists the policy's own",
+    "swe_gym.guests": "holds programs for sandboxes, of which each host side imports the wire format that it speaks",
+    "swe_gym.rollout": "does three jobs: it runs many episodes, plays one, and samples conversations as tokens",
+    "swe_gym.sandboxes": "the commands about images and this machine use parts of single backends",
+    "swe_gym.trajectories": "does three jobs: the record of an episode, folders of runs, and their comparison",
+}
+"""Folder -> why others also import from its modules. The packages in it may have doors."""
+
+THROUGH_THE_WALL = {
+    ("swe_gym.vector.families", "swe_gym.envs.families"): "has a function for each class there",
+}
+"""Module and what it imports -> why it does not use the door."""
+
+
+@functools.cache
+def door_of(package: str) -> set[str]:
+    """The public names that the `__init__` of a package defines or imports from its modules."""
+    found = set()
+    tree = parse(PACKAGE.parent.joinpath(*package.split("."), "__init__.py"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            found |= {alias.name for alias in node.names}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return {name for name in found if not name.startswith("_")}
+
+
+def is_package(name: str) -> bool:
+    return PACKAGE.parent.joinpath(*name.split("."), "__init__.py").is_file()
+
+
+def test_outsiders_import_from_doors() -> None:
+    problems = []
+    for module, path in own_modules():
+        own = ".".join(module.split(".")[:2])
+        for name in imports(module, path):
+            folder, (package, _, last) = ".".join(name.split(".")[:2]), name.rpartition(".")
+            if folder == own or folder in WITHOUT_DOOR or not is_package(folder) or module == "swe_gym":
+                continue  # the root gathers the public names of all
+            at_door = name == folder or (is_package(package) and last in door_of(package))
+            if not at_door and (module, name) not in THROUGH_THE_WALL:
+                problems.append(f"{module} imports {name}")
+    assert problems == []
+
+
+def test_doors_are_small_and_clear() -> None:
+    for module, path in own_modules():
+        if path.name == "__init__.py" and module != "swe_gym" and module.count(".") == 1:
+            names = door_of(module)
+            assert len(names) <= MOST_NAMES, module
+            modules = {file.stem for file in path.parent.iterdir() if file.suffix == ".py" or file.is_dir()}
+            assert not names & modules, f"{module}: an import of the module would hide the name"
+
+
 def test_importing_the_package_is_light() -> None:
     code = "import sys, swe_gym; print(*sys.modules)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -1,0 +1,401 @@
+"""Validates tasks: every grading must find the gold patch resolved and the untouched repository unresolved."""
+
+import dataclasses
+import functools
+import json
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ..envs import SandboxGroup
+from ..errors import GradingError, MissingInterpreter, SandboxError, TaskError, UsageError
+from ..grading import CounterOptions, grade
+from ..grading.counter import NATURAL, Scope
+from ..grading.in_place import grade_in_place, run_solution
+from ..grading.patch import apply_diff
+from ..lines import append_line
+from ..rollout.executors import open_executor
+from ..rollout.pool import DriverLink, EpisodePool, Executor, Job
+from ..tasks import TaskRecord, TaskSource, digest, read_records
+from ..types import JsonObject, Task, TestStatus, Verdict
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["TaskRecord", "digest", "read_records", "validate"]
+
+NODE_RETRIES = 5
+"""Further tries at a task whose node was lost."""
+
+
+def validate(
+    source: TaskSource,
+    ids: Sequence[str] | None = None,
+    *,
+    backend: str = "local",
+    sandbox_options: JsonObject | None = None,
+    times: int = 3,
+    workers: int = 4,
+    record: str | os.PathLike[str] | None = None,
+    date: str = "",
+    counter: Scope = "few",
+    on_record: Callable[[TaskRecord], None] | None = None,
+    executor: str = "threads",
+    executor_options: JsonObject | None = None,
+) -> list[TaskRecord]:
+    """Judge the gold patch and the empty patch of tasks, several times each, several tasks at once.
+
+    Results are appended to `record`. Those it holds, of the same digest, backend and number of runs, are used again.
+
+    Args:
+        source: Source of the tasks.
+        ids: Ids of the tasks; None takes all.
+        backend: Kind of sandbox.
+        sandbox_options: Options as in `SweEnv`.
+        times: Runs of each patch.
+        workers: Tasks at once, one thread each.
+        record: A JSONL file.
+        date: Date for the records. The caller gives it, so that a run can be repeated exactly.
+        counter: Which tests that must keep passing get a counter-test too: "few" or "all".
+        on_record: Callback for each record, old ones first. It runs in this thread.
+        executor: Where tasks are validated: "threads" of this process, "ray", or "module:Class".
+        executor_options: Options of the executor.
+
+    Returns:
+        One record per task, in the order of the tasks.
+
+    Raises:
+        UsageError: An argument is invalid, or the record file is broken.
+        KeyboardInterrupt: Every sandbox is closed, and finished tasks are in the record file.
+    """
+    if times < 1 or workers < 1:
+        raise UsageError(f"times and workers must be at least 1: {times=}, {workers=}")
+    settings = _Settings(source, backend, sandbox_options or {}, times, date, counter)
+    names = list(source.ids() if ids is None else ids)
+    known = {old.task_id: old for old in read_records(record) if settings.still_holds(old)} if record else {}
+    found: dict[str, TaskRecord] = {}
+
+    def add(result: TaskRecord) -> None:
+        found[result.task_id] = result
+        if on_record is not None:
+            on_record(result)
+
+    for name in filter(known.__contains__, names):
+        add(known[name])
+    with open_executor(executor, executor_options, sandbox_options) as place:
+        for result in _validate_tasks(settings, [name for name in names if name not in known], workers, place):
+            if record:
+                append_line(record, json.dumps(result.model_dump(mode="json")))
+            add(result)
+    return [found[name] for name in names]
+
+
+def _validate_tasks(settings: "_Settings", names: Sequence[str], workers: int, place: Executor) -> Iterator[TaskRecord]:
+    """Yield the records of tasks. A task whose node was lost is validated again."""
+    make = functools.partial(_Check, settings)
+    with EpisodePool(make, workers=workers, retries=NODE_RETRIES, executor=place) as pool:
+        for check in pool.run(names):
+            if check.lost is None:
+                yield check.record
+            elif not pool.retry(check):
+                raise check.lost
+
+
+def judge_diff(group: SandboxGroup, diff: str, counter: CounterOptions | None = None) -> tuple[Verdict, dict[str, str]]:
+    """Judge a diff as the end of an episode would.
+
+    Args:
+        group: Opens the sandboxes.
+        diff: A git diff.
+        counter: Scope of the counter-tests.
+
+    Returns:
+        The verdict, and `isolation` and `image` of the sandbox for a record.
+    """
+    sandbox = group.open_sealed()
+    try:
+        apply_diff(sandbox, diff, what="the gold patch")
+        patch, fresh = group.take_work(sandbox)
+    finally:
+        group.drop(sandbox)
+    try:
+        where = {"isolation": fresh.capabilities.isolation, "image": fresh.image_digest}
+        return grade(group.task, patch, fresh, group.fresh, counter=counter), where
+    finally:
+        group.drop(fresh)
+
+
+def _judge(group: SandboxGroup, *, solved: bool, counter: CounterOptions) -> tuple[Verdict, dict[str, str]]:
+    """Judge the task's own solution, or no work at all; see `judge_diff`."""
+    oracle = group.task.oracle
+    if not oracle.in_place:
+        return judge_diff(group, oracle.gold_patch if solved else "", counter)
+    sandbox = group.open_sealed()
+    try:
+        where = {"isolation": sandbox.capabilities.isolation, "image": sandbox.image_digest}
+        if solved:
+            run_solution(group.task, sandbox)
+        return grade_in_place(group.task, sandbox), where
+    finally:
+        group.drop(sandbox)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Settings:
+    """The arguments of one validation."""
+
+    source: TaskSource
+    backend: str
+    options: JsonObject
+    times: int
+    date: str
+    counter: Scope
+
+    def still_holds(self, old: TaskRecord) -> bool:
+        """Whether an old record is still valid for these settings."""
+        answered = old.status in ("valid", "invalid") and len(old.gold) in (0, self.times)
+        if not answered or old.backend != self.backend:
+            return False
+        try:
+            return old.digest == digest(self.source.get(old.task_id))
+        except (UsageError, TaskError):
+            return False
+
+
+class _OneTask(NamedTuple):
+    """A source of one task, or of the error of reading it."""
+
+    task: Task | None
+    error: UsageError | TaskError | None
+
+    def ids(self) -> Sequence[str]:
+        """Return the id of the task."""
+        return (self.task.task_id,) if self.task else ()
+
+    def get(self, task_id: str) -> Task:  # noqa: ARG002  there is one
+        """Return the task, or raise the error."""
+        if self.task is None:
+            raise self.error or TaskError("no task")
+        return self.task
+
+
+class _CheckWork(NamedTuple):
+    """The validation of one task as data."""
+
+    settings: _Settings
+    task_id: str
+
+    def make(self, link: DriverLink) -> "_Check":  # noqa: ARG002  it sends only its result
+        """Make the validation on a node."""
+        return _Check(self.settings, self.task_id, 1)
+
+
+class _Check(Job[str]):
+    """The validation of one task.
+
+    Attributes:
+        record: The result, once `run` has returned.
+    """
+
+    record: TaskRecord
+
+    def __init__(self, settings: _Settings, task_id: str, number: int) -> None:
+        super().__init__(task_id, number)
+        self._settings = settings
+        self._group: SandboxGroup | None = None
+
+    def run(self) -> None:
+        """Validate the task. Failures become a record; only the caller's mistakes are raised."""
+        settings = self._settings
+        facts: JsonObject = {"task_id": self.key, "backend": settings.backend, "date": settings.date}
+        try:
+            task = settings.source.get(self.key)
+            facts["digest"] = digest(task)
+            if not task.oracle.has_solution:
+                raise TaskError("it has no gold patch or other solution, so nothing shows that it can be solved")
+            with SandboxGroup(task, settings.backend, settings.options) as self._group:
+                if self.cancelled:
+                    self._group.close()
+                self.record = self._runs(self._group, facts)
+        except MissingInterpreter as error:
+            self.record = TaskRecord(**facts, status="skipped", reason=str(error))
+        except TaskError as error:
+            self.record = TaskRecord(**facts, status="invalid", reason=str(error))
+        except (SandboxError, GradingError) as error:
+            logger.warning("no verdict on task %s: %s: %s", self.key, type(error).__name__, error)
+            self.record = TaskRecord(**facts, status="error", reason=f"{type(error).__name__}: {error}")
+
+    def work(self) -> _CheckWork:
+        """Return the validation as data. The task travels with it: a node need not read the source."""
+        try:
+            source = _OneTask(self._settings.source.get(self.key), None)
+        except (UsageError, TaskError) as error:
+            source = _OneTask(None, error)
+        return _CheckWork(dataclasses.replace(self._settings, source=source), self.key)
+
+    def result(self) -> TaskRecord:
+        """Return the record."""
+        return self.record
+
+    def take(self, result: TaskRecord) -> None:
+        """Store the record."""
+        self.record = result
+
+    def close(self) -> None:
+        """Close the sandboxes that are open."""
+        if self._group is not None:
+            self._group.close()
+
+    def _runs(self, group: SandboxGroup, facts: JsonObject) -> TaskRecord:
+        verdicts: dict[str, list[Verdict]] = {"gold": [], "empty": []}
+        seconds, test_seconds = [], []
+        vouched = Vouched()
+        for _ in range(self._settings.times):
+            for name in verdicts:
+                started = time.monotonic()
+                counter = vouched.options(self._settings.counter)
+                verdict, where = _judge(group, solved=name == "gold", counter=counter)
+                if name == "gold" and not verdict.resolved and not group.task.oracle.in_place:
+                    verdict = self._without_forks(group, vouched) or verdict
+                facts |= where
+                verdicts[name].append(verdict)
+                seconds.append(round(time.monotonic() - started, 3))
+                test_seconds.append(round(verdict.duration, 3))
+            vouched.add(verdicts["gold"][-1])
+        for _ in range(self._settings.times):
+            if not vouched.pending(self._settings.times):
+                break
+            vouched.add(_judge(group, solved=True, counter=vouched.options(self._settings.counter))[0])
+        flaky = tuple(sorted({*_find_flaky(verdicts["gold"]), *_find_flaky(verdicts["empty"])}))
+        reason = _why_unusable(verdicts["gold"], verdicts["empty"], flaky)
+        return TaskRecord(
+            **facts,
+            **vouched.facts(self._settings.times),
+            wrong=_wrong(verdicts["gold"], verdicts["empty"]),
+            status="invalid" if reason else "valid",
+            reason=reason,
+            gold=tuple(verdict.resolved for verdict in verdicts["gold"]),
+            empty=tuple(verdict.resolved for verdict in verdicts["empty"]),
+            seconds=tuple(seconds),
+            test_seconds=tuple(test_seconds),
+            flaky=flaky,
+        )
+
+    def _without_forks(self, group: SandboxGroup, vouched: "Vouched") -> Verdict | None:
+        """Judge the gold patch without twins, which may disturb the tests. Return None if it fails there too."""
+        oracle = group.task.oracle
+        tests = (*oracle.fail_to_pass, *oracle.pass_to_pass, *oracle.expected)
+        counter = dataclasses.replace(vouched.options(self._settings.counter), unforkable=tests)
+        verdict, _ = _judge(group, solved=True, counter=counter)
+        if not verdict.resolved:
+            return None
+        vouched.without_forks(tests)
+        return verdict
+
+
+class Vouched:
+    """The counter-tests of one task that fail with its gold patch, run by run.
+
+    Attributes:
+        unfit: Test -> changes that the gold patch survived.
+    """
+
+    def __init__(self) -> None:
+        self.unfit: dict[str, tuple[str, ...]] = {}
+        self._uncovered: dict[str, str] = {}
+        self._natural = True
+        self._unforkable: set[str] = set()
+        self._passing: dict[str, tuple[int, ...]] = {}
+        self._texts: dict[str, int] = {}
+        self._kinds: dict[str, str] = {}
+        self._failed: Counter[str] = Counter()
+
+    def options(self, counter: Scope) -> CounterOptions:
+        """Return the options of the next run: without the changes that the gold patch survived."""
+        return CounterOptions(counter, unfit=self.unfit, unforkable=self._unforkable, passing=self._passing)
+
+    def without_forks(self, tests: Iterable[str]) -> None:
+        """Leave these tests to second runs from now on."""
+        self._unforkable |= set(tests)
+
+    def pending(self, times: int) -> bool:
+        """Whether a change replaced an unfit one and has not yet failed `times` times."""
+        return bool(self.unfit) and any(number < times for number in self._failed.values())
+
+    def add(self, gold: Verdict) -> None:
+        """Add the result of one run with the gold patch."""
+        found = gold.counter_tests
+        for test, kind in (*found.unfit.items(), *found.alarms.items()):  # gold raises an alarm only by chance
+            self.unfit[test] = tuple(dict.fromkeys((*self.unfit.get(test, ()), *kind.split("+"))))
+        self._failed.update(test for test in found.kinds if test not in found.unfit)
+        self._kinds |= found.kinds
+        self._passing |= found.passing
+        self._texts = found.texts
+        self._uncovered = found.uncovered
+        self._unforkable |= set(found.unforkable)
+        fit = {test: kind for test, kind in {**found.kinds, **found.kept}.items() if test not in found.unfit}
+        self._natural = self._natural and any(_is_natural(kind) for kind in fit.values())
+
+    def facts(self, times: int) -> JsonObject:
+        """Return the fields of the record. Only changes that failed in all runs are vouched for."""
+        kinds = {test: self._kinds[test] for test, number in self._failed.items() if number >= times}
+        unsure = dict.fromkeys(self._kinds, "no change of it failed with the gold patch in every run")
+        return {
+            "counter_tests": kinds,
+            "uncovered": {test: why for test, why in {**unsure, **self._uncovered}.items() if test not in kinds},
+            "unfit": self.unfit,
+            "texts": {test: number for test, number in self._texts.items() if test in kinds},
+            "unforkable": tuple(sorted(self._unforkable)),
+            "passing": self._passing,
+            "natural": self._natural and bool(kinds),
+        }
+
+
+def _is_natural(kinds: str) -> bool:
+    """Whether some of the kinds of a test's changes read like a test that a person wrote."""
+    return any(kind in NATURAL or kind.startswith("near-") for kind in kinds.split("+"))
+
+
+def _wrong(gold: Sequence[Verdict], empty: Sequence[Verdict]) -> dict[str, str]:
+    """The required tests that failed with the gold patch, and those that passed although they must start to."""
+    found = {}
+    for verdict in empty:
+        for test, status in verdict.fail_to_pass.items():
+            if status is TestStatus.PASSED:
+                found[test] = "passed without work"
+    for verdict in gold:
+        for test, status in (*verdict.fail_to_pass.items(), *verdict.pass_to_pass.items()):
+            if status is not TestStatus.PASSED:
+                found[test] = f"{status} with the gold patch"
+    return found
+
+
+def _find_flaky(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """The required tests that pass in some runs of the same work and not in others."""
+    ends: dict[str, set[TestStatus]] = {}
+    for verdict in verdicts:
+        if verdict.counter_tests.alarms:  # it passed unchanged and changed: by chance, because this is gold
+            ends |= {test: {TestStatus.PASSED, TestStatus.FAILED} for test in verdict.counter_tests.alarms}
+            continue
+        for test, status in (*verdict.fail_to_pass.items(), *verdict.pass_to_pass.items()):
+            ends.setdefault(test, set()).add(status)
+    return (test for test, found in ends.items() if len(found) > 1 and TestStatus.PASSED in found)
+
+
+def _why_unusable(gold: Sequence[Verdict], empty: Sequence[Verdict], flaky: Sequence[str]) -> str:
+    """The first reason why a task is unusable; empty if it is usable."""
+    passed, slipped = sum(verdict.resolved for verdict in gold), sum(verdict.resolved for verdict in empty)
+    if passed == 0:
+        return f"gold does not pass: {gold[0].reason}"
+    if passed < len(gold):
+        reason = next(verdict.reason for verdict in gold if not verdict.resolved)
+        return f"flaky: gold passed {passed} of {len(gold)} times: {reason}"
+    if slipped == len(empty):
+        return "empty passes: the hidden tests do not detect the problem"
+    if slipped:
+        return f"flaky: empty passed {slipped} of {len(empty)} times"
+    if flaky:
+        return f"flaky: {flaky[0]} passed in some runs of the same work and not in others"
+    return ""
