@@ -138,6 +138,8 @@ WITHOUT_DOOR = {
 """Folder -> why others also import from its modules. The packages in it may have doors."""
 
 THROUGH_THE_WALL = {
+    ("swe_gym.curation.bundle", "swe_gym.tasks.file.BUNDLE_TASKS"): "writes the file that the source reads",
+    ("swe_gym.curation.harbor", "swe_gym.tasks.harbor.VARIABLE"): "writes the syntax that the source reads",
     ("swe_gym.vector.families", "swe_gym.envs.families"): "has a function for each class there",
 }
 """Module and what it imports -> why it does not use the door."""
@@ -173,9 +175,9 @@ def test_outsiders_import_from_doors() -> None:
             if folder == own or folder in WITHOUT_DOOR or not is_package(folder) or module == "swe_gym":
                 continue  # the root gathers the public names of all
             at_door = name == folder or (is_package(package) and last in door_of(package))
-            if not at_door and (module, name) not in THROUGH_THE_WALL:
-                problems.append(f"{module} imports {name}")
-    assert problems == []
+            if not at_door:
+                problems.append((module, name))
+    assert set(problems) == set(THROUGH_THE_WALL)
 
 
 def test_doors_are_small_and_clear() -> None:
